@@ -15,7 +15,11 @@ def programs() -> dict[str, str]:
     found = {}
     for path in sorted(Path(__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = [ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)]
+        names = [
+            ast.unparse(node.targets[0])
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+        ]
         if "PARTS" in names:
             found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found

@@ -37,7 +37,11 @@ HEADS = ("scenario", "jobs", "largest all-reduce difference", "of", "verdict", "
 def files() -> list[Path]:
     """Return every bundled scenario but the largest, and the cases."""
     scenarios = ROOT / "scenarios"
-    found = [*scenarios.glob("*.yaml"), *scenarios.glob("examples/*.yaml"), *CASES.glob("*.yaml")]
+    found = [
+        *scenarios.glob("*.yaml"),
+        *scenarios.glob("examples/*.yaml"),
+        *CASES.glob("*.yaml"),
+    ]
     return sorted(path for path in found if path.stem not in LARGE)
 
 
@@ -60,7 +64,9 @@ def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str
     row: dict[str, Any] = {"scenario": str(path.relative_to(ROOT))}
     why = ""
     for shortened in (
-        (iterations, None) if has_more(parse_yaml(read_text(path), str(path)), iterations) else (None,)
+        (iterations, None)
+        if has_more(parse_yaml(read_text(path), str(path)), iterations)
+        else (None,)
     ):
         try:
             _, found = run_crosscheck(
@@ -77,8 +83,14 @@ def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str
         except ScenarioError as error:
             why = str(error)
         else:
-            result = json.loads((Path(found["emulated"]["folder"]) / "result.json").read_text())
-            return {**row, "iterations": shortened, **worst_of(found, result["fidelity"])}
+            result = json.loads(
+                (Path(found["emulated"]["folder"]) / "result.json").read_text()
+            )
+            return {
+                **row,
+                "iterations": shortened,
+                **worst_of(found, result["fidelity"]),
+            }
     return {**row, "left_out": why}
 
 
@@ -96,7 +108,9 @@ class Difference:
         return abs(self.percent) > LIMIT_PERCENT
 
 
-def differences(found: Mapping[str, Any], fidelity: Mapping[str, Any]) -> Iterator[Difference]:
+def differences(
+    found: Mapping[str, Any], fidelity: Mapping[str, Any]
+) -> Iterator[Difference]:
     """Yield that of each job: by the run's own comparison, else by the cross-check ``found``."""
     causes = {
         (reason["run"], reason["job"]): reason["cause"]
@@ -178,7 +192,11 @@ def agreement(
     file with rows of earlier runs of this benchmark, to which those of this run are added, and from which the
     table is then made."""
     need_root()
-    kept = json.loads(rows_in.read_text()) if rows_in is not None and rows_in.exists() else {}
+    kept = (
+        json.loads(rows_in.read_text())
+        if rows_in is not None and rows_in.exists()
+        else {}
+    )
     with tempfile.TemporaryDirectory() as folder:
         for path in [one.resolve() for one in file] or files():
             row = checked(path, iterations, runtime, Path(folder))
@@ -190,9 +208,18 @@ def agreement(
     show(HEADS, table_of(rows))
     if page is not None:
         write_whole(
-            page, written(page.read_text(), rows, "python -m benchmarks agreement --page " + str(page))
+            page,
+            written(
+                page.read_text(),
+                rows,
+                "python -m benchmarks agreement --page " + str(page),
+            ),
         )
-    missed = [f"{row['scenario']}: {said_of(row)}" for row in rows if not row.get("named", True)]
+    missed = [
+        f"{row['scenario']}: {said_of(row)}"
+        for row in rows
+        if not row.get("named", True)
+    ]
     return {"limit_percent": LIMIT_PERCENT, "rows": rows, "missed": missed}
 
 

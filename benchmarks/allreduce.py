@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def allreduce(
         enter_own_network(congestion_control)
     busy_turns = 0
     with ExitStack() as stack:
-        teams = {name: Team(name, path, processes, length) for name, path in pythons.items()}
+        teams = {
+            name: Team(name, path, processes, length) for name, path in pythons.items()
+        }
         for team in teams.values():
             stack.callback(team.close)
             team.turn()
@@ -62,25 +65,38 @@ def allreduce(
             busy_turns += not wait_for_idle()
             return team.turn()
 
-        found = in_turns({name: lambda team=team: turn(team) for name, team in teams.items()}, rounds)  # type: ignore[misc]
+        found = in_turns(
+            {name: partial(turn, team) for name, team in teams.items()}, rounds
+        )
     bus = {name: [one["bus_GBps"] for one in turns] for name, turns in found.items()}
     result: dict[str, Any] = {
         "processes": processes, "bytes": length * 4, "dtype": "float32", "rounds": rounds,
         "congestion_control": CONGESTION_CONTROL.read_text().strip(), "busy_turns": busy_turns, "gloo": None,
     }  # fmt: skip
     for name, turns in found.items():
-        figures = {key: spread(one[key] for one in turns) for key in ("bus_GBps", "seconds", "cpu_s")}
+        figures = {
+            key: spread(one[key] for one in turns)
+            for key in ("bus_GBps", "seconds", "cpu_s")
+        }
         result[name] = {**figures, "bytes_lent": turns[-1]["bytes_lent"]}
     if "gloo" not in bus:
-        return result | {"note": "no torch: run with --install-torch to compare with gloo"}
-    ratios = [ours / theirs for ours, theirs in zip(bus["ringlight"], bus["gloo"], strict=True)]
+        return result | {
+            "note": "no torch: run with --install-torch to compare with gloo"
+        }
+    ratios = [
+        ours / theirs
+        for ours, theirs in zip(bus["ringlight"], bus["gloo"], strict=True)
+    ]
     ratio = statistics.median(ratios)
     return result | {
         "ratio_per_round": [round(ratio, 3) for ratio in ratios],
         "ratio_median": ratio,
-        "ratio_of_medians": statistics.median(bus["ringlight"]) / statistics.median(bus["gloo"]),
+        "ratio_of_medians": statistics.median(bus["ringlight"])
+        / statistics.median(bus["gloo"]),
         "target_ratio": TARGET_RATIO,
-        "missed": [f"{ratio:.2f} times gloo, not {TARGET_RATIO}"] if ratio < TARGET_RATIO else [],
+        "missed": [f"{ratio:.2f} times gloo, not {TARGET_RATIO}"]
+        if ratio < TARGET_RATIO
+        else [],
     }
 
 
@@ -92,7 +108,10 @@ class Team:
 
     def __init__(self, name: str, python: Path, ranks: int, length: int) -> None:
         self.name, self.length = name, length
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo"}
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT / "src"),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         program, port = str(Path(__file__).with_name("allreduce_rank.py")), free_port()
         self.members = [
@@ -130,7 +149,9 @@ class Team:
         assert member.stdout is not None
         line = member.stdout.readline()
         if not line:
-            raise RuntimeError(f"a {self.name} process ended with code {member.wait(10)}")
+            raise RuntimeError(
+                f"a {self.name} process ended with code {member.wait(10)}"
+            )
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -143,12 +164,21 @@ class Team:
 def torch_python(install: bool) -> Path | None:
     """The interpreter that has torch; None when it is not there and may not be installed."""
     python = ENVIRONMENT / "bin" / "python"
-    probe = [str(python), "-c", "import torch.distributed as d; assert d.is_gloo_available()"]
-    if python.exists() and subprocess.run(probe, capture_output=True, timeout=120).returncode == 0:
+    probe = [
+        str(python),
+        "-c",
+        "import torch.distributed as d; assert d.is_gloo_available()",
+    ]
+    if (
+        python.exists()
+        and subprocess.run(probe, capture_output=True, timeout=120).returncode == 0
+    ):
         return python
     if not install:
         return None
-    subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True, timeout=120
+    )
     words = [str(python), "-m", "pip", "install", "--quiet", "numpy", TORCH]
     subprocess.run(words, check=True, timeout=1800)
     return python
@@ -171,6 +201,8 @@ def enter_own_network(algorithm: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET):
         error = os.strerror(ctypes.get_errno())
-        raise SystemExit(f"no network namespace: {error}; be root or use --congestion-control host")
+        raise SystemExit(
+            f"no network namespace: {error}; be root or use --congestion-control host"
+        )
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=10)
     CONGESTION_CONTROL.write_text(algorithm)

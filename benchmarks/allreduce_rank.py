@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 
-def our_all_reduce(rank: int, ranks: int, port: int, vector: Any) -> Callable[[], object]:
+def our_all_reduce(
+    rank: int, ranks: int, port: int, vector: Any
+) -> Callable[[], object]:
     from ringlight.containers.worker.assignment import partners
     from ringlight.containers.worker.rendezvous import Line, connect_all, listen
     from ringlight.containers.worker.spec import WorkerSpec
@@ -32,11 +34,15 @@ def our_all_reduce(rank: int, ranks: int, port: int, vector: Any) -> Callable[[]
     return lambda: transport.run(vector)
 
 
-def gloo_all_reduce(rank: int, ranks: int, port: int, vector: Any) -> Callable[[], object]:
+def gloo_all_reduce(
+    rank: int, ranks: int, port: int, vector: Any
+) -> Callable[[], object]:
     import torch
     import torch.distributed as distributed
 
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
+    )
     tensor = torch.from_numpy(vector)
     return lambda: distributed.all_reduce(tensor)
 
@@ -56,7 +62,11 @@ def main(backend: str, rank: int, ranks: int, port: int, length: int) -> None:
         else:
             cpu, start = time.process_time(), time.monotonic()
             report = all_reduce()
-            answer = {"start": start, "end": time.monotonic(), "cpu_s": time.process_time() - cpu}
+            answer = {
+                "start": start,
+                "end": time.monotonic(),
+                "cpu_s": time.process_time() - cpu,
+            }
             answer["bytes_lent"] = getattr(report, "bytes_lent", 0)
         print(json.dumps(answer), flush=True)
 

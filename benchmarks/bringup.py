@@ -64,16 +64,25 @@ def idle(
         passed, after = time.monotonic() - began, used_s(lab["lab"])
     shares: dict[str, float] = {}
     for pid, (name, now_s) in after.items():
-        shares[name] = shares.get(name, 0.0) + (now_s - before.get(pid, ("", 0.0))[1]) / passed
+        shares[name] = (
+            shares.get(name, 0.0) + (now_s - before.get(pid, ("", 0.0))[1]) / passed
+        )
     total = sum(shares.values())
-    show(("process", "share of a processor"), [(name, f"{share:.2%}") for name, share in shares.items()])
+    show(
+        ("process", "share of a processor"),
+        [(name, f"{share:.2%}") for name, share in shares.items()],
+    )
     return {
         "scenario": scenario.name,
         "processes": len(after),
-        "share_of_a_processor": {name: round(share, 4) for name, share in shares.items()},
+        "share_of_a_processor": {
+            name: round(share, 4) for name, share in shares.items()
+        },
         "all": round(total, 4),
         "limit": IDLE_SHARE,
-        "missed": [f"{total:.1%} of a processor, not {IDLE_SHARE:.0%}"] if total > IDLE_SHARE else [],
+        "missed": [f"{total:.1%} of a processor, not {IDLE_SHARE:.0%}"]
+        if total > IDLE_SHARE
+        else [],
     }
 
 
@@ -86,7 +95,9 @@ def used_s(lab: str) -> dict[int, tuple[str, float]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").split("\0")
+                words[int(entry.name)] = (
+                    (entry / "cmdline").read_text(errors="replace").split("\0")
+                )
                 status = (entry / "status").read_text()
             except OSError:
                 # It has ended.
@@ -107,8 +118,13 @@ def used_s(lab: str) -> dict[int, tuple[str, float]]:
     return found
 
 
-def once(containers: int, image: str | None, runtime: Literal["docker", "namespace"]) -> dict[str, float]:
-    links = [{"ends": [f"g{i}", f"tor0:{i + 1}"], "rate": "40 Gbit/s"} for i in range(containers)]
+def once(
+    containers: int, image: str | None, runtime: Literal["docker", "namespace"]
+) -> dict[str, float]:
+    links = [
+        {"ends": [f"g{i}", f"tor0:{i + 1}"], "rate": "40 Gbit/s"}
+        for i in range(containers)
+    ]
     one_switch = {
         "servers": {"s0": {"gpus": {f"g{i}": "bench" for i in range(containers)}}},
         "packet_switches": {"tor0": {"ports": containers}},
@@ -124,7 +140,8 @@ def once(containers: int, image: str | None, runtime: Literal["docker", "namespa
     )  # fmt: skip
     spec = {"peers": [gpu.ip for gpu in fabric.gpus.values()]}
     wanted = [
-        WorkerRequest(job="bench", rank=rank, gpu=name, spec=spec) for rank, name in enumerate(fabric.gpus)
+        WorkerRequest(job="bench", rank=rank, gpu=name, spec=spec)
+        for rank, name in enumerate(fabric.gpus)
     ]
     began = time.perf_counter()
     testbed.start()
@@ -137,4 +154,8 @@ def once(containers: int, image: str | None, runtime: Literal["docker", "namespa
         stopping = time.perf_counter()
         testbed.stop()
     down = time.perf_counter()
-    return {"network_s": network - began, "bring_up_s": up - began, "tear_down_s": down - stopping}
+    return {
+        "network_s": network - began,
+        "bring_up_s": up - began,
+        "tear_down_s": down - stopping,
+    }

@@ -54,12 +54,19 @@ def carrying() -> dict[str, Any]:
     need_root()
     os.environ[MARK] = str(os.getpid())
     found = [measure(*case) for case in CASES]
-    table = np.array([[case["messages"], case["frames"], case["switched"]] for case in found], dtype=float)
+    table = np.array(
+        [[case["messages"], case["frames"], case["switched"]] for case in found],
+        dtype=float,
+    )
     busy = np.array([case["busy_s"] for case in found])
     costs, *_ = np.linalg.lstsq(table / busy[:, None], np.ones(len(busy)), rcond=None)
     fit = dict(zip(("message_s", "frame_s", "switched_s"), costs.tolist(), strict=True))
     fit["step_s"] = found[0]["call_s"] / 6
-    return {"cases": found, "fit": fit, "fitted_over_busy": (table @ costs / busy).tolist()}
+    return {
+        "cases": found,
+        "fit": fit,
+        "fitted_over_busy": (table @ costs / busy).tolist(),
+    }
 
 
 PARTS = (carrying,)
@@ -86,7 +93,10 @@ class Processes:
             if pid not in self._ours:
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 name = Path(f"/proc/{pid}/comm").read_text().strip()
-                self._ours[pid] = f"{MARK}={os.getpid()}".encode() in environment or name == "ovs-vswitchd"
+                self._ours[pid] = (
+                    f"{MARK}={os.getpid()}".encode() in environment
+                    or name == "ovs-vswitchd"
+                )
             return processor_s(pid) if self._ours[pid] else 0.0
         except OSError:
             return 0.0
@@ -96,7 +106,9 @@ def measure(message: int, calls: int, where: tuple[int, list[str]]) -> dict[str,
     """Processor seconds of one case, and what was carried in them."""
     per_leaf, ranks = where
     (plan,) = parse(SCENARIO % per_leaf, "carrying.yaml").plans
-    made = bench_plan(plan, Collective("all-reduce", "ring"), [4 * message * 400], calls, ranks)
+    made = bench_plan(
+        plan, Collective("all-reduce", "ring"), [4 * message * 400], calls, ranks
+    )
     samples: list[tuple[float, float]] = []
     ended, processes = threading.Event(), Processes()
 
@@ -115,7 +127,11 @@ def measure(message: int, calls: int, where: tuple[int, list[str]]) -> dict[str,
     assert not failures, failures
     ends = ends_of(records)
     used = np.interp(ends[[0, -1]], *np.array(samples).T)
-    mtu, messages, switches = made.setting.frames.mtu_bytes, 4 * 6 * calls, 1 if where is ONE else 3
+    mtu, messages, switches = (
+        made.setting.frames.mtu_bytes,
+        4 * 6 * calls,
+        1 if where is ONE else 3,
+    )
     frames = messages * -(-message // (mtu - HEADERS))
     return {
         "message_bytes": message, "switches": switches, "mtu_bytes": mtu,
@@ -128,5 +144,7 @@ def measure(message: int, calls: int, where: tuple[int, list[str]]) -> dict[str,
 def ends_of(records: list[Record]) -> np.ndarray:
     """End of each call at its last rank."""
     timed = [record for record in records if isinstance(record, Operations)]
-    ends: np.ndarray = np.max([[rank.begin + end for _, end in rank.times_s] for rank in timed], axis=0)
+    ends: np.ndarray = np.max(
+        [[rank.begin + end for _, end in rank.times_s] for rank in timed], axis=0
+    )
     return ends

@@ -28,7 +28,10 @@ def read(path: Path) -> dict[str, Any]:
     began = time.perf_counter()
     from ringlight.extensions.chakra.reader import read as workload_of
 
-    return {"operations": workload_of(path).operations, "reading_s": time.perf_counter() - began}
+    return {
+        "operations": workload_of(path).operations,
+        "reading_s": time.perf_counter() - began,
+    }
 
 
 def written(folder: Path, operations: int, ranks: int) -> Path:
@@ -48,16 +51,25 @@ def _node(rank: int, ranks: int, number: int) -> Node:
     said = [("is_cpu_op", "bool_val", False), ("rf_id", "int64_val", number)]
     if place < 4 or ranks == 1:
         node.type, node.duration_micros = NodeType.COMP, 10 + place
-        said += [("num_ops", "int64_val", 1 << 30), ("tensor_size", "uint64_val", 1 << 20)]
+        said += [
+            ("num_ops", "int64_val", 1 << 30),
+            ("tensor_size", "uint64_val", 1 << 20),
+        ]
     elif place < 6:
         node.type = NodeType.COMM_COLL
         kind = CommType.ALL_REDUCE if place == 4 else CommType.ALL_GATHER
-        said += [("comm_type", "int64_val", int(kind)), ("comm_size", "int64_val", 1 << 20)]
+        said += [
+            ("comm_type", "int64_val", int(kind)),
+            ("comm_size", "int64_val", 1 << 20),
+        ]
     else:
         node.type = NodeType.COMM_SEND if place == 6 else NodeType.COMM_RECV
         ends = (rank, (rank + 1) % ranks) if place == 6 else ((rank - 1) % ranks, rank)
         said += [("comm_src", "int32_val", ends[0]), ("comm_dst", "int32_val", ends[1])]
-        said += [("comm_tag", "int32_val", number // 8), ("comm_size", "int64_val", 1 << 20)]
+        said += [
+            ("comm_tag", "int32_val", number // 8),
+            ("comm_size", "int64_val", 1 << 20),
+        ]
     for name, which, value in said:
         node.attr.append(encoded(name, which, value))
     return node

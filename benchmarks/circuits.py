@@ -12,7 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import spread, timed
-from ringlight.extensions.sip_ml.allocation.dividing import Divider, PlanesDivider, RingDivider
+from ringlight.extensions.sip_ml.allocation.dividing import (
+    Divider,
+    PlanesDivider,
+    RingDivider,
+)
 from ringlight.extensions.sip_ml.divided.demand_ring import DemandRing
 from ringlight.extensions.sip_ml.divided.planes import ParallelOcs
 

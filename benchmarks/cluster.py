@@ -22,11 +22,21 @@ POLICIES: list[dict[str, str]] = [
     *({"sharing": sharing} for sharing in ("always", "interleaved")),
     *(
         {"placement": name}
-        for name in ("random", "first-fit", "best-fit", "spread", "hilbert", "rings-aligned")
+        for name in (
+            "random",
+            "first-fit",
+            "best-fit",
+            "spread",
+            "hilbert",
+            "rings-aligned",
+        )
     ),
     {"placement": "random", "sharing": "always"},
     *({"queueing": name} for name in ("backfill", "shortest-first")),
-    *({"light": name} for name in ("at-arrival", "when-it-pays", "at-intervals", "ideal")),
+    *(
+        {"light": name}
+        for name in ("at-arrival", "when-it-pays", "at-intervals", "ideal")
+    ),
 ]
 
 
@@ -43,7 +53,14 @@ def philly(share: float = 0.3, compiled: bool = True) -> dict[str, Any]:
             missed.append(f"{name}: {found['replay_s']:.1f} s, {memory_mb:.0f} MB")
     show(
         ["policy", "s", "MB"],
-        [(row["policy"], f"{row['replay_s']:.2f}", f"{row['memory_mib'] * 1.048576:.0f}") for row in rows],
+        [
+            (
+                row["policy"],
+                f"{row['replay_s']:.2f}",
+                f"{row['memory_mib'] * 1.048576:.0f}",
+            )
+            for row in rows
+        ],
     )
     return {"share": share, "compiled": compiled, "rows": rows, "missed": missed}
 

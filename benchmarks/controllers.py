@@ -33,7 +33,15 @@ from typing import Any, Literal
 
 import yaml
 
-from benchmarks.harness import ROOT, check_known, lab_up, need_root, running, tell, until
+from benchmarks.harness import (
+    ROOT,
+    check_known,
+    lab_up,
+    need_root,
+    running,
+    tell,
+    until,
+)
 from ringlight.experiments.client import Api
 from ringlight.testbed.emulation.attached import Attached, of_lab
 from ringlight.testbed.lab import Lab
@@ -53,8 +61,19 @@ ARMS = {
 BEACON_S, PING_S = 0.005, 0.05
 #: Longest wait for the lab to work at all, and for the job, seconds.
 READY_S, JOB_S = 60.0, 60.0
-TRAIN: dict[str, Any] = {"workload": "train", "gradient_bytes": 96400, "compute_s": 0.1, "iterations": 60}
-TRAIN |= {"batch": 8, "seed": 7, "learning_rate": 0.05, "peer_timeout_s": 30, "beacon_interval_s": BEACON_S}
+TRAIN: dict[str, Any] = {
+    "workload": "train",
+    "gradient_bytes": 96400,
+    "compute_s": 0.1,
+    "iterations": 60,
+}
+TRAIN |= {
+    "batch": 8,
+    "seed": 7,
+    "learning_rate": 0.05,
+    "peer_timeout_s": 30,
+    "beacon_interval_s": BEACON_S,
+}
 RANKS = ["g0", "g2"]
 #: Moved after the regroup, from p0:2 to a port of the other switch.
 LISTENER, ITS_PORT = "g1", "p1:1"
@@ -78,8 +97,18 @@ def controllers(
         raise SystemExit("--arm faucet: name its program with --faucet")
     arms = [measure(name, times, wait, faucet, runtime) for name in names]
     tell(table(arms, wait))
-    missed = [] if same_light(arms) else ["moves and circuits afterwards are not the same in all arms"]
-    return {"times": times, "runtime": runtime, "wait_s": wait, "arms": arms, "missed": missed}
+    missed = (
+        []
+        if same_light(arms)
+        else ["moves and circuits afterwards are not the same in all arms"]
+    )
+    return {
+        "times": times,
+        "runtime": runtime,
+        "wait_s": wait,
+        "arms": arms,
+        "missed": missed,
+    }
 
 
 PARTS = (controllers,)
@@ -116,13 +145,22 @@ def read_echoes(source: str, target: str, said: str, offset_s: float) -> Echoes:
 class Pinging:
     """Pings from GPUs to GPUs at a steady pace, until :meth:`end`."""
 
-    def __init__(self, lab: Attached, pairs: Sequence[tuple[str, str]], folder: Path) -> None:
+    def __init__(
+        self, lab: Attached, pairs: Sequence[tuple[str, str]], folder: Path
+    ) -> None:
         places = lab.places()
         self._offset_s = time.time() - time.monotonic()
         self._running: list[tuple[str, str, subprocess.Popen[bytes], Path]] = []
         for source, target in pairs:
             file = folder / f"{source}-{target}.ping"
-            words = ["ping", "-n", "-D", "-i", f"{PING_S:g}", lab.fabric.gpus[target].ip]
+            words = [
+                "ping",
+                "-n",
+                "-D",
+                "-i",
+                f"{PING_S:g}",
+                lab.fabric.gpus[target].ip,
+            ]
             with file.open("wb") as output:
                 process = subprocess.Popen(
                     places[source].command(words),
@@ -134,7 +172,10 @@ class Pinging:
             self._running.append((source, target, process, file))
 
     def so_far(self) -> list[Echoes]:
-        return [read_echoes(a, b, file.read_text(), self._offset_s) for a, b, _, file in self._running]
+        return [
+            read_echoes(a, b, file.read_text(), self._offset_s)
+            for a, b, _, file in self._running
+        ]
 
     def end(self) -> list[Echoes]:
         for _, _, process, _ in self._running:
@@ -150,7 +191,9 @@ class Pinging:
 
 
 @contextmanager
-def pinging(lab: Attached, pairs: Sequence[tuple[str, str]], folder: Path) -> Iterator[Pinging]:
+def pinging(
+    lab: Attached, pairs: Sequence[tuple[str, str]], folder: Path
+) -> Iterator[Pinging]:
     pings = Pinging(lab, pairs, folder)
     try:
         yield pings
@@ -160,19 +203,35 @@ def pinging(lab: Attached, pairs: Sequence[tuple[str, str]], folder: Path) -> It
 
 def own_manager(port: int) -> list[str]:
     """The command of an os-ken application under its own manager, without anything of ours."""
-    return [sys.executable, str(APPLICATIONS / "own_manager.py"), "127.0.0.1", str(port)]
+    return [
+        sys.executable,
+        str(APPLICATIONS / "own_manager.py"),
+        "127.0.0.1",
+        str(port),
+    ]
 
 
 def faucet_command(program: str, port: int, folder: Path) -> list[str]:
     """The command of Faucet for both switches, their ports in one VLAN; its files are in ``folder``."""
     ports = {number: {"native_vlan": "lab"} for number in range(1, 5)}
-    dps = {f"p{i}": {"dp_id": i + 1, "hardware": "Open vSwitch", "interfaces": ports} for i in range(2)}
+    dps = {
+        f"p{i}": {"dp_id": i + 1, "hardware": "Open vSwitch", "interfaces": ports}
+        for i in range(2)
+    }
     config = folder / "faucet.yaml"
     config.write_text(yaml.safe_dump({"vlans": {"lab": {"vid": 100}}, "dps": dps}))
     # It starts os-ken's own manager, which is beside it.
-    where = [f"PATH={Path(program).parent}:{os.environ['PATH']}", f"FAUCET_CONFIG={config}"]
+    where = [
+        f"PATH={Path(program).parent}:{os.environ['PATH']}",
+        f"FAUCET_CONFIG={config}",
+    ]
     logs = [f"FAUCET_LOG={folder / 'faucet.log'}", "FAUCET_EXCEPTION_LOG=STDERR"]
-    words = ["--ryu-ofp-tcp-listen-port", str(port), "--ryu-ofp-listen-host", "127.0.0.1"]
+    words = [
+        "--ryu-ofp-tcp-listen-port",
+        str(port),
+        "--ryu-ofp-listen-host",
+        "127.0.0.1",
+    ]
     return ["env", *where, *logs, program, *words]
 
 
@@ -196,7 +255,9 @@ class Bench:
         self._pairs = list(itertools.permutations(lab.fabric.gpus, 2))
 
     def _circuits(self) -> list[list[str]]:
-        return sorted(circuit["ends"] for circuit in self._api.get("/v1/circuits")["circuits"])
+        return sorted(
+            circuit["ends"] for circuit in self._api.get("/v1/circuits")["circuits"]
+        )
 
     def _light(self, circuits: Sequence[Sequence[str]]) -> float:
         """Exactly these circuits; when the change had ended."""
@@ -216,7 +277,11 @@ class Bench:
     def _wait_for(self, pings: Pinging, since: float) -> None:
         """Wait until all are answered again; who is not in time is a result."""
         with suppress(TimeoutError):
-            until(lambda: all(e.back_s(since) is not None for e in pings.so_far()), "answers", self._wait_s)
+            until(
+                lambda: all(e.back_s(since) is not None for e in pings.so_far()),
+                "answers",
+                self._wait_s,
+            )
 
     def once(self, number: int) -> dict[str, Any]:
         began_with = self._circuits()
@@ -231,14 +296,30 @@ class Bench:
         self._api.post("/v1/jobs", {"name": job, "ranks": RANKS, **TRAIN})
 
         def events(kind: str) -> list[dict[str, Any]]:
-            return [e for e in self._api.get(f"/v1/jobs/{job}/events")["events"] if e["event"] == kind]
+            return [
+                e
+                for e in self._api.get(f"/v1/jobs/{job}/events")["events"]
+                if e["event"] == kind
+            ]
 
         until(lambda: len(events("iteration")) > 2, "the job's first iterations", JOB_S)
         with pinging(self._lab, self._pairs, self._folder) as pings:
-            until(lambda: all(e.at for e in pings.so_far()), "pings beside the job", READY_S)
-            until(lambda: len(events("iteration")) > 2 * WARM, "the job's iterations", JOB_S)
+            until(
+                lambda: all(e.at for e in pings.so_far()),
+                "pings beside the job",
+                READY_S,
+            )
+            until(
+                lambda: len(events("iteration")) > 2 * WARM,
+                "the job's iterations",
+                JOB_S,
+            )
             where = f"/v1/regroup/{self._api.post('/v1/regroup', {})['id']}"
-            until(lambda: self._api.get(where)["state"] in ("DONE", "FAILED"), "the regroup's end", 20.0)
+            until(
+                lambda: self._api.get(where)["state"] in ("DONE", "FAILED"),
+                "the regroup's end",
+                20.0,
+            )
             regroup = self._api.get(where)
             if regroup["state"] != "DONE":
                 raise SystemExit(f"controllers: {regroup['id']}: {regroup['error']}")
@@ -247,20 +328,34 @@ class Bench:
             echoes = pings.end()
         circuits = self._circuits()
         its = f"/v1/jobs/{job}"
-        until(lambda: self._api.get(its)["state"] in ("SUCCEEDED", "FAILED"), "the job's end", JOB_S)
+        until(
+            lambda: self._api.get(its)["state"] in ("SUCCEEDED", "FAILED"),
+            "the job's end",
+            JOB_S,
+        )
         if (state := self._api.get(its))["state"] == "FAILED":
             raise SystemExit(f"controllers: {job}: {state['error']}")
         phases = {entry["phase"]: entry["t"] for entry in regroup["timeline"]}
-        lit = [r for group in regroup["results"].values() for r in group if r["t_lit"] and r["t_dark"]]
+        lit = [
+            r
+            for group in regroup["results"].values()
+            for r in group
+            if r["t_lit"] and r["t_dark"]
+        ]
         ends = [event["t"] for event in events("iteration") if event["rank"] == 0]
         took = [b - a for a, b in itertools.pairwise(ends)]
         gaps = [
             gap
             for event in events("done")
             for gap in event["beacon_gaps"]
-            if gap["t_end"] >= phases["remove_light"] and gap["t_start"] <= phases["ended"] + self._wait_s
+            if gap["t_end"] >= phases["remove_light"]
+            and gap["t_start"] <= phases["ended"] + self._wait_s
         ]
-        told = [event["t"] for event in self._events("packet_switch_light") if event["t"] > before]
+        told = [
+            event["t"]
+            for event in self._events("packet_switch_light")
+            if event["t"] > before
+        ]
         return {
             "moves": [[move["gpu"], move["to"]] for move in regroup["plan"]["moves"]],
             "circuits": circuits,
@@ -269,7 +364,9 @@ class Bench:
             "dark_s": max(r["t_lit"] - r["t_dark"] for r in lit),
             "usual_s": statistics.median(took),
             "longest_s": max(took),
-            "blackout_s": max((gap["t_end"] - gap["t_start"] for gap in gaps), default=0.0),
+            "blackout_s": max(
+                (gap["t_end"] - gap["t_start"] for gap in gaps), default=0.0
+            ),
             "beacons_lost": sum(gap["lost"] for gap in gaps),
             "told_s": max(told) - phases["light_added"] if told else None,
             **back(echoes, ended, "pairs", "pings"),
@@ -280,14 +377,20 @@ class Bench:
         others = [(gpu, LISTENER) for gpu in self._lab.fabric.gpus if gpu != LISTENER]
         self.all_answered()
         with pinging(self._lab, others, self._folder) as pings:
-            until(lambda: all(len(e.at) > 4 for e in pings.so_far()), f"pings to {LISTENER}", READY_S)
+            until(
+                lambda: all(len(e.at) > 4 for e in pings.so_far()),
+                f"pings to {LISTENER}",
+                READY_S,
+            )
             now = [pair for pair in self._circuits() if LISTENER not in pair]
             ended = self._light([*now, [LISTENER, ITS_PORT]])
             self._wait_for(pings, ended)
             return back(pings.end(), ended, "listener", "listener")
 
 
-def back(echoes: Sequence[Echoes], since: float, what: str, lost: str) -> dict[str, Any]:
+def back(
+    echoes: Sequence[Echoes], since: float, what: str, lost: str
+) -> dict[str, Any]:
     """Time until the last of these pairs was answered again, and the pings that were lost."""
     times = [one.back_s(since) for one in echoes]
     known = [t for t in times if t is not None]
@@ -297,22 +400,32 @@ def back(echoes: Sequence[Echoes], since: float, what: str, lost: str) -> dict[s
     }
 
 
-def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: str) -> dict[str, Any]:
+def measure(
+    arm: str, times: int, wait_s: float, program: str | None, runtime: str
+) -> dict[str, Any]:
     """One arm: a lab, its controller, and ``times`` regroups."""
     openflow = free_port()
     theirs = f"tcp:127.0.0.1:{openflow}"
     controller = arm if arm in ("ringlight", "app", "none") else theirs
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringlight-controllers-")))
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="ringlight-controllers-")
+            )
+        )
         file = scenario(dict.fromkeys(("p0", "p1"), controller), folder)
-        words = ["--app", str(APPLICATIONS / "learning_switch.py")] if arm == "app" else []
+        words = (
+            ["--app", str(APPLICATIONS / "learning_switch.py")] if arm == "app" else []
+        )
         for option in ("--app-openflow", "--app-rest") if words else ():
             words += [option, f"127.0.0.1:{free_port()}"]
         if arm == "manager":
             stack.enter_context(running(own_manager(openflow), folder / "other.log"))
         elif arm == "faucet":
             assert program is not None
-            stack.enter_context(running(faucet_command(program, openflow, folder), folder / "other.log"))
+            stack.enter_context(
+                running(faucet_command(program, openflow, folder), folder / "other.log")
+            )
         lab = stack.enter_context(lab_up(file, runtime, None, *words))
         api = stack.enter_context(Api(lab["url"]))
         bench = Bench(api, of_lab(Lab(lab["lab"])), folder, wait_s)
@@ -320,7 +433,12 @@ def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: s
         for number in range(times):
             tell(f"{ARMS[arm]}: {number + 1} of {times}")
             runs.append(bench.once(number))
-    return {"arm": arm, "controller": controller.replace(theirs, "tcp"), "runs": runs, **medians(runs)}
+    return {
+        "arm": arm,
+        "controller": controller.replace(theirs, "tcp"),
+        "runs": runs,
+        **medians(runs),
+    }
 
 
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -361,14 +479,24 @@ def table(arms: Sequence[Mapping[str, Any]], wait_s: float) -> str:
         median, worst = one(arm[key]["median"]), one(arm[key]["worst"])
         return median if median == worst else f"{median} ({worst})"
 
-    lines = ["| who writes the tables | " + " | ".join(ARMS[arm["arm"]] for arm in arms) + " |"]
+    lines = [
+        "| who writes the tables | "
+        + " | ".join(ARMS[arm["arm"]] for arm in arms)
+        + " |"
+    ]
     lines.append("|---" * (len(arms) + 1) + "|")
     for name, key, is_time in ROWS:
-        lines.append(f"| {name} | " + " | ".join(cell(arm, key, is_time) for arm in arms) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join(cell(arm, key, is_time) for arm in arms) + " |"
+        )
     return "\n".join(lines)
 
 
 def same_light(arms: Sequence[Mapping[str, Any]]) -> bool:
     """Whether every regroup of every arm made the same moves and ended with the same circuits."""
-    seen = {json.dumps([run["moves"], run["circuits"]]) for arm in arms for run in arm["runs"]}
+    seen = {
+        json.dumps([run["moves"], run["circuits"]])
+        for arm in arms
+        for run in arm["runs"]
+    }
     return len(seen) == 1

@@ -46,7 +46,17 @@ DRIP_S = 0.5
 PIECE = b"x" * (1 << 16)
 
 
-KINDS = ("quiet", "bodies", "slow", "metrics", "everything", "trailers", "heads", "silent", "openflow")
+KINDS = (
+    "quiet",
+    "bodies",
+    "slow",
+    "metrics",
+    "everything",
+    "trailers",
+    "heads",
+    "silent",
+    "openflow",
+)
 TLS_KINDS = ("tls_quiet", "tls_silent")
 
 
@@ -58,7 +68,10 @@ def doors(seconds: float = 15.0, only: str | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         for chosen, tls in (
             ([kind for kind in kinds if kind in KINDS], ()),
-            ([kind for kind in kinds if kind in TLS_KINDS], certificate(Path(directory))),
+            (
+                [kind for kind in kinds if kind in TLS_KINDS],
+                certificate(Path(directory)),
+            ),
         ):
             if not chosen:
                 continue
@@ -67,7 +80,9 @@ def doors(seconds: float = 15.0, only: str | None = None) -> dict[str, Any]:
                 at_first = settled(pid)
                 url = lab["url"].replace("http:", "https:") if tls else lab["url"]
                 for kind in chosen:
-                    found[kind] = phase(kind, url, pid, seconds, openflow=lab["openflow"])
+                    found[kind] = phase(
+                        kind, url, pid, seconds, openflow=lab["openflow"]
+                    )
                 grew = f"grew_in_all_{'tls_' if tls else ''}mb"
                 found[grew] = (resident_bytes(pid) - at_first) / 1e6
     limits = {"health_p99_ms": HEALTH_S * 1000, "memory_mb": MEMORY_BYTES / 1e6}
@@ -89,8 +104,23 @@ def misses(found: Mapping[str, Any]) -> Iterator[str]:
 def certificate(directory: Path) -> tuple[str, ...]:
     """Options of ``up`` for REST over TLS, with a certificate of its own."""
     cert, key = directory / "cert.pem", directory / "key.pem"
-    kind = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    about = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
+    kind = (
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    )
+    about = (
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-days",
+        "2",
+    )
     command = ["openssl", *kind, *about, "-keyout", str(key), "-out", str(cert)]
     subprocess.run(command, check=True, capture_output=True, timeout=30)
     return "--tls-cert", str(cert), "--tls-key", str(key)
@@ -100,7 +130,9 @@ PARTS = (doors,)
 
 
 def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    return (
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    )
 
 
 def settled(pid: int) -> int:
@@ -109,7 +141,9 @@ def settled(pid: int) -> int:
     A controller answers before the solver, which it loads beside that, is there.
     """
     before, until = 0, time.monotonic() + 20.0
-    while (now := resident_bytes(pid)) > before + 1_000_000 and time.monotonic() < until:
+    while (
+        now := resident_bytes(pid)
+    ) > before + 1_000_000 and time.monotonic() < until:
         before = now
         time.sleep(2.0)
     return now
@@ -127,14 +161,25 @@ class Flood:
 
     def head(self, method: str, path: str, *lines: str) -> bytes:
         return "\r\n".join(
-            [f"{method} {path} HTTP/1.1", f"Host: {self.host}:{self.port}", *lines, "", ""]
+            [
+                f"{method} {path} HTTP/1.1",
+                f"Host: {self.host}:{self.port}",
+                *lines,
+                "",
+                "",
+            ]
         ).encode()
 
     async def answer(self, reader: asyncio.StreamReader) -> str:
         """The status of an answer that is read to its end."""
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ANSWER_S)
         length = next(
-            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+            (
+                int(line[15:])
+                for line in head.lower().split(b"\r\n")
+                if line.startswith(b"content-length:")
+            ),
+            0,
         )
         await asyncio.wait_for(reader.readexactly(length), ANSWER_S)
         return head.split()[1].decode()
@@ -145,8 +190,16 @@ class Flood:
         while time.monotonic() < self.until:
             chunked, number = number % 2 == 1, number + 1
             reader, writer = await asyncio.open_connection(self.host, self.port)
-            length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {BODY_BYTES}"
-            writer.write(self.head("PUT", "/v1/circuits", "Content-Type: application/json", length))
+            length = (
+                "Transfer-Encoding: chunked"
+                if chunked
+                else f"Content-Length: {BODY_BYTES}"
+            )
+            writer.write(
+                self.head(
+                    "PUT", "/v1/circuits", "Content-Type: application/json", length
+                )
+            )
             answer = asyncio.ensure_future(self.answer(reader))
             with contextlib.suppress(ConnectionError):
                 for _ in range(BODY_BYTES // len(PIECE)):
@@ -161,7 +214,9 @@ class Flood:
 
     async def slow(self, clients: int) -> None:
         """Clients that never say a whole request: half of them no head, half of them no body."""
-        await asyncio.gather(*(self._slow(number % 2 == 0) for number in range(clients)))
+        await asyncio.gather(
+            *(self._slow(number % 2 == 0) for number in range(clients))
+        )
 
     async def _slow(self, no_head: bool) -> None:
         while time.monotonic() < self.until:
@@ -211,18 +266,26 @@ class Flood:
     async def trailers(self) -> None:
         """Bodies in chunks with `FIELDS_BYTES` of trailers, in turn many and a long one."""
         begun = self.head(
-            "PUT", "/v1/circuits", "Content-Type: application/json", "Transfer-Encoding: chunked"
+            "PUT",
+            "/v1/circuits",
+            "Content-Type: application/json",
+            "Transfer-Encoding: chunked",
         )
         await self._fields(begun + b"2\r\n{}\r\n0\r\nX-A: ")
 
     async def heads(self) -> None:
         """Heads of `FIELDS_BYTES` behind a request whose answer does not end."""
-        await self._fields(self.head("GET", "/v1/events") + b"GET /v1/health HTTP/1.1\r\nX-A: ")
+        await self._fields(
+            self.head("GET", "/v1/events") + b"GET /v1/health HTTP/1.1\r\nX-A: "
+        )
 
     async def _fields(self, begun: bytes) -> None:
         number = 0
         while time.monotonic() < self.until:
-            piece, number = (b"x" if number % 2 else b"b\r\nX-A: ") * (1 << 13), number + 1
+            piece, number = (
+                (b"x" if number % 2 else b"b\r\nX-A: ") * (1 << 13),
+                number + 1,
+            )
             try:
                 _, writer = await asyncio.open_connection(self.host, self.port)
                 writer.write(begun)
@@ -246,7 +309,9 @@ class Flood:
                 reader, writer = await asyncio.open_connection(self.host, self.port)
                 self.said["silent clients that connected"] += 1
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(reader.read(1 << 16), max(0.1, self.until - time.monotonic()))
+                    await asyncio.wait_for(
+                        reader.read(1 << 16), max(0.1, self.until - time.monotonic())
+                    )
                 writer.transport.abort()
             except OSError as error:
                 self.said[type(error).__name__] += 1
@@ -264,10 +329,16 @@ async def everything(flood: Flood, slow: int, asking: int) -> None:
 
 
 def _flood(
-    kind: str, host: str, port: int, seconds: float, clients: tuple[int, int], told: Connection
+    kind: str,
+    host: str,
+    port: int,
+    seconds: float,
+    clients: tuple[int, int],
+    told: Connection,
 ) -> None:
     resource.setrlimit(
-        resource.RLIMIT_NOFILE, (min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2
+        resource.RLIMIT_NOFILE,
+        (min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2,
     )
     flood = Flood(host, port, time.monotonic() + seconds)
     slow, asking = clients
@@ -356,7 +427,9 @@ def phase(
     # The probe is there before the flood and after it.
     heard, told = spawn.Pipe(duplex=False)
     probe = spawn.Process(
-        target=_probe, args=(host, port, where.scheme == "https", seconds + 1.0, told), daemon=True
+        target=_probe,
+        args=(host, port, where.scheme == "https", seconds + 1.0, told),
+        daemon=True,
     )
     probe.start()
     said: dict[str, int] = {}
@@ -366,12 +439,22 @@ def phase(
             host, _, number = openflow.rpartition(":")
             port = int(number)
         of_flood, flooding = spawn.Pipe(duplex=False)
-        flood = spawn.Process(target=_flood, args=(kind, host, port, seconds, clients, flooding), daemon=True)
+        flood = spawn.Process(
+            target=_flood,
+            args=(kind, host, port, seconds, clients, flooding),
+            daemon=True,
+        )
         flood.start()
         limit_s = seconds + 2 * ANSWER_S
-        said = of_flood.recv() if of_flood.poll(limit_s) else {"the flood did not end": 1}
+        said = (
+            of_flood.recv() if of_flood.poll(limit_s) else {"the flood did not end": 1}
+        )
         flood.join(5)
-    spent, wrong = heard.recv() if heard.poll(seconds + 2 * ANSWER_S) else ([math.inf], {"no end": 1})
+    spent, wrong = (
+        heard.recv()
+        if heard.poll(seconds + 2 * ANSWER_S)
+        else ([math.inf], {"no end": 1})
+    )
     probe.join(5)
     memory.over.set()
     memory.join()

@@ -36,7 +36,15 @@ from typing import Annotated, Any
 import typer
 from pyroute2.iproute import IPRoute
 
-from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, need_root, show, spread
+from benchmarks.harness import (
+    RINGLIGHT,
+    empty_lab,
+    in_turns,
+    milliseconds,
+    need_root,
+    show,
+    spread,
+)
 from ringlight.extensions.fast_path import openflow
 from ringlight.extensions.fast_path.carrier import Carrier
 from ringlight.testbed.emulation import calibration, openvswitch
@@ -89,24 +97,43 @@ def stream(seconds: float = 2.0, rounds: int = 5) -> dict[str, Any]:
                 ends = stack.enter_context(build(lab, frames))
                 ways[f"{kind}, {called}"] = lambda ends=ends: measured(ends, seconds)  # type: ignore[misc]
         found = in_turns(ways, rounds)
-    rates = {way: statistics.median(rate for rate, _ in figures) for way, figures in found.items()}
+    rates = {
+        way: statistics.median(rate for rate, _ in figures)
+        for way, figures in found.items()
+    }
     show(
         ("way", "Mbit/s", "round trip ms"),
         [
-            (way, round(rates[way] / 1e6), f"{statistics.median(t for _, t in figures) * 1e3:.3f}")
+            (
+                way,
+                round(rates[way] / 1e6),
+                f"{statistics.median(t for _, t in figures) * 1e3:.3f}",
+            )
             for way, figures in found.items()
         ],
     )
     over, over_least = (
-        {called: round(rates[f"fast path, {called}"] / rates[f"{limit}, {called}"], 3) for called in PIECES}
+        {
+            called: round(
+                rates[f"fast path, {called}"] / rates[f"{limit}, {called}"], 3
+            )
+            for called in PIECES
+        }
         for limit in ("plain veth", "redirected")
     )
     return {
-        "bps": {way: spread(rate for rate, _ in figures) for way, figures in found.items()},
-        "round_trip": {way: milliseconds(trip for _, trip in figures) for way, figures in found.items()},
+        "bps": {
+            way: spread(rate for rate, _ in figures) for way, figures in found.items()
+        },
+        "round_trip": {
+            way: milliseconds(trip for _, trip in figures)
+            for way, figures in found.items()
+        },
         "fast_path_over_plain_veth": over,
         "fast_path_over_redirected": over_least,
-        "missed": [f"{over['offloads']} of a plain veth pair, not 0.8"] if over["offloads"] < 0.8 else [],
+        "missed": [f"{over['offloads']} of a plain veth pair, not 0.8"]
+        if over["offloads"] < 0.8
+        else [],
     }
 
 
@@ -130,7 +157,9 @@ def plain(lab: Lab, frames: int) -> Iterator[tuple[int, int]]:
     """Two hosts on one veth pair."""
     with calibration._hosts(lab) as ends:
         with IPRoute() as here:
-            netlink.create_veth(here, "eth0", "eth0", namespace=ends[0], peer_namespace=ends[1])
+            netlink.create_veth(
+                here, "eth0", "eth0", namespace=ends[0], peer_namespace=ends[1]
+            )
         set_up_hosts(ends, frames)
         yield ends
 
@@ -144,8 +173,12 @@ def redirected(lab: Lab, frames: int) -> Iterator[tuple[int, int]]:
     with calibration._hosts(lab) as ends, closing(maps["ways"]) as ways:
         with IPRoute() as here:
             for (name, _), end in zip(names, ends, strict=True):
-                netlink.create_veth(here, name, "eth0", group=lab.link_group, peer_namespace=end)
-            netlink.create_veth(here, *(name for _, name in names), group=lab.link_group)
+                netlink.create_veth(
+                    here, name, "eth0", group=lab.link_group, peer_namespace=end
+                )
+            netlink.create_veth(
+                here, *(name for _, name in names), group=lab.link_group
+            )
             for name in chain(*names):
                 ebpf.attach_ingress(netlink.set_up(here, name), programs["redirect"])
         for one, other in names:
@@ -158,11 +191,14 @@ def redirected(lab: Lab, frames: int) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def uncarried(lab: Lab, frames: int, carrier: type[Carrier] | None = None) -> Iterator[tuple[int, int]]:
+def uncarried(
+    lab: Lab, frames: int, carrier: type[Carrier] | None = None
+) -> Iterator[tuple[int, int]]:
     """Two hosts, a switch each, and a cable between these."""
     names = [lab.bridge("a"), lab.bridge("b")]
     interfaces = {
-        name: [lab.interface(node, p) for p in (HOST, TRUNK)] for node, name in zip("ab", names, strict=True)
+        name: [lab.interface(node, p) for p in (HOST, TRUNK)]
+        for node, name in zip("ab", names, strict=True)
     }
     fast = None
     with calibration._hosts(lab) as ends, tempfile.TemporaryDirectory() as directory:
@@ -171,31 +207,66 @@ def uncarried(lab: Lab, frames: int, carrier: type[Carrier] | None = None) -> It
             with IPRoute() as here:
                 for name, end in zip(names, ends, strict=True):
                     netlink.create_veth(
-                        here, interfaces[name][0], "eth0", group=lab.link_group, peer_namespace=end
+                        here,
+                        interfaces[name][0],
+                        "eth0",
+                        group=lab.link_group,
+                        peer_namespace=end,
                     )
-                netlink.create_veth(here, *(interfaces[name][1] for name in names), group=lab.link_group)
+                netlink.create_veth(
+                    here, *(interfaces[name][1] for name in names), group=lab.link_group
+                )
                 for name in names:
-                    words += ["--", "add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev"]
+                    words += [
+                        "--",
+                        "add-br",
+                        name,
+                        "--",
+                        "set",
+                        "Bridge",
+                        name,
+                        "datapath_type=netdev",
+                    ]
                     words += ["fail_mode=secure", "protocols=OpenFlow13,OpenFlow15"]
                     words += [f"external_ids:{OVS_LABEL}={lab.id}"]
-                    for number, interface in zip((HOST, TRUNK), interfaces[name], strict=True):
+                    for number, interface in zip(
+                        (HOST, TRUNK), interfaces[name], strict=True
+                    ):
                         netlink.set_up(here, interface)
-                        words += ["--", "add-port", name, interface, "--", "set", "Interface", interface]
-                        words += [f"ofport_request={number}", f"mtu_request={netlink.MTU_BYTES}"]
+                        words += [
+                            "--",
+                            "add-port",
+                            name,
+                            interface,
+                            "--",
+                            "set",
+                            "Interface",
+                            interface,
+                        ]
+                        words += [
+                            f"ofport_request={number}",
+                            f"mtu_request={netlink.MTU_BYTES}",
+                        ]
             openvswitch.vsctl(*words[1:])
             openvswitch.keep_memory()
             openvswitch.widen_buffers(lab.prefix)
             if carrier is not None:
                 smoother = lab.interface("smoother", 1), lab.interface("smoother", 2)
                 bridges = dict(zip(names, (1, 2), strict=True))
-                fast = carrier(bridges, Path(directory, "fast.sock"), smoother, lab.link_group)
+                fast = carrier(
+                    bridges, Path(directory, "fast.sock"), smoother, lab.link_group
+                )
                 fast.start()
                 fast.take_up(port for name in names for port in interfaces[name])
             for number, name in enumerate(names, 1):
                 for field in ("ip,nw_dst", "arp,arp_tpa"):
                     for other in (1, 2):
                         out = HOST if other == number else TRUNK
-                        ofctl("add-flow", name, f"priority=9,{field}=10.77.0.{other},actions=output:{out}")
+                        ofctl(
+                            "add-flow",
+                            name,
+                            f"priority=9,{field}=10.77.0.{other},actions=output:{out}",
+                        )
             set_up_hosts(ends, frames)
             yield ends
         finally:
@@ -227,7 +298,9 @@ def measured(ends: Sequence[int], seconds: float) -> tuple[float, float]:
 
     with namespaces.in_namespace(ends[1], listening) as listener:
         port = listener.getsockname()[1]
-        sender = namespaces.in_namespace(ends[0], lambda: socket.create_connection(("10.77.0.2", port), 10))
+        sender = namespaces.in_namespace(
+            ends[0], lambda: socket.create_connection(("10.77.0.2", port), 10)
+        )
         receiver, _ = listener.accept()
     with sender, receiver:
         for end in (sender, receiver):
@@ -267,7 +340,9 @@ def poured(sender: socket.socket, receiver: socket.socket, seconds: float) -> fl
 
 
 def aggregate(
-    gbps: Annotated[list[float] | None, typer.Option(help="Gbit/s of all links together")] = None,
+    gbps: Annotated[
+        list[float] | None, typer.Option(help="Gbit/s of all links together")
+    ] = None,
 ) -> dict[str, Any]:
     """What runs of rising rates gave together, and whether they believe themselves."""
     need_root()
@@ -276,7 +351,13 @@ def aggregate(
         for kind, option in (("fast path", ["--fast-path"]), ("Open vSwitch", [])):
             found[kind][f"{total:g} Gbit/s"] = one_run(total * 1e9, option)
     show(
-        ("rates together", "way", "links gave, Gbit/s", "all-reduce over ideal", "fidelity"),
+        (
+            "rates together",
+            "way",
+            "links gave, Gbit/s",
+            "all-reduce over ideal",
+            "fidelity",
+        ),
         [
             (
                 rates,
@@ -290,10 +371,17 @@ def aggregate(
         ],
     )
     best = max(
-        [r["links_gave_bps"] for r in found["fast path"].values() if r["fidelity"] == "good"], default=0.0
+        [
+            r["links_gave_bps"]
+            for r in found["fast path"].values()
+            if r["fidelity"] == "good"
+        ],
+        default=0.0,
     )
     missed = (
-        [] if best >= GOOD_BPS else [f"{best / 1e9:.2f} Gbit/s with good fidelity, not {GOOD_BPS / 1e9:g}"]
+        []
+        if best >= GOOD_BPS
+        else [f"{best / 1e9:.2f} Gbit/s with good fidelity, not {GOOD_BPS / 1e9:g}"]
     )
     return {**found, "most_with_good_fidelity_bps": best, "missed": missed}
 
@@ -305,21 +393,45 @@ def one_run(total_bps: float, option: Sequence[str]) -> dict[str, Any]:
         payload=REAL_BPS / DILATION / (total_bps / len(names)),
         gpus=", ".join(f"{name}: gpu" for name in names),
         links=", ".join(
-            f'{{ends: [{name}, "tor0:{n}"], rate: 40 Gbit/s}}' for n, name in enumerate(names, 1)
+            f'{{ends: [{name}, "tor0:{n}"], rate: 40 Gbit/s}}'
+            for n, name in enumerate(names, 1)
         ),
     )
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "aggregate.yaml")
         file.write_text(text)
-        words = ["run", str(file), "--runtime", "namespace", "--runs", directory, *option]
-        words += ["--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}"]
-        subprocess.run([*RINGLIGHT, *words], check=False, stdout=subprocess.DEVNULL, timeout=170)
+        words = [
+            "run",
+            str(file),
+            "--runtime",
+            "namespace",
+            "--runs",
+            directory,
+            *option,
+        ]
+        words += [
+            "--rest",
+            f"127.0.0.1:{free_port()}",
+            "--openflow",
+            f"127.0.0.1:{free_port()}",
+        ]
+        subprocess.run(
+            [*RINGLIGHT, *words], check=False, stdout=subprocess.DEVNULL, timeout=170
+        )
         (folder,) = Path(directory).glob("*-aggregate")
         result = json.loads((folder / "result.json").read_text())
         events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
         # Links that were measured once more count as then.
-        gave = {e["direction"]: e["measured_bps"] for e in events if e["event"] == "link_rate"}
-    figures = {row["metric"]: row["value"] for row in result["rows"] if row["metric"].startswith("allreduce")}
+        gave = {
+            e["direction"]: e["measured_bps"]
+            for e in events
+            if e["event"] == "link_rate"
+        }
+    figures = {
+        row["metric"]: row["value"]
+        for row in result["rows"]
+        if row["metric"].startswith("allreduce")
+    }
     return {
         "links_gave_bps": sum(gave.values()),
         "allreduce_over_ideal": figures["allreduce_over_ideal"],
@@ -336,8 +448,20 @@ def acting(changes: int = 200) -> dict[str, Any]:
     need_root()
     with empty_lab() as lab, tempfile.TemporaryDirectory() as directory:
         name, ends = lab.bridge("a"), [lab.interface("a", port) for port in (1, 2, 3)]
-        words = ["add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev", "fail_mode=secure"]
-        words += ["protocols=OpenFlow13,OpenFlow15", f"external_ids:{OVS_LABEL}={lab.id}"]
+        words = [
+            "add-br",
+            name,
+            "--",
+            "set",
+            "Bridge",
+            name,
+            "datapath_type=netdev",
+            "fail_mode=secure",
+        ]
+        words += [
+            "protocols=OpenFlow13,OpenFlow15",
+            f"external_ids:{OVS_LABEL}={lab.id}",
+        ]
         with IPRoute() as here:
             for number, end in enumerate(ends, 1):
                 netlink.create_veth(here, end, f"{end}f", group=lab.link_group)
@@ -347,7 +471,9 @@ def acting(changes: int = 200) -> dict[str, Any]:
                 words += [f"ofport_request={number}"]
         openvswitch.vsctl(*words)
         smoother = lab.interface("smoother", 1), lab.interface("smoother", 2)
-        carrier = Carrier({name: 1}, Path(directory, "fast.sock"), smoother, lab.link_group)
+        carrier = Carrier(
+            {name: 1}, Path(directory, "fast.sock"), smoother, lab.link_group
+        )
         carrier.start()
         try:
             carrier.take_up(ends)
@@ -372,7 +498,9 @@ def far_end(interface: str) -> socket.socket:
     return found
 
 
-def flips(bridge: str, ends: Sequence[socket.socket], changes: int) -> tuple[list[float], list[float]]:
+def flips(
+    bridge: str, ends: Sequence[socket.socket], changes: int
+) -> tuple[list[float], list[float]]:
     """Change a rule's port to and fro; seconds until the first frame by the new, and frames by the old."""
     frame = bytes.fromhex("020000000002020000000001") + b"\x88\xb5" + bytes(50)
     late, old = [], []
@@ -386,7 +514,9 @@ def flips(bridge: str, ends: Sequence[socket.socket], changes: int) -> tuple[lis
             confirmed = False
             reader = openflow.Reader()
             while not confirmed:
-                confirmed = any(t.kind == "barrier" for t in reader.feed(connection.recv(1 << 16)))
+                confirmed = any(
+                    t.kind == "barrier" for t in reader.feed(connection.recv(1 << 16))
+                )
             began, by_old, done = time.monotonic(), 0, False
             while not done:
                 ends[0].send(frame)
@@ -407,10 +537,14 @@ def change(port: int, xid: int) -> bytes:
     """Have the one rule output to a port, and ask for confirmation."""
     match = struct.pack("!HHHBBH6x", 1, 10, 0x8000, 5 << 1, 2, 0x88B5)
     action = struct.pack("!HH4xHHIH6x", 4, 24, 0, 16, port, 0)
-    head = struct.pack("!QQBBHHHIIIHH", 0, 0, 0, 0, 0, 0, 9, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0)
+    head = struct.pack(
+        "!QQBBHHHIIIHH", 0, 0, 0, 0, 0, 0, 9, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0
+    )
     body = head + match + action
     mod = struct.pack("!BBHI", openflow.VERSION, 14, 8 + len(body), xid) + body
-    return mod + struct.pack("!BBHI", openflow.VERSION, openflow.BARRIER_REQUEST, 8, xid)
+    return mod + struct.pack(
+        "!BBHI", openflow.VERSION, openflow.BARRIER_REQUEST, 8, xid
+    )
 
 
 PARTS = (stream, aggregate, acting)

@@ -53,7 +53,10 @@ PARTS = (flow_setup,)
 
 
 def measure(side: int, flows: int, rounds: int, seed: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="onic-") as directory, Fabric(side, Path(directory)) as fabric:
+    with (
+        tempfile.TemporaryDirectory(prefix="onic-") as directory,
+        Fabric(side, Path(directory)) as fabric,
+    ):
         # Not counted: the first use of everything.
         idle(fabric, 2 * fabric.count, random.Random(seed))
         before = fabric.messages()
@@ -64,8 +67,10 @@ def measure(side: int, flows: int, rounds: int, seed: int) -> dict[str, Any]:
         return {
             "agents": fabric.count,
             "start_s": round(fabric.start_s, 3),
-            "idle": milliseconds(alone) | {"messages_per_flow": (middle - before) / len(alone)},
-            "all_at_once": milliseconds(together) | {"messages_per_flow": (after - middle) / len(together)},
+            "idle": milliseconds(alone)
+            | {"messages_per_flow": (middle - before) / len(alone)},
+            "all_at_once": milliseconds(together)
+            | {"messages_per_flow": (after - middle) / len(together)},
         }
 
 
@@ -93,15 +98,27 @@ class Fabric:
         began = time.perf_counter()
         homes = [self.directory / f"n{index}" for index in range(self.count)]
         for index, home in enumerate(homes):
-            command = [sys.executable, "-m", "tests.null_onic", f"n{index}", str(home), address(index)]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.null_onic",
+                f"n{index}",
+                str(home),
+                address(index),
+            ]
             self._stack.enter_context(running([*command, str(PORT)]))
         for home in homes:
             self.flows.append(self._connect(home / FLOW_SOCKET, socket.SOCK_SEQPACKET))
-            self.managers.append(self._connect(home / MANAGE_SOCKET, socket.SOCK_STREAM))
+            self.managers.append(
+                self._connect(home / MANAGE_SOCKET, socket.SOCK_STREAM)
+            )
         self.start_s = time.perf_counter() - began
         for index in range(self.count):
             peers = {ip(peer): self._reach(index, peer) for peer in self.peers(index)}
-            answer = self.ask(index, {"op": "set_map", "job": "benchmark", "version": 1, "peers": peers})
+            answer = self.ask(
+                index,
+                {"op": "set_map", "job": "benchmark", "version": 1, "peers": peers},
+            )
             if not answer["ok"]:
                 raise RuntimeError(answer["error"])
         return self
@@ -119,7 +136,9 @@ class Fabric:
             except (FileNotFoundError, ConnectionRefusedError):
                 connection.close()
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{path}: no agent after {TIMEOUT_S:g} s") from None
+                    raise TimeoutError(
+                        f"{path}: no agent after {TIMEOUT_S:g} s"
+                    ) from None
                 time.sleep(0.01)
             else:
                 return self._stack.enter_context(connection)
@@ -130,10 +149,17 @@ class Fabric:
         return in_row + [r * self.side + column for r in range(self.side) if r != row]
 
     def _reach(self, index: int, peer: int) -> dict[str, object]:
-        (row, column), (peer_row, peer_column) = divmod(index, self.side), divmod(peer, self.side)
+        (row, column), (peer_row, peer_column) = (
+            divmod(index, self.side),
+            divmod(peer, self.side),
+        )
         port = 0 if row == peer_row else 1
         step = peer_column - column if port == 0 else peer_row - row
-        return {"port": port, "wavelength": step % self.side, "agent": f"{address(peer)}:{PORT}"}
+        return {
+            "port": port,
+            "wavelength": step % self.side,
+            "agent": f"{address(peer)}:{PORT}",
+        }
 
     def ask(self, index: int, request: dict[str, object]) -> dict[str, Any]:
         self.managers[index].sendall(json.dumps(request).encode() + b"\n")
@@ -161,7 +187,9 @@ def idle(fabric: Fabric, flows: int, rng: random.Random) -> list[float]:
     for number in range(flows):
         source = rng.randrange(fabric.count)
         flow = fabric.flows[source]
-        request = json.dumps({"open": number, "peer": ip(rng.choice(fabric.peers(source)))}).encode()
+        request = json.dumps(
+            {"open": number, "peer": ip(rng.choice(fabric.peers(source)))}
+        ).encode()
         start = time.perf_counter()
         flow.send(request)
         _expect(flow, "lit")
@@ -183,14 +211,19 @@ def all_at_once(fabric: Fabric, rounds: int) -> list[float]:
             began = {}
             for index, flow in enumerate(fabric.flows):
                 row, column = divmod(index, fabric.side)
-                peer = row * fabric.side + (column + 1 + number % (fabric.side - 1)) % fabric.side
+                peer = (
+                    row * fabric.side
+                    + (column + 1 + number % (fabric.side - 1)) % fabric.side
+                )
                 request = json.dumps({"open": f"r{number}", "peer": ip(peer)}).encode()
                 began[index] = time.perf_counter()
                 flow.send(request)
             while began:
                 ready = selector.select(TIMEOUT_S)
                 if not ready:
-                    raise TimeoutError(f"round {number}: {len(began)} flows without light")
+                    raise TimeoutError(
+                        f"round {number}: {len(began)} flows without light"
+                    )
                 for key, _ in ready:
                     _expect(fabric.flows[key.data], "lit")
                     times.append(time.perf_counter() - began.pop(key.data))

@@ -49,17 +49,31 @@ def freezes(
     theirs counts. Open vSwitch is the machine's, and every lab loses its packets while it stands still: such
     runs come last, one at a time. Run it alone."""
     need_root()
-    planned = [*enumerate(plan(freezes, random.Random(seed)), start=1)][first - 1 : last]
+    planned = [*enumerate(plan(freezes, random.Random(seed)), start=1)][
+        first - 1 : last
+    ]
     shared = [one for one in planned if one[1][1] != "Open vSwitch"]
     with ThreadPoolExecutor(at_once) as pool:
         found = [*pool.map(lambda one: frozen(one[0], one[1], seed, runtime), shared)]
-    found += [frozen(number, what, seed, runtime) for number, what in planned if what[1] == "Open vSwitch"]
+    found += [
+        frozen(number, what, seed, runtime)
+        for number, what in planned
+        if what[1] == "Open vSwitch"
+    ]
     found.sort(key=lambda entry: int(entry["number"]))
-    show((*COLUMNS, "right"), [(*(entry[key] for key in COLUMNS), is_right(entry)) for entry in found])
-    return {"freezes": found, "missed": [entry["number"] for entry in found if not is_right(entry)]}
+    show(
+        (*COLUMNS, "right"),
+        [(*(entry[key] for key in COLUMNS), is_right(entry)) for entry in found],
+    )
+    return {
+        "freezes": found,
+        "missed": [entry["number"] for entry in found if not is_right(entry)],
+    }
 
 
-def frozen(number: int, what: tuple[Case, str], seed: int, runtime: str) -> dict[str, Any]:
+def frozen(
+    number: int, what: tuple[Case, str], seed: int, runtime: str
+) -> dict[str, Any]:
     """One freeze; where the run was over before, once more and earlier."""
     (case, kind), own = what, random.Random(f"{seed} {number}")
     share, entry = own.uniform(0.02, 0.8), None
@@ -95,7 +109,11 @@ def plan(count: int, choice: random.Random) -> list[tuple[Case, str]]:
 def _pids(run: RunningCommand, kind: str) -> list[int]:
     if kind == "runner":
         return [run.process.pid]
-    return [int(PID_FILE.read_text())] if kind == "Open vSwitch" else processes(run.lab(), kind)
+    return (
+        [int(PID_FILE.read_text())]
+        if kind == "Open vSwitch"
+        else processes(run.lab(), kind)
+    )
 
 
 def _ends(run: RunningCommand) -> bool:
@@ -108,7 +126,12 @@ def _ends(run: RunningCommand) -> bool:
 
 
 def once(
-    case: Case, kind: str, moment_s: float, frozen_s: float, choice: random.Random, runtime: str
+    case: Case,
+    kind: str,
+    moment_s: float,
+    frozen_s: float,
+    choice: random.Random,
+    runtime: str,
 ) -> dict[str, Any] | None:
     """One freeze; None where the run was over before."""
     with tempfile.TemporaryDirectory() as name:
@@ -131,8 +154,18 @@ def once(
             entry = looked_at(kind, run, folder)
         finally:
             run.stop()
-    moments = {"moment_s": round(moment_s, 2), "frozen_s": frozen_s, "then_s": round(took_s, 1)}
-    return {"scenario": Path(case.file).stem, "kind": kind, **moments, "hangs": hangs, **entry}
+    moments = {
+        "moment_s": round(moment_s, 2),
+        "frozen_s": frozen_s,
+        "then_s": round(took_s, 1),
+    }
+    return {
+        "scenario": Path(case.file).stem,
+        "kind": kind,
+        **moments,
+        "hangs": hangs,
+        **entry,
+    }
 
 
 def looked_at(kind: str, run: RunningCommand, folder: Path) -> dict[str, Any]:
@@ -144,14 +177,24 @@ def looked_at(kind: str, run: RunningCommand, folder: Path) -> dict[str, Any]:
     called = KINDS.get(kind, kind)
     events = [r for r in records if isinstance(r, ProcessFrozen) and r.kind == called]
     mine = [
-        r for r in reasons if r["code"] in ("process_frozen", "frozen_outside_runs") and r["kind"] == called
+        r
+        for r in reasons
+        if r["code"] in ("process_frozen", "frozen_outside_runs")
+        and r["kind"] == called
     ]
     verdict = "none"
     with suppress(OSError, ValueError, KeyError):
-        verdict = json.loads((folder / "result.json").read_text(encoding="utf-8"))["fidelity"]["verdict"]
+        verdict = json.loads((folder / "result.json").read_text(encoding="utf-8"))[
+            "fidelity"
+        ]["verdict"]
     return {
         "code": run.process.poll(),
-        "line": re.search(rf"{events[0].process} (stands still|goes on)" if events else "stands still", text)
+        "line": re.search(
+            rf"{events[0].process} (stands still|goes on)"
+            if events
+            else "stands still",
+            text,
+        )
         is not None,
         "event": bool(events),
         "verdict": verdict,
@@ -164,5 +207,12 @@ def looked_at(kind: str, run: RunningCommand, folder: Path) -> dict[str, Any]:
 
 
 def is_right(entry: dict[str, Any]) -> bool:
-    named = entry["line"] and entry["event"] and entry["reason"] and entry["verdict"] != "good"
-    return bool(named and not entry["hangs"] and not entry["left"] and not entry["traceback"])
+    named = (
+        entry["line"]
+        and entry["event"]
+        and entry["reason"]
+        and entry["verdict"] != "good"
+    )
+    return bool(
+        named and not entry["hangs"] and not entry["left"] and not entry["traceback"]
+    )

@@ -36,16 +36,29 @@ def scenario_of(degrees: list[int], queues: list[int]) -> str:
             gpus = [f"g{i}" for i in range(degree + 1)]
             queue_s = 8 * queue * _FRAME_BYTES / RATE_BPS
             fabrics[name] = {
-                "servers": {f"s{i}": {"gpus": {gpu: "gpu"}} for i, gpu in enumerate(gpus)},
+                "servers": {
+                    f"s{i}": {"gpus": {gpu: "gpu"}} for i, gpu in enumerate(gpus)
+                },
                 "packet_switches": {"tor": {"ports": len(gpus)}},
                 "links": [
-                    {"ends": [gpu, f"tor:{i + 1}"], "rate": "20 Mbit/s", "queue": f"{1e3 * queue_s:.2f} ms"}
+                    {
+                        "ends": [gpu, f"tor:{i + 1}"],
+                        "rate": "20 Mbit/s",
+                        "queue": f"{1e3 * queue_s:.2f} ms",
+                    }
                     for i, gpu in enumerate(gpus)
                 ],
             }
             size = (degree + 1) * MESSAGE_FRAMES * LARGEST_MTU_BYTES // 4 * 4
-            work = {"collective": "all-to-all", "size": f"{size} B", "iterations": EXCHANGES}
-            arms[name] = {"fabric": name, "jobs": {"job": {"ranks": gpus, "workload": work}}}
+            work = {
+                "collective": "all-to-all",
+                "size": f"{size} B",
+                "iterations": EXCHANGES,
+            }
+            arms[name] = {
+                "fabric": name,
+                "jobs": {"job": {"ranks": gpus, "workload": work}},
+            }
     return yaml.safe_dump(
         {
             "name": "full-load",
@@ -65,10 +78,14 @@ def exchanges_s(run: Path) -> dict[str, list[float]]:
     with (run / "events.jsonl").open(encoding="utf-8") as lines:
         for event in map(json.loads, lines):
             if event["event"] == "iteration":
-                ends[event["run"], event["i"]].append((event["compute_start"], event["allreduce_end"]))
+                ends[event["run"], event["i"]].append(
+                    (event["compute_start"], event["allreduce_end"])
+                )
     found: dict[str, list[float]] = defaultdict(list)
     for (name, _), times in sorted(ends.items()):
-        found[name].append(max(end for _, end in times) - min(begin for begin, _ in times))
+        found[name].append(
+            max(end for _, end in times) - min(begin for begin, _ in times)
+        )
     return found
 
 
@@ -83,9 +100,15 @@ def full_load(
     with tempfile.TemporaryDirectory() as folder:
         file, runs = Path(folder, "full-load.yaml"), Path(folder, "runs")
         file.write_text(scenario_of(flows, queue), encoding="utf-8")
-        emulated = json.loads(ringlight("run", str(file), "--runs", str(runs), "--json", *option))
-        simulated = json.loads(ringlight("simulate", str(file), "--runs", str(runs), "--json"))
-        took, ideal = (exchanges_s(runs / found["run"]) for found in (emulated, simulated))
+        emulated = json.loads(
+            ringlight("run", str(file), "--runs", str(runs), "--json", *option)
+        )
+        simulated = json.loads(
+            ringlight("simulate", str(file), "--runs", str(runs), "--json")
+        )
+        took, ideal = (
+            exchanges_s(runs / found["run"]) for found in (emulated, simulated)
+        )
     rows = []
     for name, times in took.items():
         degree, frames = map(int, name.split("-")[1:])
@@ -99,7 +122,9 @@ def full_load(
         tell(json.dumps(row))
         rows.append(row)
     warm = {
-        degree: round(statistics.median(row["warm"] for row in rows if row["flows"] == degree), 4)
+        degree: round(
+            statistics.median(row["warm"] for row in rows if row["flows"] == degree), 4
+        )
         for degree in flows
     }
     return {"verdict": emulated["fidelity"]["verdict"], "rows": rows, "warm": warm}

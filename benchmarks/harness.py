@@ -46,7 +46,16 @@ def start(name: str, arguments: Sequence[str]) -> None:
         every = ((part.__name__, part()) for part in parts if _needs_nothing(part))
         documents = dict([found] if found else every)
         whole = documents if len(parts) > 1 else documents[parts[0].__name__]
-        print(json.dumps({"benchmark": name, "machine": {**machine(), "started": began}, **whole}, indent=1))
+        print(
+            json.dumps(
+                {
+                    "benchmark": name,
+                    "machine": {**machine(), "started": began},
+                    **whole,
+                },
+                indent=1,
+            )
+        )
         missed = [one for document in documents.values() for one in _missed(document)]
         for one in missed:
             tell(f"MISSED: {one}")
@@ -59,7 +68,11 @@ def start(name: str, arguments: Sequence[str]) -> None:
     # Else an app with one command has no result.
     app.callback()(lambda: None)
     for part in parts:
-        about = f"{module.__doc__}\n\n{part.__doc__ or ''}" if len(parts) == 1 else part.__doc__
+        about = (
+            f"{module.__doc__}\n\n{part.__doc__ or ''}"
+            if len(parts) == 1
+            else part.__doc__
+        )
         app.command(part.__name__.replace("_", "-"), help=about)(_named(part))
     first = parts[0].__name__.replace("_", "-")
     named = len(parts) > 1 or list(arguments[:1]) == [first]
@@ -97,7 +110,9 @@ def machine() -> dict[str, Any]:
 def check_known(option: str, given: Iterable[object], known: Iterable[object]) -> None:
     """End the benchmark for an option's value that is not one of the ``known``."""
     if unknown := [value for value in given if value not in set(known)]:
-        raise SystemExit(f"{option} {unknown[0]}: there are {', '.join(map(str, known))}")
+        raise SystemExit(
+            f"{option} {unknown[0]}: there are {', '.join(map(str, known))}"
+        )
 
 
 def tell(line: str) -> None:
@@ -115,7 +130,9 @@ def show(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 # Figures
 
 
-def spread(values: Iterable[float], unit: str = "", scale: float = 1.0) -> dict[str, float]:
+def spread(
+    values: Iterable[float], unit: str = "", scale: float = 1.0
+) -> dict[str, float]:
     """Count, minimum, median, 99th percentile and maximum of values times ``scale``; keys end in ``unit``."""
     from ringlight.experiments.analysis.statistics import percentile
 
@@ -123,7 +140,10 @@ def spread(values: Iterable[float], unit: str = "", scale: float = 1.0) -> dict[
     figures = {
         "min": found[0], "median": statistics.median(found), "p99": percentile(found, 0.99), "max": found[-1]
     }  # fmt: skip
-    return {"count": len(found), **{f"{name}{unit}": float(f"{f:.5g}") for name, f in figures.items()}}
+    return {
+        "count": len(found),
+        **{f"{name}{unit}": float(f"{f:.5g}") for name, f in figures.items()},
+    }
 
 
 def milliseconds(seconds: Iterable[float]) -> dict[str, float]:
@@ -159,7 +179,9 @@ def in_turns(calls: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, lis
     return found
 
 
-def beside(ours: Sequence[float], peer: Sequence[float], limit_ms: Sequence[float]) -> dict[str, Any]:
+def beside(
+    ours: Sequence[float], peer: Sequence[float], limit_ms: Sequence[float]
+) -> dict[str, Any]:
     """Times in milliseconds, their limit (median, 99th percentile) and the ratio of medians to a peer's."""
     ratio = statistics.median(ours) / statistics.median(peer)
     return {**milliseconds(ours), "limit_ms": list(limit_ms), "ratio": round(ratio, 3)}
@@ -167,7 +189,11 @@ def beside(ours: Sequence[float], peer: Sequence[float], limit_ms: Sequence[floa
 
 def of_jobs(result: Mapping[str, Any], metric: str) -> dict[str, float]:
     """The run's own values of a metric in an object of result.json, by arm and subject."""
-    rows = (row for row in result["rows"] if row["metric"] == metric and row["label"] != "published")
+    rows = (
+        row
+        for row in result["rows"]
+        if row["metric"] == metric and row["label"] != "published"
+    )
     return {f"{row['arm']}, {row['subject']}": row["value"] for row in rows}
 
 
@@ -182,11 +208,16 @@ def apart(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str,
     return found | {"whole_process_s": time.perf_counter() - began}
 
 
-def _with_usage(function: Callable[..., dict[str, Any]], arguments: Sequence[Any]) -> dict[str, Any]:
+def _with_usage(
+    function: Callable[..., dict[str, Any]], arguments: Sequence[Any]
+) -> dict[str, Any]:
     gc.set_threshold(50_000, 20, 100)  # as the command has it (experiments/cli/app.py)
     found = function(*arguments)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return found | {"processor_s": used.ru_utime + used.ru_stime, "memory_mib": used.ru_maxrss / 1024}
+    return found | {
+        "processor_s": used.ru_utime + used.ru_stime,
+        "memory_mib": used.ru_maxrss / 1024,
+    }
 
 
 def most_memory_mib() -> float:
@@ -209,12 +240,19 @@ def processor_share(pid: int, seconds: float) -> float:
 
 @contextmanager
 def running(
-    command: Sequence[str], log: Path | None = None, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program from the top of the tree, ended with the context. ``log``: file for what it says."""
     with (log or Path(os.devnull)).open("ab") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=env,
         )
     try:
         yield process
@@ -227,7 +265,12 @@ def running(
             process.wait(5.0)
 
 
-def until(true: Callable[[], object], what: str, timeout_s: float = PATIENCE_S, pace_s: float = 0.01) -> None:
+def until(
+    true: Callable[[], object],
+    what: str,
+    timeout_s: float = PATIENCE_S,
+    pace_s: float = 0.01,
+) -> None:
     """Wait until it is true. Raises TimeoutError with what was awaited."""
     deadline = time.monotonic() + timeout_s
     while not true():
@@ -247,7 +290,9 @@ def need_root() -> None:
 
 def ringlight(*words: str) -> str:
     """Standard output of a command of ours. Raises CalledProcessError for a failure."""
-    done = subprocess.run([*RINGLIGHT, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [*RINGLIGHT, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
     return done.stdout
 
 
@@ -280,13 +325,24 @@ def lab_up(
 
     need_root()
     took_s = {} if took_s is None else took_s
-    rest, openflow, began = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}", time.time()
+    rest, openflow, began = (
+        f"127.0.0.1:{free_port()}",
+        f"127.0.0.1:{free_port()}",
+        time.time(),
+    )
     words = ("--json", "--runtime", runtime, "--rest", rest, "--openflow", openflow)
     lab = json.loads(ringlight("up", str(scenario), *words, *more))
     files = ("fabric.json", "inventory.json", "standing.json")
-    moments = [began, *((STATE_ROOT / lab["lab"] / name).stat().st_mtime for name in files), time.time()]
+    moments = [
+        began,
+        *((STATE_ROOT / lab["lab"] / name).stat().st_mtime for name in files),
+        time.time(),
+    ]
     names = ("command and checks", "testbed", "controller healthy", "command's end")
-    took_s |= {name: round(b - a, 3) for name, a, b in zip(names, moments, moments[1:], strict=False)}
+    took_s |= {
+        name: round(b - a, 3)
+        for name, a, b in zip(names, moments, moments[1:], strict=False)
+    }
     took_s["all"] = round(moments[-1] - began, 3)
     try:
         yield {

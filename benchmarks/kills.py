@@ -45,7 +45,17 @@ MODULES = {
 }
 #: Without these a run cannot go on; all others come back, and jobs go on.
 ENDS_RUN = ("testbed", "worker")
-COLUMNS = ("scenario", "kind", "moment_s", "then_s", "line", "event", "verdict", "went_on", "left")
+COLUMNS = (
+    "scenario",
+    "kind",
+    "moment_s",
+    "then_s",
+    "line",
+    "event",
+    "verdict",
+    "went_on",
+    "left",
+)
 
 
 @dataclass(frozen=True)
@@ -65,17 +75,30 @@ _LIT = ("optical switch", *_ALWAYS)
 _APP = "docs/applications/learning_switch.py"
 _ALL_CASES = (
     Case("scenarios/disaggregation.yaml", "a-fragmented", {"samples": 672}, 7.0, _LIT),
-    Case("scenarios/oddl_4.yaml", "prototype", {"iterations": 8}, 7.0, ("O-NIC agent", *_LIT)),
+    Case(
+        "scenarios/oddl_4.yaml",
+        "prototype",
+        {"iterations": 8},
+        7.0,
+        ("O-NIC agent", *_LIT),
+    ),
     Case("scenarios/optinc_4.yaml", "optinc", {}, 4.0, ("averager", *_ALWAYS)),
     Case("scenarios/wrht_9.yaml", "wrht", {"iterations": 2}, 10.0, _LIT),
     Case("scenarios/sip_ml_8.yaml", "sip-ocs-divided", {}, 6.0, _LIT),
     Case(
-        "docs/applications/two_switches.yaml", "two", {"iterations": 12}, 8.0, ("applications", *_LIT), _APP
+        "docs/applications/two_switches.yaml",
+        "two",
+        {"iterations": 12},
+        8.0,
+        ("applications", *_LIT),
+        _APP,
     ),
 )
 #: Those whose scenario is there: all but the first are of extensions.
 CASES = tuple(case for case in _ALL_CASES if (ROOT / case.file).exists())
-OPEN_VSWITCH = tuple(case for case in CASES if case.app is not None or case.file == _ALL_CASES[0].file)
+OPEN_VSWITCH = tuple(
+    case for case in CASES if case.app is not None or case.file == _ALL_CASES[0].file
+)
 
 
 def kills(
@@ -107,8 +130,14 @@ def kills(
             share /= 2
         found.append({"number": number, **entry})
         tell(json.dumps(found[-1]))
-    show((*COLUMNS, "right"), [(*(entry[key] for key in COLUMNS), is_right(entry)) for entry in found])
-    return {"kills": found, "missed": [entry["number"] for entry in found if not is_right(entry)]}
+    show(
+        (*COLUMNS, "right"),
+        [(*(entry[key] for key in COLUMNS), is_right(entry)) for entry in found],
+    )
+    return {
+        "kills": found,
+        "missed": [entry["number"] for entry in found if not is_right(entry)],
+    }
 
 
 PARTS = (kills,)
@@ -145,14 +174,18 @@ def processes(lab: Lab, kind: str) -> list[int]:
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (path / "cmdline").read_bytes().split(b"\0")
-            if MODULES[kind].encode() in words and label in (path / "environ").read_bytes().split(b"\0"):
+            if MODULES[kind].encode() in words and label in (
+                path / "environ"
+            ).read_bytes().split(b"\0"):
                 found.append(int(path.name))
     return sorted(found)
 
 
 def started(case: Case, folder: Path, runtime: str) -> RunningCommand:
     scenario = folder / Path(case.file).name
-    scenario.write_text(yaml.safe_dump(shortened(case), sort_keys=False), encoding="utf-8")
+    scenario.write_text(
+        yaml.safe_dump(shortened(case), sort_keys=False), encoding="utf-8"
+    )
     options, words = ["--rest", "--openflow"], ["--runtime", runtime]
     if case.app is not None:
         words += ["--app", str(ROOT / case.app)]
@@ -209,32 +242,56 @@ def verdict_of(folder: Path) -> list[dict[str, Any]]:
     result = folder / "result.json"
     if not result.exists():
         words = [*RINGLIGHT, "report", str(folder)]
-        subprocess.run(words, cwd=ROOT, capture_output=True, timeout=DEADLINE_S, check=False)
+        subprocess.run(
+            words, cwd=ROOT, capture_output=True, timeout=DEADLINE_S, check=False
+        )
     try:
-        return list(json.loads(result.read_text(encoding="utf-8"))["fidelity"]["reasons"])
+        return list(
+            json.loads(result.read_text(encoding="utf-8"))["fidelity"]["reasons"]
+        )
     except FileNotFoundError:
         return []
 
 
 def looked_at(kind: str, run: RunningCommand, folder: Path) -> dict[str, Any]:
     """What the run said of it, and what is left, which is removed."""
-    process, reasons, text = kind.partition(" (")[0], verdict_of(folder), "\n".join(run.lines)
+    process, reasons, text = (
+        kind.partition(" (")[0],
+        verdict_of(folder),
+        "\n".join(run.lines),
+    )
     records: list[Record] = []
     with suppress(OSError, RuntimeError, ValueError):
         records = read_records(folder / "events.jsonl")
     event: list[Record]
     if process == "worker":
-        line = re.search(r"job \w+ failed: rank \d+ on GPU \w+ was killed by SIGKILL", text)
-        event = [r for r in records if isinstance(r, JobState) and "killed by SIGKILL" in (r.reason or "")]
+        line = re.search(
+            r"job \w+ failed: rank \d+ on GPU \w+ was killed by SIGKILL", text
+        )
+        event = [
+            r
+            for r in records
+            if isinstance(r, JobState) and "killed by SIGKILL" in (r.reason or "")
+        ]
         verdict = [r for r in reasons if r["code"] == "job_killed"]
     elif process == "testbed":
         line = re.search(r"ringlight: .*the testbed ended \(killed by SIGKILL\)", text)
-        event = [r for r in records if isinstance(r, Aborted) and "testbed ended" in r.reason]
+        event = [
+            r for r in records if isinstance(r, Aborted) and "testbed ended" in r.reason
+        ]
         verdict = [r for r in reasons if r["code"] == "aborted"]
     else:
         line = re.search(r"died \(killed by SIG|Open vSwitch died", text)
-        event = [r for r in records if isinstance(r, ProcessEnded) and r.kind == process and not r.planned]
-        verdict = [r for r in reasons if r["code"].startswith("process_") and r["kind"] == process]
+        event = [
+            r
+            for r in records
+            if isinstance(r, ProcessEnded) and r.kind == process and not r.planned
+        ]
+        verdict = [
+            r
+            for r in reasons
+            if r["code"].startswith("process_") and r["kind"] == process
+        ]
         verdict = verdict or [r for r in reasons if r["code"] == "aborted"]
     code = run.process.returncode
     return {
@@ -245,7 +302,9 @@ def looked_at(kind: str, run: RunningCommand, folder: Path) -> dict[str, Any]:
         "went_on": code == 0,
         "left": clean(run.lab().id),
         "traceback": "Traceback" in text,
-        "said": [said for said in run.lines if re.search("died|failed|ringlight: ", said)],
+        "said": [
+            said for said in run.lines if re.search("died|failed|ringlight: ", said)
+        ],
         "last": run.lines[-3:] if "Traceback" in text else [],
     }
 

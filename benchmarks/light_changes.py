@@ -46,9 +46,14 @@ def to_light(count: int = 200) -> dict[str, Any]:
     with contextlib.closing(ControllerRig("ideal")) as rig:
         rig.start_controller()
         mac, stop = bytes.fromhex(rig.fabric.gpus["g0"].mac.replace(":", "")), Event()
-        sender = Process(target=send, args=(rig.lab.namespace("g0"), mac, stop), daemon=True)
+        sender = Process(
+            target=send, args=(rig.lab.namespace("g0"), mac, stop), daemon=True
+        )
         sender.start()
-        ends = [(13, Receiver(rig.lab.namespace("g2"))), (14, Receiver(rig.lab.namespace("g3")))]
+        ends = [
+            (13, Receiver(rig.lab.namespace("g2"))),
+            (14, Receiver(rig.lab.namespace("g3"))),
+        ]
         lit, answered = [], []
         with contextlib.closing(Caller(f"http://127.0.0.1:{rig.rest}")) as api:
             for number in range(count + 10):
@@ -56,7 +61,11 @@ def to_light(count: int = 200) -> dict[str, Any]:
                 time.sleep(0.005)
                 receiver.empty()
                 began, began_wall = time.perf_counter(), time.time()
-                api.call("PUT", "/v1/optical-switches/ocs0/cross-connects/1", {"egress": egress})
+                api.call(
+                    "PUT",
+                    "/v1/optical-switches/ocs0/cross-connects/1",
+                    {"egress": egress},
+                )
                 answered.append(time.perf_counter() - began)
                 lit.append(receiver.first() - began_wall)
         stop.set()
@@ -68,7 +77,9 @@ def to_light(count: int = 200) -> dict[str, Any]:
     }
 
 
-def drift(switches: int = 32, size: int = 160, count: int = 40, seconds: float = 20.0) -> dict[str, Any]:
+def drift(
+    switches: int = 32, size: int = 160, count: int = 40, seconds: float = 20.0
+) -> dict[str, Any]:
     """``size``: duplex faceplate ports of each switch; ``seconds``: of watching."""
     need_root()
     names = [f"o{number}" for number in range(switches)]
@@ -76,16 +87,31 @@ def drift(switches: int = 32, size: int = 160, count: int = 40, seconds: float =
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as api:
             # Every switch full, by one change over all of them.
             pairs = [{"ingress": i, "egress": size + i} for i in range(1, size + 1)]
-            body = {"optical_switches": {n: {"mode": "replace", "cross_connects": pairs} for n in names}}
+            body = {
+                "optical_switches": {
+                    n: {"mode": "replace", "cross_connects": pairs} for n in names
+                }
+            }
             began = time.monotonic()
             answer = api.post("/v1/optical-changes", json=body)
             filled_s = time.monotonic() - began
-            lit = [r for c in answer.json()["optical_switches"].values() for r in c["results"] if r["t_lit"]]
+            lit = [
+                r
+                for c in answer.json()["optical_switches"].values()
+                for r in c["results"]
+                if r["t_lit"]
+            ]
             time.sleep(3.0)
-            before, since = {name: processor_s(pid) for name, pid in pids.items()}, time.monotonic()
+            before, since = (
+                {name: processor_s(pid) for name, pid in pids.items()},
+                time.monotonic(),
+            )
             time.sleep(seconds)
             passed = time.monotonic() - since
-            shares = {name: (processor_s(pid) - before[name]) / passed for name, pid in pids.items()}
+            shares = {
+                name: (processor_s(pid) - before[name]) / passed
+                for name, pid in pids.items()
+            }
             api.put("/v1/optical-policy", json={"policy": "alarm"})
         noticed, listener = [], Listener(url)
         for number in range(count):
@@ -94,12 +120,18 @@ def drift(switches: int = 32, size: int = 160, count: int = 40, seconds: float =
             name = names[number % switches]
             port = number // switches % size + 1
             with contextlib.closing(Scpi(addresses[name])) as other:
-                assert other.ask(f":oxc:swit:conn:sub (@{port}),(@{size + port});*opc?").startswith("1")
+                assert other.ask(
+                    f":oxc:swit:conn:sub (@{port}),(@{size + port});*opc?"
+                ).startswith("1")
             done = time.monotonic()
             word = f"{port}->{size + port}"
 
             def told(event: dict[str, Any], name: str = name, word: str = word) -> bool:
-                return event["event"] == "drift" and event["switch"] == name and word in event["text"]
+                return (
+                    event["event"] == "drift"
+                    and event["switch"] == name
+                    and word in event["text"]
+                )
 
             noticed.append(listener.wait(told)[0] - done)
     return {
@@ -136,7 +168,9 @@ class Receiver:
 
     def __init__(self, netns: str) -> None:
         with entered(netns):
-            self._link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
+            self._link = socket.socket(
+                socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5)
+            )
         self._link.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._link.settimeout(5.0)
@@ -156,7 +190,9 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def watched(names: Sequence[str], size: int) -> Iterator[tuple[str, dict[str, str], dict[str, int]]]:
+def watched(
+    names: Sequence[str], size: int
+) -> Iterator[tuple[str, dict[str, str], dict[str, int]]]:
     """The controller's URL, the switches' SCPI addresses, and process ids by name (and ``controller``)."""
     scenario = {
         "name": "drift",
@@ -164,16 +200,32 @@ def watched(names: Sequence[str], size: int) -> Iterator[tuple[str, dict[str, st
         "fabric": {
             "servers": {"s0": {"gpus": {"g0": "gpu", "g1": "gpu"}}},
             "packet_switches": {"tor0": {"ports": 2}},
-            "optical_switches": {name: {"size": size, "profile": "ideal"} for name in names},
-            "links": [{"ends": [f"g{n}", f"tor0:{n + 1}"], "rate": "10 Gbit/s"} for n in range(2)],
+            "optical_switches": {
+                name: {"size": size, "profile": "ideal"} for name in names
+            },
+            "links": [
+                {"ends": [f"g{n}", f"tor0:{n + 1}"], "rate": "10 Gbit/s"}
+                for n in range(2)
+            ],
         },
-        "training": {"model": "resnet50", "compute": "1 s", "batch": 1, "iterations": 1},
+        "training": {
+            "model": "resnet50",
+            "compute": "1 s",
+            "batch": 1,
+            "iterations": 1,
+        },
     }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "drift.yaml")
         file.write_text(yaml.safe_dump(scenario), encoding="utf-8")
         with lab_up(file, "namespace") as lab:
-            found = json.loads(Path(lab["state"], "inventory.json").read_text())["optical_switches"]
+            found = json.loads(Path(lab["state"], "inventory.json").read_text())[
+                "optical_switches"
+            ]
             pids = {name: found[name]["pid"] for name in names}
             addresses = {name: found[name]["address"] for name in names}
-            yield lab["url"], addresses, {**pids, "controller": lab["pids"]["controller"]}
+            yield (
+                lab["url"],
+                addresses,
+                {**pids, "controller": lab["pids"]["controller"]},
+            )

@@ -51,13 +51,20 @@ def neighbour(
     fidelity = result["fidelity"]
     foretold = of_jobs(simulated, "jct_ratio")
     ratios = {
-        whose: {"measured": ratio, "simulated": foretold[whose], "points": 100 * abs(ratio - foretold[whose])}
+        whose: {
+            "measured": ratio,
+            "simulated": foretold[whose],
+            "points": 100 * abs(ratio - foretold[whose]),
+        }
         for whose, ratio in of_jobs(result, "jct_ratio").items()
     }
     over = dict(_alone(result))
     show(
         ("job", "completion over the baseline's", "simulated"),
-        [(whose, f"{one['measured']:.3f}", f"{one['simulated']:.3f}") for whose, one in ratios.items()],
+        [
+            (whose, f"{one['measured']:.3f}", f"{one['simulated']:.3f}")
+            for whose, one in ratios.items()
+        ],
     )
     return {
         "busy": busy,
@@ -68,20 +75,32 @@ def neighbour(
         "verdict": fidelity["verdict"],
         "reasons": [reason["text"] for reason in fidelity["reasons"]],
         "repeated": fidelity.get("repeated", []),
-        "missed": list(_missed(ratios, over, fidelity["verdict"], OVER_IDEAL_BESIDE if busy else OVER_IDEAL)),
+        "missed": list(
+            _missed(
+                ratios,
+                over,
+                fidelity["verdict"],
+                OVER_IDEAL_BESIDE if busy else OVER_IDEAL,
+            )
+        ),
     }
 
 
 def _alone(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """All-reduces over the ideal ones, of jobs for which the model says the same as that."""
-    ideal, model = (of_jobs(result, f"allreduce_{name}") for name in ("ideal", "predicted"))
+    ideal, model = (
+        of_jobs(result, f"allreduce_{name}") for name in ("ideal", "predicted")
+    )
     for whose, over in of_jobs(result, "allreduce_over_ideal").items():
         if whose in model and model[whose] <= ideal[whose] * (1 + 1e-9):
             yield whose, round(over, 4)
 
 
 def _missed(
-    ratios: Mapping[str, Mapping[str, float]], over: Mapping[str, float], verdict: str, most_over: float
+    ratios: Mapping[str, Mapping[str, float]],
+    over: Mapping[str, float],
+    verdict: str,
+    most_over: float,
 ) -> Iterator[str]:
     for whose, ratio in ratios.items():
         if ratio["points"] > POINTS:

@@ -26,7 +26,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import most_memory_mib, tell
-from ringlight.extensions.sip_ml.simulation.zoo import RelayedGridNetwork, WavelengthRingNetwork
+from ringlight.extensions.sip_ml.simulation.zoo import (
+    RelayedGridNetwork,
+    WavelengthRingNetwork,
+)
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import leaf_spine
@@ -57,7 +60,9 @@ def oddl_claims(nodes: list[int] = [1024, 4096]) -> dict[str, Any]:
 PARTS = (oddl_claims,)
 
 
-def all_reduce_s(network: Network, gpus: Sequence[str], collective: str, size: float) -> float:
+def all_reduce_s(
+    network: Network, gpus: Sequence[str], collective: str, size: float
+) -> float:
     return Phases(network, gpus, steps_named(collective, len(gpus))).time(size).total_s
 
 
@@ -79,7 +84,9 @@ def packet_fabric(side: int, by: int, kind: str) -> Fabric:
     return leaf_spine(side, side, RATE_BPS, spines=spines, oversubscription=by).fabric()
 
 
-def packet_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str, float | None]]:
+def packet_ratios(
+    nodes: int, size: float, oddl_s: float
+) -> dict[str, dict[str, float | None]]:
     side = math.isqrt(nodes)
     found = {}
     for by, kind in ((1, "thin"), *itertools.product((2, 4, 8, 16), KINDS)):
@@ -88,17 +95,22 @@ def packet_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str,
         fabric = packet_fabric(side, by, kind)
         gpus = tuple(fabric.gpus)
         orders = [
-            np.random.default_rng(seed).permutation(nodes) for seed in range(ORDERS if nodes < 4096 else 1)
+            np.random.default_rng(seed).permutation(nodes)
+            for seed in range(ORDERS if nodes < 4096 else 1)
         ]
         packets = PacketNetwork(fabric)
         for collective in ("halving-doubling", "ring"):
             in_order = all_reduce_s(packets, gpus, collective, size) / oddl_s
             scattered = statistics.median(
-                all_reduce_s(packets, [gpus[k] for k in order], collective, size) / oddl_s for order in orders
+                all_reduce_s(packets, [gpus[k] for k in order], collective, size)
+                / oddl_s
+                for order in orders
             )
             for name, ratio in (("in order", in_order), ("scattered", scattered)):
                 how = f"{by}:1" if by == 1 else f"{by}:1 by {kind} uplinks"
-                found[f"leaf-spine {how}, {collective}, ranks {name}"] = entry(ratio, FAT_TREE)
+                found[f"leaf-spine {how}, {collective}, ranks {name}"] = entry(
+                    ratio, FAT_TREE
+                )
     return found
 
 
@@ -106,7 +118,9 @@ def entry(ratio: float, claim: float) -> dict[str, float | None]:
     return {"over_oddl": round(ratio, 3), "computing": computing(ratio, claim)}
 
 
-def ring_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str, float | None]]:
+def ring_ratios(
+    nodes: int, size: float, oddl_s: float
+) -> dict[str, dict[str, float | None]]:
     gpus = tuple(f"g{k}" for k in range(nodes))
     lit = LIVE_S / (LIVE_S + DARK_S)
     found = {}
@@ -121,7 +135,9 @@ def ring_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str, f
 def claims(nodes: int) -> dict[str, object]:
     gpus = tuple(f"g{k}" for k in range(nodes))
     size = 4.0 * VGG19
-    grid = RelayedGridNetwork(gpus, math.isqrt(nodes), RATE_BPS, shared=True, latency_s=HANDSHAKE_S)
+    grid = RelayedGridNetwork(
+        gpus, math.isqrt(nodes), RATE_BPS, shared=True, latency_s=HANDSHAKE_S
+    )
     oddl_s = all_reduce_s(grid, gpus, "halving-doubling", size)
     ideal_s = all_reduce_s(IdealNetwork(gpus, RATE_BPS), gpus, "halving-doubling", size)
     return {

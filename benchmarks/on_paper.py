@@ -21,7 +21,15 @@ from typing import Any
 import yaml
 from pyroute2.iproute import IPRoute
 
-from benchmarks.harness import lab_up, need_root, processor_s, processor_share, running, show, until
+from benchmarks.harness import (
+    lab_up,
+    need_root,
+    processor_s,
+    processor_share,
+    running,
+    show,
+    until,
+)
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE
 from ringlight.experiments.analysis.scaling import FULL, choose_scale
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -80,25 +88,40 @@ def vxlan(rounds: int = 3) -> dict[str, Any]:
     with lab.hold():
         try:
             for _ in range(rounds):
-                for name, built in (("veth pair", calibration._plain), ("VXLAN", _tunnelled)):
+                for name, built in (
+                    ("veth pair", calibration._plain),
+                    ("VXLAN", _tunnelled),
+                ):
                     with built(lab) as ends:
                         found[name].append(calibration._cost(lab, ends).frame_s)
         finally:
             clean(lab.id)
     least = {name: min(each) for name, each in found.items()}
     added_s = least["VXLAN"] - least["veth pair"]
-    show(("way", "µs for each frame"), [(name, round(1e6 * each, 1)) for name, each in least.items()])
-    return {"frame_s": least, "added_s": added_s, "frames_per_processor": 1 / least["VXLAN"], "all": found}
+    show(
+        ("way", "µs for each frame"),
+        [(name, round(1e6 * each, 1)) for name, each in least.items()],
+    )
+    return {
+        "frame_s": least,
+        "added_s": added_s,
+        "frames_per_processor": 1 / least["VXLAN"],
+        "all": found,
+    }
 
 
-def scheduler(workers: str = "8,64", seconds: float = 20.0, rounds: int = 3) -> list[dict[str, Any]]:
+def scheduler(
+    workers: str = "8,64", seconds: float = 20.0, rounds: int = 3
+) -> list[dict[str, Any]]:
     """Processor time and memory of Dask's scheduler with so many workers, over TLS: while nothing happens,
     for a task that is pinned to a host as a part of a lab is, for a lab's question which hosts have a worker,
     and for each host that is asked something. Workers are in one process, each at an address of its own."""
     return _sizes(_scheduled, workers, seconds, rounds)
 
 
-def controller(switches: str = "16,64,128", seconds: float = 20.0) -> list[dict[str, Any]]:
+def controller(
+    switches: str = "16,64,128", seconds: float = 20.0
+) -> list[dict[str, Any]]:
     """Processor time and memory of the controller of a lab of so many packet switches in a ring, each with a
     GPU, in which nothing happens, and its processor time until the lab is up."""
     need_root()
@@ -116,10 +139,16 @@ def table(iterations: int = 3) -> list[dict[str, Any]]:
         (ended,) = [record for record in records if isinstance(record, RunEnded)]
         simulated_s = time.monotonic() - began
         # A machine has at least one packet switch.
-        for machines, processors in (each for each in MACHINES if each[0] <= gpus // LEAF):
+        for machines, processors in (
+            each for each in MACHINES if each[0] <= gpus // LEAF
+        ):
             row = _row(plan, gpus, machines, processors)
             rows.append(
-                {**row, "iteration_s": ended.t / iterations * row["D"], "simulated_in_s": simulated_s}
+                {
+                    **row,
+                    "iteration_s": ended.t / iterations * row["D"],
+                    "simulated_in_s": simulated_s,
+                }
             )
     show(list(COLUMNS), [[_short(row[key]) for key in COLUMNS] for row in rows])
     return rows
@@ -128,7 +157,9 @@ def table(iterations: int = 3) -> list[dict[str, Any]]:
 PARTS = (vxlan, scheduler, controller, table)
 
 
-def _sizes(measure: Callable[..., dict[str, Any]], sizes: str, *more: float) -> list[dict[str, Any]]:
+def _sizes(
+    measure: Callable[..., dict[str, Any]], sizes: str, *more: float
+) -> list[dict[str, Any]]:
     """What is measured at each of some sizes, ``8,64``, as a table, too."""
     rows = [measure(int(size), *more) for size in sizes.split(",")]
     show(list(rows[0]), [[_short(value) for value in row.values()] for row in rows])
@@ -144,16 +175,26 @@ def _scheduled(count: int, seconds: float, rounds: int) -> dict[str, Any]:
         config = make_certificates(folder / "certificates").parent
         environment = {**os.environ, "DASK_CONFIG": str(config)}
         address = f"tls://127.0.0.1:{free_port()}"
-        command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
+        command = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--no-dashboard",
+        ]
         command += ["--host", "127.0.0.1", "--port", address.rpartition(":")[2]]
         workers = [sys.executable, "-c", _WORKERS, address, str(count)]
-        found = dask.config.merge(dask.config.config, dask.config.collect([str(config)], env={}))
+        found = dask.config.merge(
+            dask.config.config, dask.config.collect([str(config)], env={})
+        )
         with (
             dask.config.set(found),
             running(command, folder / "scheduler.log", environment) as process,
             running(workers, folder / "workers.log", environment),
         ):
-            until(lambda: (folder / "workers.log").read_text().count("all are ready"), "workers")
+            until(
+                lambda: (folder / "workers.log").read_text().count("all are ready"),
+                "workers",
+            )
             with hosts_of(address) as cluster:
                 hosts = cluster.hosts
                 assert len(hosts) == count
@@ -164,7 +205,11 @@ def _scheduled(count: int, seconds: float, rounds: int) -> dict[str, Any]:
                     """Processor seconds of the scheduler for each of so many, without what it takes idle."""
                     began_s, before_s = time.monotonic(), processor_s(process.pid)
                     call()
-                    took_s = processor_s(process.pid) - before_s - idle * (time.monotonic() - began_s)
+                    took_s = (
+                        processor_s(process.pid)
+                        - before_s
+                        - idle * (time.monotonic() - began_s)
+                    )
                     return took_s / times
 
                 def tasks() -> None:
@@ -176,7 +221,9 @@ def _scheduled(count: int, seconds: float, rounds: int) -> dict[str, Any]:
                     "workers": count,
                     "idle, of a processor": idle,
                     "task_s": taken(tasks, rounds * _TASKS // count * count),
-                    "question_s": taken(lambda: [cluster.present() for _ in range(_TASKS)], _TASKS),
+                    "question_s": taken(
+                        lambda: [cluster.present() for _ in range(_TASKS)], _TASKS
+                    ),
                     "asked_s": taken(
                         lambda: [cluster.ask(abs, -1) for _ in range(_TASKS // count)],
                         _TASKS // count * count,
@@ -192,7 +239,12 @@ def _controlled(count: int, seconds: float) -> dict[str, Any]:
         "description": "Packet switches in a ring.",
         "scale": {"payload": 1000},
         "fabric": fabric,
-        "training": {"model": "resnet50", "compute": "1 s", "batch": 1, "iterations": 1},
+        "training": {
+            "model": "resnet50",
+            "compute": "1 s",
+            "batch": 1,
+            "iterations": 1,
+        },
         "jobs": {"j": {"ranks": [names[0][0], names[1][0]]}},
         "arms": {"all": {"title": "All"}},
     }
@@ -218,7 +270,9 @@ def _controlled(count: int, seconds: float) -> dict[str, Any]:
 def _memory_mib(pid: int) -> float:
     """What a process has of its own of resident memory, and its share of what it shares."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return (
+        next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    )
 
 
 def _short(value: Any) -> Any:
@@ -268,7 +322,9 @@ def _crossing(plan: Any, machines: int) -> _Crossing:
 
 def _ring(switches: int, gpus: int) -> tuple[list[list[str]], dict[str, Any]]:
     """Names of GPUs by the packet switch that they are behind, and the fabric: the switches in a ring."""
-    names = [[f"g{number}-{port}" for port in range(gpus)] for number in range(switches)]
+    names = [
+        [f"g{number}-{port}" for port in range(gpus)] for number in range(switches)
+    ]
     links = [
         {"ends": [name, f"tor{number}:{port + 1}"], "rate": "100 Gbit/s"}
         for number, group in enumerate(names)
@@ -276,16 +332,22 @@ def _ring(switches: int, gpus: int) -> tuple[list[list[str]], dict[str, Any]]:
     ]
     links += [
         {
-            "ends": [f"tor{number}:{gpus + 1}", f"tor{(number + 1) % switches}:{gpus + 2}"],
+            "ends": [
+                f"tor{number}:{gpus + 1}",
+                f"tor{(number + 1) % switches}:{gpus + 2}",
+            ],
             "rate": "400 Gbit/s",
         }
         for number in range(switches)
     ]
     return names, {
         "servers": {
-            f"s{number}": {"gpus": dict.fromkeys(group, "a100")} for number, group in enumerate(names)
+            f"s{number}": {"gpus": dict.fromkeys(group, "a100")}
+            for number, group in enumerate(names)
         },
-        "packet_switches": {f"tor{number}": {"ports": gpus + 2} for number in range(switches)},
+        "packet_switches": {
+            f"tor{number}": {"ports": gpus + 2} for number in range(switches)
+        },
         "links": links,
     }
 
@@ -319,15 +381,21 @@ def _plan(gpus: int, iterations: int) -> Any:
 def _tunnelled(lab: Lab) -> Iterator[tuple[int, int]]:
     with calibration._hosts(lab) as ends:
         with IPRoute() as here:
-            netlink.create_veth(here, "below", "below", namespace=ends[0], peer_namespace=ends[1])
+            netlink.create_veth(
+                here, "below", "below", namespace=ends[0], peer_namespace=ends[1]
+            )
         for number, end in enumerate(ends, 1):
 
             def inside(number: int = number) -> None:
                 with IPRoute() as own:
                     index = netlink.set_up(own, "below")
                     own.link("set", index=index, mtu=LARGEST_MTU_BYTES + 100)
-                    addressing.address(own, index, f"10.79.0.{number}", 24, rto_min_s=0.02)
-                    tunnel = Tunnel(77, f"10.79.0.{number}", f"10.79.0.{3 - number}", 14789)
+                    addressing.address(
+                        own, index, f"10.79.0.{number}", 24, rto_min_s=0.02
+                    )
+                    tunnel = Tunnel(
+                        77, f"10.79.0.{number}", f"10.79.0.{3 - number}", 14789
+                    )
                     create_vxlan(own, "eth0", tunnel)
 
             namespaces.in_namespace(end, inside)

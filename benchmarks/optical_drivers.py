@@ -36,7 +36,9 @@ def optical_drivers(
         assert issubclass(rig_type, ScpiRig)
         # The last egress of a rig has failed.
         with contextlib.closing(rig_type(ports + 1, "ideal", hosts=0)) as rig:
-            found[name] = measure(rig.driver(direct=True), rig.outputs, rounds, moves, number)
+            found[name] = measure(
+                rig.driver(direct=True), rig.outputs, rounds, moves, number
+            )
     return {"ports": ports, "drivers": found}
 
 
@@ -44,13 +46,20 @@ PARTS = (optical_drivers,)
 
 
 def measure(
-    driver: OpticalSwitchDriver, outputs: Sequence[int], rounds: int, moves: int, seed: int
+    driver: OpticalSwitchDriver,
+    outputs: Sequence[int],
+    rounds: int,
+    moves: int,
+    seed: int,
 ) -> dict[str, Any]:
     dice = random.Random(seed)
 
     def permutation() -> list[CrossConnect]:
         chosen = dice.sample(outputs, len(outputs))
-        return [CrossConnect(ingress, egress) for ingress, egress in enumerate(chosen, start=1)]
+        return [
+            CrossConnect(ingress, egress)
+            for ingress, egress in enumerate(chosen, start=1)
+        ]
 
     driver.open()
     found: dict[str, Any] = {}
@@ -65,7 +74,9 @@ def measure(
     return found
 
 
-def change_s(driver: OpticalSwitchDriver, wanted: list[CrossConnect], mode: Mode) -> float:
+def change_s(
+    driver: OpticalSwitchDriver, wanted: list[CrossConnect], mode: Mode
+) -> float:
     """Seconds until all wanted are read back."""
     started = time.perf_counter()
     seen = driver.snapshot(timeout_s=30)

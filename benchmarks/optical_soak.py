@@ -27,7 +27,9 @@ SETTLE_EVERY = 500
 GROWTH_MIB = 16.0
 
 
-def optical_soak(operations: int = 10_000, seed: int = 1, rate: float = 0.05) -> dict[str, Any]:
+def optical_soak(
+    operations: int = 10_000, seed: int = 1, rate: float = 0.05
+) -> dict[str, Any]:
     """``rate``: faults per operation."""
     logging.basicConfig(level=logging.CRITICAL)
 
@@ -35,7 +37,14 @@ def optical_soak(operations: int = 10_000, seed: int = 1, rate: float = 0.05) ->
         tell(f"{number} of {operations} operations")
 
     with tempfile.TemporaryDirectory() as directory:
-        report = soak(Path(directory), operations, seed, rate, settle_every=SETTLE_EVERY, tell=said)
+        report = soak(
+            Path(directory),
+            operations,
+            seed,
+            rate,
+            settle_every=SETTLE_EVERY,
+            tell=said,
+        )
     write(report)
     settled = {"settled": spread(report.settled_s)} if report.settled_s else {}
     return {**vars(report), **settled, "missed": misses(report)}
@@ -51,11 +60,16 @@ def growth_mib(report: Report) -> float:
 
 def misses(report: Report) -> list[str]:
     found = [*report.wrong, *report.crashes]
-    for what, (before, after) in (("threads", report.threads), ("descriptors", report.descriptors)):
+    for what, (before, after) in (
+        ("threads", report.threads),
+        ("descriptors", report.descriptors),
+    ):
         if after > before:
             found.append(f"{what}: {after} at the end, {before} at the start")
     if growth_mib(report) > GROWTH_MIB:
-        found.append(f"memory: {growth_mib(report):.1f} MiB more than after a quarter of the operations")
+        found.append(
+            f"memory: {growth_mib(report):.1f} MiB more than after a quarter of the operations"
+        )
     return found
 
 
@@ -64,7 +78,10 @@ def write(report: Report) -> None:
     tell(f"{report.operations} operations in {report.seconds:.0f} s\n")
     show(["operation: outcome", "times"], report.outcomes.most_common())
     show(["refused with", "times"], report.refusals.most_common())
-    faults = [(kind, times, report.acted[kind]) for kind, times in report.injected.most_common()]
+    faults = [
+        (kind, times, report.acted[kind])
+        for kind, times in report.injected.most_common()
+    ]
     total = ("all", report.injected.total(), report.acted.total())
     show(["fault", "injected", "acted"], [*faults, total])
     tell(f"memory: {growth_mib(report):+.1f} MiB after a quarter")

@@ -27,13 +27,22 @@ SIZE = 5
 def swap(swaps: int = 400) -> dict[str, Any]:
     """Seconds from command to first light of swaps, one by one."""
     need_root()
-    with closing(ScpiRig(SIZE, "ideal", hosts=4)) as rig, closing(Scpi(rig.address)) as scpi:
+    with (
+        closing(ScpiRig(SIZE, "ideal", hosts=4)) as rig,
+        closing(Scpi(rig.address)) as scpi,
+    ):
         stop, stopped = multiprocessing.Pipe()
         names = [rig.hosts[number].namespace for number in (1, 2)]
-        sender = multiprocessing.Process(target=flood, args=(names, stopped), daemon=True)
+        sender = multiprocessing.Process(
+            target=flood, args=(names, stopped), daemon=True
+        )
         connect(scpi, 3, 4)
         sender.start()
-        until(lambda: all(rig.maps.counters(port).last_ns for port in (1, 2)), "light", 5.0)
+        until(
+            lambda: all(rig.maps.counters(port).last_ns for port in (1, 2)),
+            "light",
+            5.0,
+        )
         light, dark = [], []
         packets, began = rig.maps.counters(1).rx_packets, time.monotonic()
         for turn in range(swaps):

@@ -41,9 +41,19 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import check_known, show, tell
-from ringlight.extensions.optinc.unit.averaging import combination, goals_of, index_of, to_answers
+from ringlight.extensions.optinc.unit.averaging import (
+    combination,
+    goals_of,
+    index_of,
+    to_answers,
+)
 from ringlight.extensions.optinc.unit.designed import designed as weights_of
-from ringlight.extensions.optinc.unit.imperfect import Full, Imperfections, OnMeshes, on_meshes
+from ringlight.extensions.optinc.unit.imperfect import (
+    Full,
+    Imperfections,
+    OnMeshes,
+    on_meshes,
+)
 from ringlight.extensions.optinc.unit.network import (
     Network,
     Signals,
@@ -61,7 +71,12 @@ from ringlight.extensions.optinc.unit.structure import (
     mzis,
     network_mzis,
 )
-from ringlight.extensions.optinc.unit.sweeps import Physics, Spread, harmless, wrong_shares
+from ringlight.extensions.optinc.unit.sweeps import (
+    Physics,
+    Spread,
+    harmless,
+    wrong_shares,
+)
 from ringlight.extensions.optinc.unit.weights import trained
 
 #: Section III, cascade: what two more matrices add to a network of scenario 1, in %.
@@ -81,7 +96,9 @@ class Quantity:
 
 QUANTITIES: Mapping[str, Quantity] = {
     "phase_bits": Quantity(
-        "resolution of phases, bits", range(24, 5, -1), lambda v: Physics(Imperfections(phase_bits=int(v)))
+        "resolution of phases, bits",
+        range(24, 5, -1),
+        lambda v: Physics(Imperfections(phase_bits=int(v))),
     ),
     "phase_sigma": Quantity(
         "static phase error σ, rad",
@@ -126,11 +143,19 @@ Found = list[tuple[float, Spread]]
 def designed(sample: int = 4096, seed: int = 1) -> dict[str, Any]:
     """``sample``: random inputs, of ``seed``, that go through the whole network, too."""
     began, cpu = time.perf_counter(), time.process_time()
-    rows = [_exactness(case, structure, sample, seed) for case, structure in CASES.items()]
-    return {"s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu, "cases": rows}
+    rows = [
+        _exactness(case, structure, sample, seed) for case, structure in CASES.items()
+    ]
+    return {
+        "s": time.perf_counter() - began,
+        "cpu_s": time.process_time() - cpu,
+        "cases": rows,
+    }
 
 
-def _exactness(case: str, structure: Structure, sample: int, seed: int) -> dict[str, Any]:
+def _exactness(
+    case: str, structure: Structure, sample: int, seed: int
+) -> dict[str, Any]:
     coding, begin = structure.coding, time.perf_counter()
     whole = weights_of(structure)
     small = compressed(whole)
@@ -167,8 +192,21 @@ def area() -> dict[str, Any]:
         f"{unit:,}: {of_unit:.2f} %",
         f"{CASCADE} %",
     )
-    show(("Cascade: MZIs more", "of a network's", "of a unit's, P and T counted", "the paper's"), [cells])
-    return {"inserted_mzis": inserted, "of_network": of_network, "of_unit": of_unit, "paper": CASCADE}
+    show(
+        (
+            "Cascade: MZIs more",
+            "of a network's",
+            "of a unit's, P and T counted",
+            "the paper's",
+        ),
+        [cells],
+    )
+    return {
+        "inserted_mzis": inserted,
+        "of_network": of_network,
+        "of_unit": of_unit,
+        "paper": CASCADE,
+    }
 
 
 def physics(
@@ -201,13 +239,19 @@ def physics(
     for name in weights:
         on = on_meshes(_network(name, case), structure.approximated)
         scales[name] = max(
-            float((layer.scale if isinstance(layer, Full) else layer.scales).max()) for layer in on.layers
+            float((layer.scale if isinstance(layer, Full) else layer.scales).max())
+            for layer in on.layers
         )
         results[name] = {}
         for title, quantity in quantities.items():
             tell(f"{name}: {quantity.title}, {len(quantity.values)} values")
             results[name][title] = [
-                (value, wrong_shares(on, coding, index, quantity.physics(value), range(seeds)))
+                (
+                    value,
+                    wrong_shares(
+                        on, coding, index, quantity.physics(value), range(seeds)
+                    ),
+                )
                 for value in quantity.values
             ]
     for title, quantity in quantities.items():
@@ -229,9 +273,13 @@ def physics(
         "weights": {
             name: {
                 "largest_scale": scales[name],
-                "none_wrong_up_to": {title: harmless(rows) for title, rows in found.items()},
+                "none_wrong_up_to": {
+                    title: harmless(rows) for title, rows in found.items()
+                },
                 **{
-                    title: [{"value": value, **asdict(shares)} for value, shares in rows]
+                    title: [
+                        {"value": value, **asdict(shares)} for value, shares in rows
+                    ]
                     for title, rows in found.items()
                 },
             }
@@ -254,7 +302,10 @@ def budget(seeds: int = 5) -> dict[str, Any]:
     index = np.arange(case.coding.combinations)
 
     def wrong(physics: Physics) -> float:
-        shares = [wrong_shares(on, case.coding, index, physics, [seed]).median for seed in range(seeds)]
+        shares = [
+            wrong_shares(on, case.coding, index, physics, [seed]).median
+            for seed in range(seeds)
+        ]
         return statistics.fmean(shares if physics.drawn else shares[:1])
 
     def most(low: float, high: float, at: Callable[[float], Physics]) -> float:
@@ -268,13 +319,19 @@ def budget(seeds: int = 5) -> dict[str, Any]:
     for name, quantity in QUANTITIES.items():
         tell(f"{quantity.title} alone")
         if name == "phase_bits":
-            alone[name] = float(min(v for v in quantity.values if wrong(quantity.physics(v)) <= BUDGET))
+            alone[name] = float(
+                min(v for v in quantity.values if wrong(quantity.physics(v)) <= BUDGET)
+            )
         else:
-            alone[name] = most(quantity.values[0] / 10, quantity.values[-1], quantity.physics)
+            alone[name] = most(
+                quantity.values[0] / 10, quantity.values[-1], quantity.physics
+            )
 
     def share_of(part: float) -> dict[str, float]:
         return {
-            name: value + math.ceil(math.log2(1 / part)) if name == "phase_bits" else part * value
+            name: value + math.ceil(math.log2(1 / part))
+            if name == "phase_bits"
+            else part * value
             for name, value in alone.items()
         }
 
@@ -283,9 +340,17 @@ def budget(seeds: int = 5) -> dict[str, Any]:
     ends = {"alone": alone, "together": found}
     show(
         ["source", "alone up to", f"all together, {part:.0%} of each"],
-        [[QUANTITIES[name].title, *(f"{value[name]:.3g}" for value in ends.values())] for name in alone],
+        [
+            [QUANTITIES[name].title, *(f"{value[name]:.3g}" for value in ends.values())]
+            for name in alone
+        ],
     )
-    return {**ends, "part": part, "seeds": seeds, "wrong_together": wrong(combined(found))}
+    return {
+        **ends,
+        "part": part,
+        "seeds": seeds,
+        "wrong_together": wrong(combined(found)),
+    }
 
 
 def shares(seeds: int = 5, seed: int = 1) -> dict[str, Any]:
@@ -305,11 +370,17 @@ def shares(seeds: int = 5, seed: int = 1) -> dict[str, Any]:
         assert on.biases is not None
         off = (1 + 0.01 * random.standard_normal(bias.shape) for bias in on.biases)
         return replace(
-            on, biases=tuple((a * b).astype(on.dtype) for a, b in zip(on.biases, off, strict=True))
+            on,
+            biases=tuple(
+                (a * b).astype(on.dtype) for a, b in zip(on.biases, off, strict=True)
+            ),
         )
 
     cases: dict[str, tuple[Callable[[int], OnMeshes], Physics]] = {
-        f"{QUANTITIES[name].title}: {value:+g}": (lambda _: on, QUANTITIES[name].physics(value))
+        f"{QUANTITIES[name].title}: {value:+g}": (
+            lambda _: on,
+            QUANTITIES[name].physics(value),
+        )
         for name, value in (
             ("transmitters", 0.02),
             ("transmitters", 0.1),
@@ -323,7 +394,10 @@ def shares(seeds: int = 5, seed: int = 1) -> dict[str, Any]:
     cases["each bias off by a part of its own, σ: +0.01"] = each_bias, Physics()
     found = {
         title: {
-            over: [wrong_shares(of(seed), coding, index, physics, [seed]).median for seed in range(seeds)]
+            over: [
+                wrong_shares(of(seed), coding, index, physics, [seed]).median
+                for seed in range(seeds)
+            ]
             for over, index in indices.items()
         }
         for title, (of, physics) in cases.items()
@@ -331,7 +405,13 @@ def shares(seeds: int = 5, seed: int = 1) -> dict[str, Any]:
     show(
         ["% wrong, mean (largest)", *indices],
         [
-            [title, *(f"{100 * statistics.fmean(own):.2f} ({100 * max(own):.2f})" for own in row.values())]
+            [
+                title,
+                *(
+                    f"{100 * statistics.fmean(own):.2f} ({100 * max(own):.2f})"
+                    for own in row.values()
+                ),
+            ]
             for title, row in found.items()
         ],
     )

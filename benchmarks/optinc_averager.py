@@ -24,17 +24,28 @@ import numpy as np
 
 from benchmarks.harness import need_root, spread
 from ringlight.extensions.optinc.unit import wire
-from ringlight.extensions.optinc.unit.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
+from ringlight.extensions.optinc.unit.wire import (
+    HEADER_BYTES,
+    Form,
+    FrameKind,
+    Hello,
+    Position,
+)
 from ringlight.testbed.emulation.kernel import namespaces
 from tests.extensions.optinc.integration import averager_rig as rig
 
 BITS = 8
 
 
-def alone(servers: list[int] = [4, 8, 16], mebibytes: float = 64, rounds: int = 5) -> dict[str, Any]:
+def alone(
+    servers: list[int] = [4, 8, 16], mebibytes: float = 64, rounds: int = 5
+) -> dict[str, Any]:
     """The averager between clients that only send and receive ``mebibytes`` per port in each round."""
     need_root()
-    return {f"N = {ports}": _alone(ports, int(mebibytes * 2**20), rounds) for ports in servers}
+    return {
+        f"N = {ports}": _alone(ports, int(mebibytes * 2**20), rounds)
+        for ports in servers
+    }
 
 
 def _alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
@@ -45,11 +56,22 @@ def _alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
         clients = []
         for rank in range(servers):
             words = map(str, (rank, servers, size, rounds))
-            command = [sys.executable, "-m", "benchmarks.optinc_averager", links.address(rank), *words]
-            start = partial(subprocess.Popen, command, cwd=rig.ROOT, stdout=subprocess.PIPE)
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.optinc_averager",
+                links.address(rank),
+                *words,
+            ]
+            start = partial(
+                subprocess.Popen, command, cwd=rig.ROOT, stdout=subprocess.PIPE
+            )
             clients.append(namespaces.in_namespace(links.servers[rank], start))
             stack.callback(clients[-1].kill)
-        spans = [list(map(json.loads, one.communicate(timeout=600)[0].splitlines())) for one in clients]
+        spans = [
+            list(map(json.loads, one.communicate(timeout=600)[0].splitlines()))
+            for one in clients
+        ]
         status = averager.stop()
     seconds = _seconds(spans)
     return {
@@ -67,12 +89,20 @@ PARTS = (alone,)
 def _seconds(spans: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
     """Seconds of each round, from the first rank's begin to the last one's end."""
     return [
-        max(end for _, end in turn) - min(begin for begin, _ in turn) for turn in zip(*spans, strict=True)
+        max(end for _, end in turn) - min(begin for begin, _ in turn)
+        for turn in zip(*spans, strict=True)
     ]
 
 
 def _averager(directory: Path, links: rig.Links, servers: int) -> Any:
-    words = ("--listen", f"0.0.0.0:{rig.PORT}", "--bits", str(BITS), "--servers", str(servers))
+    words = (
+        "--listen",
+        f"0.0.0.0:{rig.PORT}",
+        "--bits",
+        str(BITS),
+        "--servers",
+        str(servers),
+    )
     return rig.averaging(directory, "averager", links.averager, *words)
 
 
@@ -82,14 +112,20 @@ def client(address: str, rank: int, servers: int, size: int, rounds: int) -> Non
     codes = np.random.default_rng(rank).integers(0, 2**BITS, size, np.uint8)
     with socket.create_connection((address, rig.PORT)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(wire.hello(Hello(rank, servers, Form(BITS), 1024, frame, Position(0, 0))))
+        connection.sendall(
+            wire.hello(Hello(rank, servers, Form(BITS), 1024, frame, Position(0, 0)))
+        )
         connection.recv(HEADER_BYTES, socket.MSG_WAITALL)
         into = memoryview(bytearray(2**20))
         for number in range(rounds + 1):
             # The first round is a word of one code, so that all begin together.
             part = codes if number else codes[:1]
             data = b"".join(
-                wire.header(FrameKind.CODES, Position(number, i), part[start : start + frame].size)
+                wire.header(
+                    FrameKind.CODES,
+                    Position(number, i),
+                    part[start : start + frame].size,
+                )
                 + part[start : start + frame].tobytes()
                 for i, start in enumerate(range(0, part.size, frame))
             )

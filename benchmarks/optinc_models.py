@@ -43,9 +43,15 @@ class Value:
     """
 
     def __init__(
-        self, data: Array, *origins: tuple[Value, Callable[[Array], Array]], constant: bool = False
+        self,
+        data: Array,
+        *origins: tuple[Value, Callable[[Array], Array]],
+        constant: bool = False,
     ) -> None:
-        self.data, self.origins = data, [origin for origin in origins if not origin[0].constant]
+        self.data, self.origins = (
+            data,
+            [origin for origin in origins if not origin[0].constant],
+        )
         self.constant: bool = constant or bool(origins and not self.origins)
         self.gradient: Array | None = None
 
@@ -65,7 +71,9 @@ class Value:
             for origin, back in value.origins:
                 assert value.gradient is not None
                 own = back(value.gradient)
-                origin.gradient = own if origin.gradient is None else origin.gradient + own
+                origin.gradient = (
+                    own if origin.gradient is None else origin.gradient + own
+                )
 
 
 class Model(ABC):
@@ -88,7 +96,9 @@ class Model(ABC):
         """Log probability of each answer in nats: (answers to give, possible answers)."""
         return _log_softmax(self.scores(self._leaves(parameters), inputs).data)
 
-    def gradient(self, parameters: Array, inputs: npt.NDArray[Any], answers: Whole) -> Array:
+    def gradient(
+        self, parameters: Array, inputs: npt.NDArray[Any], answers: Whole
+    ) -> Array:
         """Gradient of the mean negative log probability of ``answers``: a vector (size,)."""
         own = self._leaves(parameters)
         scores = self.scores(own, inputs)
@@ -99,7 +109,10 @@ class Model(ABC):
         return gradient
 
     def _leaves(self, parameters: Array) -> dict[str, Value]:
-        return {name: Value(part) for name, part in parts_of(parameters, self.shapes).items()}
+        return {
+            name: Value(part)
+            for name, part in parts_of(parameters, self.shapes).items()
+        }
 
 
 def size_of(model: Model) -> int:
@@ -110,9 +123,14 @@ def parts_of(vector: Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
     """Views of a vector. Raises ValueError for one of another size."""
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
     if vector.shape != (ends[-1],):
-        raise ValueError(f"a vector of shape {vector.shape}, but there are {ends[-1]} parameters")
+        raise ValueError(
+            f"a vector of shape {vector.shape}, but there are {ends[-1]} parameters"
+        )
     cut = np.split(vector, ends[:-1])
-    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), cut, strict=True)}
+    return {
+        name: part.reshape(shape)
+        for (name, shape), part in zip(shapes.items(), cut, strict=True)
+    }
 
 
 def loss_and_accuracy(
@@ -141,7 +159,12 @@ class Momentum:
 class Adam:
     """Kingma and Ba, "Adam", 2015; the rate falls in a line to 0, as ``done`` goes from 0 to 1."""
 
-    def __init__(self, rate: float, decays: tuple[float, float] = (0.9, 0.99), least: float = 1e-8) -> None:
+    def __init__(
+        self,
+        rate: float,
+        decays: tuple[float, float] = (0.9, 0.99),
+        least: float = 1e-8,
+    ) -> None:
         self._rate, self._decays, self._least = rate, decays, np.float32(least)
         self._moments: list[Floats] = [np.zeros(1, np.float32)] * 2
         self._count = 0
@@ -177,7 +200,9 @@ def trained_on(
     exchange = exchange or partial(apply_schedule, all_reduce("ring", ranks))
     for iteration in range(iterations):
         parts = [np.split(whole, ranks) for whole in batch(iteration)]
-        gradients = [model.gradient(parameters, *part) for part in zip(*parts, strict=True)]
+        gradients = [
+            model.gradient(parameters, *part) for part in zip(*parts, strict=True)
+        ]
         if not all(np.isfinite(own).all() for own in gradients):
             return None
         mean = exchange(gradients)[0] / np.float32(ranks)
@@ -207,12 +232,20 @@ class Convolutional(Model):
 
     def scores(self, own: Mapping[str, Value], inputs: npt.NDArray[Any]) -> Value:
         side = math.isqrt(inputs.shape[1])
-        images = inputs.reshape(-1, side, side, 1).astype(own["scores"].data.dtype, copy=False)
+        images = inputs.reshape(-1, side, side, 1).astype(
+            own["scores"].data.dtype, copy=False
+        )
         maps = Value(images, constant=True)
         for layer, step in enumerate(self.steps, 1):
             patches = _patches(maps, step)
-            maps = _relu(_biased(_times(patches, own[f"kernels_{layer}"]), own[f"biases_{layer}"]))
-        return _biased(_times(_reshaped(maps, (len(inputs), -1)), own["scores"]), own["biases_4"])
+            maps = _relu(
+                _biased(
+                    _times(patches, own[f"kernels_{layer}"]), own[f"biases_{layer}"]
+                )
+            )
+        return _biased(
+            _times(_reshaped(maps, (len(inputs), -1)), own["scores"]), own["biases_4"]
+        )
 
 
 @dataclass(frozen=True)
@@ -249,7 +282,9 @@ class Transformer(Model):
         vector = np.ones(size_of(self), np.float32)
         for name, part in parts_of(vector, self.shapes).items():
             if part.ndim == 2:
-                fan_in = part.shape[1] if name in ("characters", "places") else len(part)
+                fan_in = (
+                    part.shape[1] if name in ("characters", "places") else len(part)
+                )
                 if name.startswith(("told", "down")):
                     fan_in *= 2 * self.layers
                 part[:] = random.standard_normal(part.shape) / math.sqrt(fan_in)
@@ -259,10 +294,16 @@ class Transformer(Model):
         values = _embedded(own["characters"], own["places"], inputs)
         for layer in range(self.layers):
             asked = _times(_normed(values, own[f"norm_{layer}"]), own[f"asked_{layer}"])
-            values = _added(values, _times(_attention(asked, self.heads), own[f"told_{layer}"]))
-            up = _relu(_times(_normed(values, own[f"norm_{layer}_up"]), own[f"up_{layer}"]))
+            values = _added(
+                values, _times(_attention(asked, self.heads), own[f"told_{layer}"])
+            )
+            up = _relu(
+                _times(_normed(values, own[f"norm_{layer}_up"]), own[f"up_{layer}"])
+            )
             values = _added(values, _times(up, own[f"down_{layer}"]))
-        return _times(_reshaped(_normed(values, own["norm"]), (-1, self.width)), own["scores"])
+        return _times(
+            _reshaped(_normed(values, own["norm"]), (-1, self.width)), own["scores"]
+        )
 
 
 # Steps of a computation
@@ -272,7 +313,9 @@ def _times(values: Value, matrix: Value) -> Value:
     """Values (..., k) times a matrix (k, m)."""
 
     def by_matrix(back: Array) -> Array:
-        product: Array = values.data.reshape(-1, values.data.shape[-1]).T @ back.reshape(-1, back.shape[-1])
+        product: Array = values.data.reshape(
+            -1, values.data.shape[-1]
+        ).T @ back.reshape(-1, back.shape[-1])
         return product
 
     by_values = lambda back: back @ matrix.data.T  # noqa: E731
@@ -288,7 +331,11 @@ def _biased(values: Value, biases: Value) -> Value:
 
 
 def _added(values: Value, others: Value) -> Value:
-    return Value(values.data + others.data, (values, lambda back: back), (others, lambda back: back))
+    return Value(
+        values.data + others.data,
+        (values, lambda back: back),
+        (others, lambda back: back),
+    )
 
 
 def _relu(values: Value) -> Value:
@@ -297,17 +344,24 @@ def _relu(values: Value) -> Value:
 
 
 def _reshaped(values: Value, shape: tuple[int, ...]) -> Value:
-    return Value(values.data.reshape(shape), (values, lambda back: back.reshape(values.data.shape)))
+    return Value(
+        values.data.reshape(shape),
+        (values, lambda back: back.reshape(values.data.shape)),
+    )
 
 
 def _normed(values: Value, gain: Value) -> Value:
     """Values over the root of their mean square, times ``gain``."""
-    roots: Array = np.sqrt((values.data * values.data).mean(axis=-1, keepdims=True) + LEAST)
+    roots: Array = np.sqrt(
+        (values.data * values.data).mean(axis=-1, keepdims=True) + LEAST
+    )
     ones = values.data / roots
 
     def by_values(back: Array) -> Array:
         through = back * gain.data
-        found: Array = (through - ones * (through * ones).mean(axis=-1, keepdims=True)) / roots
+        found: Array = (
+            through - ones * (through * ones).mean(axis=-1, keepdims=True)
+        ) / roots
         return found
 
     by_gain = lambda back: (back * ones).reshape(-1, back.shape[-1]).sum(axis=0)  # noqa: E731
@@ -322,7 +376,9 @@ def _embedded(characters: Value, places: Value, inputs: npt.NDArray[Any]) -> Val
         return product
 
     found = characters.data[inputs] + places.data
-    return Value(found, (places, lambda back: back.sum(axis=0)), (characters, by_characters))
+    return Value(
+        found, (places, lambda back: back.sum(axis=0)), (characters, by_characters)
+    )
 
 
 def _attention(asked: Value, heads: int) -> Value:
@@ -342,10 +398,16 @@ def _attention(asked: Value, heads: int) -> Value:
     def by_asked(back: Array) -> Array:
         each = back.reshape(count, places, heads, -1).transpose(0, 2, 1, 3)
         of_weights = each @ contents.swapaxes(-1, -2)
-        by_products = weights * (of_weights - (of_weights * weights).sum(axis=-1, keepdims=True))
+        by_products = weights * (
+            of_weights - (of_weights * weights).sum(axis=-1, keepdims=True)
+        )
         by_products /= math.sqrt(queries.shape[-1])
         by_triple = np.stack(
-            [by_products @ keys, by_products.swapaxes(-1, -2) @ queries, weights.swapaxes(-1, -2) @ each]
+            [
+                by_products @ keys,
+                by_products.swapaxes(-1, -2) @ queries,
+                weights.swapaxes(-1, -2) @ each,
+            ]
         )
         return by_triple.transpose(1, 3, 0, 2, 4).reshape(count, places, -1)
 
@@ -363,11 +425,16 @@ def _patches(maps: Value, step: int) -> Value:
 
     def by_maps(back: Array) -> Array:
         gradient = np.zeros(around.shape, back.dtype)
-        for (row, column), part in zip(places, np.split(back, KERNEL**2, axis=-1), strict=True):
+        for (row, column), part in zip(
+            places, np.split(back, KERNEL**2, axis=-1), strict=True
+        ):
             gradient[:, row : row + side : step, column : column + side : step] += part
         return gradient[:, 1:-1, 1:-1]
 
-    seen = [around[:, row : row + side : step, column : column + side : step] for row, column in places]
+    seen = [
+        around[:, row : row + side : step, column : column + side : step]
+        for row, column in places
+    ]
     return Value(np.concatenate(seen, axis=-1), (maps, by_maps))
 
 

@@ -63,7 +63,12 @@ from ringlight.experiments.analysis.statistics import half_width
 from ringlight.extensions.optinc.unit.averaging import Coding
 from ringlight.extensions.optinc.unit.designed import designed
 from ringlight.extensions.optinc.unit.gradients import by_table, exact, steps
-from ringlight.extensions.optinc.unit.imperfect import Imperfections, OnMeshes, as_network, on_meshes
+from ringlight.extensions.optinc.unit.imperfect import (
+    Imperfections,
+    OnMeshes,
+    as_network,
+    on_meshes,
+)
 from ringlight.extensions.optinc.unit.network import table_of
 from ringlight.extensions.optinc.unit.structure import CASES
 from ringlight.extensions.optinc.unit.weights import trained
@@ -97,7 +102,9 @@ class Averaging:
         self.biases: list[float] = []
 
     @classmethod
-    def of(cls, unit: Unit, bits: int, way: Way | None = None) -> Callable[[int], Averaging]:
+    def of(
+        cls, unit: Unit, bits: int, way: Way | None = None
+    ) -> Callable[[int], Averaging]:
         """Make the averaging for a seed: the same for each."""
         return lambda seed: cls(unit, bits, way)
 
@@ -107,13 +114,17 @@ class Averaging:
         if self.way is None:
             mean = mean_by(self._answers, gradients, self.bits)
         else:
-            codes = np.stack([quantise(own, shared, self.bits) for own in gradients]).astype(np.int64)
+            codes = np.stack(
+                [quantise(own, shared, self.bits) for own in gradients]
+            ).astype(np.int64)
             off = self.way(codes) - 2.0 ** (self.bits - 1)
             mean = (off * steps(shared, self.bits, codes.shape[1])).astype(np.float32)
         off = mean - np.mean(gradients, axis=0, dtype=np.float64)
         # a block of zeros has no step
         live = np.any(gradients, axis=0)
-        self.biases.append(float((off[live] / steps(shared, self.bits, mean.size)[live]).mean()))
+        self.biases.append(
+            float((off[live] / steps(shared, self.bits, mean.size)[live]).mean())
+        )
         # the worker's rate is for sums; ranks are a power of two, so this rounds nothing
         return [mean * np.float32(ranks)] * ranks
 
@@ -134,7 +145,9 @@ def _constant_where_unequal(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.floa
     """The same, but nothing is added where all ranks sent one code, which only one who sees all can know."""
     ranks = len(codes)
     equal = (codes == codes[0]).all(axis=0)
-    return np.asarray(codes.sum(axis=0) // ranks + np.where(equal, 0.0, (ranks - 1) / (2 * ranks)))
+    return np.asarray(
+        codes.sum(axis=0) // ranks + np.where(equal, 0.0, (ranks - 1) / (2 * ranks))
+    )
 
 
 def _dithered(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -178,7 +191,9 @@ class Outcome:
 Train = Callable[[int, int, int, Exchange | None], tuple[float, float]]
 
 
-def train_digits(ranks: int, seed: int, iterations: int, exchange: Exchange | None) -> tuple[float, float]:
+def train_digits(
+    ranks: int, seed: int, iterations: int, exchange: Exchange | None
+) -> tuple[float, float]:
     spec = WorkerSpec(
         "digits", 0, ranks, ("127.0.0.1",) * ranks, gradient_bytes=4 * PARAMETERS, iterations=iterations,
         batch=IMAGES // ranks, seed=seed, learning_rate=RATE,
@@ -201,7 +216,9 @@ def train_convolutional(
 
     model = Convolutional()
     step = Momentum(CONVOLUTIONAL_RATE, MOMENTUM)
-    found = trained_on(model, model.start(seed), ranks, iterations, batch, step, exchange)
+    found = trained_on(
+        model, model.start(seed), ranks, iterations, batch, step, exchange
+    )
     return _measured(model, found, (images, labels), held_out_set())
 
 
@@ -219,9 +236,13 @@ def train_transformer(
         return chosen[:, :-1], chosen[:, 1:]
 
     model = Transformer(characters, PLACES)
-    found = trained_on(model, model.start(seed), ranks, iterations, batch, Adam(ADAM_RATE), exchange)
+    found = trained_on(
+        model, model.start(seed), ranks, iterations, batch, Adam(ADAM_RATE), exchange
+    )
     last = codes[end:]
-    held_out = np.stack([last[at : at + PLACES + 1] for at in range(0, len(last) - PLACES, PLACES)])
+    held_out = np.stack(
+        [last[at : at + PLACES + 1] for at in range(0, len(last) - PLACES, PLACES)]
+    )
     both = held_out[:, :-1], held_out[:, 1:]
     return _measured(model, found, both, both)
 
@@ -230,17 +251,24 @@ def train_transformer(
 def text() -> tuple[npt.NDArray[np.intp], int]:
     """Python's own reference of the language as whole numbers, topics in order of their names, and how many
     characters there are."""
-    whole = np.array([ord(character) for _, topic in sorted(topics.items()) for character in topic])
+    whole = np.array(
+        [ord(character) for _, topic in sorted(topics.items()) for character in topic]
+    )
     known, codes = np.unique(whole, return_inverse=True)
     return codes, len(known)
 
 
 def text_sha256() -> str:
-    return hashlib.sha256("".join(topic for _, topic in sorted(topics.items())).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(topic for _, topic in sorted(topics.items())).encode()
+    ).hexdigest()
 
 
 def _measured(
-    model: Model, parameters: Floats | None, of_loss: tuple[Any, Any], of_accuracy: tuple[Any, Any]
+    model: Model,
+    parameters: Floats | None,
+    of_loss: tuple[Any, Any],
+    of_accuracy: tuple[Any, Any],
 ) -> tuple[float, float]:
     if parameters is None:
         return 0.0, math.inf
@@ -270,8 +298,15 @@ class Chosen:
 class Study:
     """Trainings of one model, the same seeds and iterations."""
 
-    def __init__(self, train: Train, seeds: int, iterations: int, chosen: Chosen) -> None:
-        self.train, self.seeds, self.iterations, self.chosen = train, range(seeds), iterations, chosen
+    def __init__(
+        self, train: Train, seeds: int, iterations: int, chosen: Chosen
+    ) -> None:
+        self.train, self.seeds, self.iterations, self.chosen = (
+            train,
+            range(seeds),
+            iterations,
+            chosen,
+        )
         self._rings: dict[int, list[Outcome]] = {}
 
     def ring(self, ranks: int) -> list[Outcome]:
@@ -279,29 +314,44 @@ class Study:
             self._rings[ranks] = [self._train(ranks, seed) for seed in self.seeds]
         return self._rings[ranks]
 
-    def averaged(self, ranks: int, averaging_of: Callable[[int], Averaging]) -> list[Outcome]:
+    def averaged(
+        self, ranks: int, averaging_of: Callable[[int], Averaging]
+    ) -> list[Outcome]:
         """``averaging_of``: by seed."""
         return [self._train(ranks, seed, averaging_of(seed)) for seed in self.seeds]
 
-    def row(self, ranks: int, outcomes: Sequence[Outcome], **names: Any) -> dict[str, Any]:
+    def row(
+        self, ranks: int, outcomes: Sequence[Outcome], **names: Any
+    ) -> dict[str, Any]:
         def mean(values: Sequence[float]) -> list[float | None]:
             # one that diverged leaves no interval
-            return [statistics.fmean(values), half_width(values) if all(map(math.isfinite, values)) else None]
+            return [
+                statistics.fmean(values),
+                half_width(values) if all(map(math.isfinite, values)) else None,
+            ]
 
         pairs = list(zip(outcomes, self.ring(ranks), strict=True))
         found = {**names, "ranks": ranks}
         found["accuracy_percent"] = mean([own.accuracy for own in outcomes])
         found["loss_nats"] = mean([own.loss for own in outcomes])
-        found["accuracy_over_ring_points"] = mean([own.accuracy - ring.accuracy for own, ring in pairs])
+        found["accuracy_over_ring_points"] = mean(
+            [own.accuracy - ring.accuracy for own, ring in pairs]
+        )
         found["of_seeds_points"] = [own.accuracy - ring.accuracy for own, ring in pairs]
-        found["loss_over_ring_nats"] = mean([own.loss - ring.loss for own, ring in pairs])
+        found["loss_over_ring_nats"] = mean(
+            [own.loss - ring.loss for own, ring in pairs]
+        )
         found["of_seeds_nats"] = [own.loss - ring.loss for own, ring in pairs]
         for name in ("wrong", "bias"):
-            values = [value for own in outcomes if (value := getattr(own, name)) is not None]
+            values = [
+                value for own in outcomes if (value := getattr(own, name)) is not None
+            ]
             found[name] = statistics.fmean(values) if values else None
         return found
 
-    def _train(self, ranks: int, seed: int, averaging: Averaging | None = None) -> Outcome:
+    def _train(
+        self, ranks: int, seed: int, averaging: Averaging | None = None
+    ) -> Outcome:
         # a training that diverges is an outcome
         with np.errstate(over="ignore", invalid="ignore"):
             accuracy, loss = self.train(ranks, seed, self.iterations, averaging)
@@ -318,10 +368,15 @@ def plain(study: Study) -> list[dict[str, Any]]:
         rows.append(study.row(ranks, study.ring(ranks), what="ring, float32"))
         for bits in study.chosen.bits:
             unit = exact(Coding(bits, ranks))
-            ways: dict[str, Way | None] = {"nearest": None, **(WAYS if bits == MANY_WAYS else {})}
+            ways: dict[str, Way | None] = {
+                "nearest": None,
+                **(WAYS if bits == MANY_WAYS else {}),
+            }
             for name, way in ways.items():
                 outcomes = study.averaged(ranks, Averaging.of(unit, bits, way))
-                rows.append(study.row(ranks, outcomes, what=f"OptINC, {bits} bits, {name}"))
+                rows.append(
+                    study.row(ranks, outcomes, what=f"OptINC, {bits} bits, {name}")
+                )
     return rows
 
 
@@ -332,14 +387,24 @@ def injected(study: Study) -> list[dict[str, Any]]:
     def wrong_in(errors: Errors) -> Callable[[int], Averaging]:
         def averaging(seed: int) -> Averaging:
             random = np.random.default_rng(seed)
-            return Averaging(lambda codes: inject(right(codes), errors, bits, random), bits)
+            return Averaging(
+                lambda codes: inject(right(codes), errors, bits, random), bits
+            )
 
         return averaging
 
-    rows = [study.row(ranks, study.averaged(ranks, Averaging.of(right, bits)), what="layers 4-6: none")]
+    rows = [
+        study.row(
+            ranks,
+            study.averaged(ranks, Averaging.of(right, bits)),
+            what="layers 4-6: none",
+        )
+    ]
     for layers, paper in TABLE_II.items():
         for part in (paper.wrong, *study.chosen.wrong):
-            name = f"layers {layers}: " + ("as often as there" if part == paper.wrong else f"{part:.0%}")
+            name = f"layers {layers}: " + (
+                "as often as there" if part == paper.wrong else f"{part:.0%}"
+            )
             outcomes = study.averaged(ranks, wrong_in(replace(paper, wrong=part)))
             rows.append(study.row(ranks, outcomes, what=name, drawn_wrong=part))
     return rows
@@ -352,7 +417,9 @@ def phases(study: Study) -> list[dict[str, Any]]:
 
     def off_by(sigma: float, meshes: OnMeshes) -> Callable[[int], Averaging]:
         def averaging(seed: int) -> Averaging:
-            network = as_network(meshes, Imperfections(phase_sigma=sigma), np.random.default_rng(seed))
+            network = as_network(
+                meshes, Imperfections(phase_sigma=sigma), np.random.default_rng(seed)
+            )
             return Averaging(by_table(table_of(network, case.coding)), bits)
 
         return averaging
@@ -370,7 +437,9 @@ def phases(study: Study) -> list[dict[str, Any]]:
 def with_interval(pair: Sequence[float | None], form: str) -> str:
     """A mean and half its interval, if it has one."""
     mean, half = pair
-    return format(mean, form) + ("" if half is None else f" ± {half:{form.lstrip('+')}}")
+    return format(mean, form) + (
+        "" if half is None else f" ± {half:{form.lstrip('+')}}"
+    )
 
 
 def show_rows(rows: Sequence[dict[str, Any]]) -> None:

@@ -30,7 +30,13 @@ from benchmarks.harness import RINGLIGHT, ROOT, need_root, of_jobs, show, tell, 
 from ringlight.experiments.language.expand import load
 from ringlight.extensions.hosts.cut import cut
 from ringlight.testbed.load import machine_ticks
-from tests.extensions.hosts.integration.hosts_rig import SCHEDULER, Hosts, NamespaceHost, hosts, kill
+from tests.extensions.hosts.integration.hosts_rig import (
+    SCHEDULER,
+    Hosts,
+    NamespaceHost,
+    hosts,
+    kill,
+)
 
 Runtime = Literal["docker", "namespace"]
 DEMO, MINI = ROOT / "scenarios/disaggregation.yaml", ROOT / "tests/data/mini.yaml"
@@ -67,19 +73,41 @@ def demo(runtime: Runtime = "docker", repeat: int = 1) -> dict[str, Any]:
     found = _both(DEMO, runtime, 2, ("--repeat", str(repeat)))
     over = found["over"]
     one, other = (of_jobs(found[name], "jct_reduction") for name in ("one", "over"))
-    reduced = {whose: [value, other[whose]] for whose, value in one.items() if whose in other}
-    show(("reduction of the JCT, %", "one host", "two hosts"), [(k, *v) for k, v in reduced.items()])
-    same = [row["value"] for row in over["rows"] if row["metric"] == "parameters_identical"]
+    reduced = {
+        whose: [value, other[whose]] for whose, value in one.items() if whose in other
+    }
+    show(
+        ("reduction of the JCT, %", "one host", "two hosts"),
+        [(k, *v) for k, v in reduced.items()],
+    )
+    same = [
+        row["value"] for row in over["rows"] if row["metric"] == "parameters_identical"
+    ]
     moved = _moved_over_cut(over["events"])
-    missed = [f"{what}: {a:.1f} and {b:.1f} %" for what, (a, b) in reduced.items() if abs(a - b) > POINTS]
-    missed += [f"verdict {over['verdict']}: {over['reasons']}"] if over["verdict"] == "bad" else []
+    missed = [
+        f"{what}: {a:.1f} and {b:.1f} %"
+        for what, (a, b) in reduced.items()
+        if abs(a - b) > POINTS
+    ]
+    missed += (
+        [f"verdict {over['verdict']}: {over['reasons']}"]
+        if over["verdict"] == "bad"
+        else []
+    )
     missed += [] if same and all(same) else ["parameters differ"]
     missed += [] if moved else ["no light moved over the cut"]
     verdicts = {name: (run["verdict"], run["reasons"]) for name, run in found.items()}
-    return {"reductions": reduced, "verdicts": verdicts, "moved_over_cut": moved, "missed": missed}
+    return {
+        "reductions": reduced,
+        "verdicts": verdicts,
+        "moved_over_cut": moved,
+        "missed": missed,
+    }
 
 
-def size(number: int = 4, leaves: int = 8, gpus: int = 8, runtime: Runtime = "docker") -> dict[str, Any]:
+def size(
+    number: int = 4, leaves: int = 8, gpus: int = 8, runtime: Runtime = "docker"
+) -> dict[str, Any]:
     """``leaves`` packet switches of ``gpus`` GPUs each and a core, jobs that cross it. Bars: up within 60 s
     of the command, at most 1.2 times the processors' time of one host."""
     with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
@@ -87,12 +115,20 @@ def size(number: int = 4, leaves: int = 8, gpus: int = 8, runtime: Runtime = "do
         scenario.write_text(yaml.safe_dump(_many(leaves, gpus)), encoding="utf-8")
         found = _both(scenario, runtime, number, (), leaves * gpus)
     keys = ("up_s", "up_processor_s", "whole_s", "processor_s", "verdict")
-    show(("", "one host", f"{number} hosts"), [(k, found["one"][k], found["over"][k]) for k in keys])
+    show(
+        ("", "one host", f"{number} hosts"),
+        [(k, found["one"][k], found["over"][k]) for k in keys],
+    )
     times = found["over"]["processor_s"] / found["one"]["processor_s"]
     up_s = found["over"]["up_s"]
     missed = [] if up_s is not None and up_s <= UP_S else [f"up after {up_s} s"]
-    missed += [f"{times:.2f} times the processors' time of one host"] if times > TIMES else []
-    kept = {name: {key: run[key] for key in (*keys, "reasons")} for name, run in found.items()}
+    missed += (
+        [f"{times:.2f} times the processors' time of one host"] if times > TIMES else []
+    )
+    kept = {
+        name: {key: run[key] for key in (*keys, "reasons")}
+        for name, run in found.items()
+    }
     return {**kept, "times": times, "missed": missed}
 
 
@@ -106,21 +142,44 @@ def link(rounds: int = 3) -> dict[str, Any]:
         for _ in range(rounds):
             made = _both(scenario, "namespace", 2, (), watch=_pinged)
             for name, run in made.items():
-                rates = [r["measured_bps"] for r in run["events"] if r.get("link") == "tor0:3 - tor1:3"]
-                dark = [row["value"] for row in run["rows"] if row["metric"] == "beacon_gap"]
-                figures = {"rate_bps": rates, "dark_s": dark, "round_trip_s": run["watched"]}
+                rates = [
+                    r["measured_bps"]
+                    for r in run["events"]
+                    if r.get("link") == "tor0:3 - tor1:3"
+                ]
+                dark = [
+                    row["value"] for row in run["rows"] if row["metric"] == "beacon_gap"
+                ]
+                figures = {
+                    "rate_bps": rates,
+                    "dark_s": dark,
+                    "round_trip_s": run["watched"],
+                }
                 for what, values in figures.items():
                     found[name].setdefault(what, []).extend(values)
-    medians = {name: {k: statistics.median(v) for k, v in one.items()} for name, one in found.items()}
+    medians = {
+        name: {k: statistics.median(v) for k, v in one.items()}
+        for name, one in found.items()
+    }
     one, over = medians["one"], medians["over"]
     show(("", "one host", "two hosts"), [(key, one[key], over[key]) for key in one])
     apart = {key: abs(over[key] - one[key]) for key in one}
-    bars = {"rate_bps": RATE * one["rate_bps"], "round_trip_s": ROUND_TRIP_S, "dark_s": DARK_S}
-    missed = [f"{key}: {apart[key]:.6g} apart" for key, bar in bars.items() if apart[key] > bar]
+    bars = {
+        "rate_bps": RATE * one["rate_bps"],
+        "round_trip_s": ROUND_TRIP_S,
+        "dark_s": DARK_S,
+    }
+    missed = [
+        f"{key}: {apart[key]:.6g} apart"
+        for key, bar in bars.items()
+        if apart[key] > bar
+    ]
     return {**medians, "apart": apart, "all": found, "missed": missed}
 
 
-def sweep(points: int = 12, number: int = 3, runtime: Runtime = "namespace") -> dict[str, Any]:
+def sweep(
+    points: int = 12, number: int = 3, runtime: Runtime = "namespace"
+) -> dict[str, Any]:
     """A sweep, each of whose points is a lab on some host. Bars: rows of the same form as on one host, and at
     most 1.3 times a third of its time, or of what the processors' time of it all takes on this machine's
     processors, whichever is more: the hosts share them."""
@@ -129,21 +188,36 @@ def sweep(points: int = 12, number: int = 3, runtime: Runtime = "namespace") -> 
         scenario.write_text(yaml.safe_dump(_points(points)), encoding="utf-8")
         found = _both(scenario, runtime, number, (), parts=False)
     keys = ("whole_s", "processor_s", "verdict")
-    show(("", "one host", f"{number} hosts"), [(k, found["one"][k], found["over"][k]) for k in keys])
+    show(
+        ("", "one host", f"{number} hosts"),
+        [(k, found["one"][k], found["over"][k]) for k in keys],
+    )
     one, over = (
-        {(*_key(row)[:-2], str(row["point"]), row["unit"]) for row in found[n]["rows"]} for n in found
+        {(*_key(row)[:-2], str(row["point"]), row["unit"]) for row in found[n]["rows"]}
+        for n in found
     )
     processors = os.cpu_count() or 1
-    share_s, shared_s = found["one"]["whole_s"] / number, found["over"]["processor_s"] / processors
+    share_s, shared_s = (
+        found["one"]["whole_s"] / number,
+        found["over"]["processor_s"] / processors,
+    )
     times = found["over"]["whole_s"] / max(share_s, shared_s)
-    missed = [f"rows of one only: {sorted(map(str, one ^ over))[:5]}"] if one != over else []
+    missed = (
+        [f"rows of one only: {sorted(map(str, one ^ over))[:5]}"] if one != over else []
+    )
     missed += [f"{times:.2f} times the time"] if times > SWEEP_TIMES else []
     kept = {name: {key: run[key] for key in keys} for name, run in found.items()}
-    counted = {"a_host's_share_s": share_s, "all_processors_s": shared_s, "processors": processors}
+    counted = {
+        "a_host's_share_s": share_s,
+        "all_processors_s": shared_s,
+        "processors": processors,
+    }
     return {**kept, **counted, "times": times, "rows": len(over), "missed": missed}
 
 
-def kills(moments: int = 20, seed: int = 29, most: int = 0, into: Path | None = None) -> dict[str, Any]:
+def kills(
+    moments: int = 20, seed: int = 29, most: int = 0, into: Path | None = None
+) -> dict[str, Any]:
     """A worker process, a host, the network between hosts, and Dask's scheduler, killed in turns. Bars: the
     light of the other hosts stays, nothing of ours is left after ``clean``, what is not ours is there.
 
@@ -161,14 +235,21 @@ def kills(moments: int = 20, seed: int = 29, most: int = 0, into: Path | None = 
         while row is None:
             with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
                 after_s = chance.uniform(bounds[0], bounds[1])
-                row = _killed(Path(folder), WHAT[number % len(WHAT)], turn, after, after_s)
+                row = _killed(
+                    Path(folder), WHAT[number % len(WHAT)], turn, after, after_s
+                )
         tell(f"{number + 1} of {moments}: {row}")
         rows.append(row)
         if into is not None:
             with into.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
     bars = ("light", "goes_on", "nothing_left", "foreign")
-    missed = [f"{n}, {row['killed']}: {key}" for n, row in enumerate(rows, 1) for key in bars if not row[key]]
+    missed = [
+        f"{n}, {row['killed']}: {key}"
+        for n, row in enumerate(rows, 1)
+        for key in bars
+        if not row[key]
+    ]
     show(list(rows[0]), [list(row.values()) for row in rows])
     return {"seed": seed, "kills": rows, "missed": missed}
 
@@ -194,24 +275,42 @@ def _both(
     for name, count in (("one", 1), ("over", number)):
         with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
             with hosts(Path(folder, "rig"), count, docker=runtime == "docker") as rig:
-                how = ["--dask", SCHEDULER, "--runtime", runtime, "--runs", f"{folder}/runs"]
+                how = [
+                    "--dask",
+                    SCHEDULER,
+                    "--runtime",
+                    runtime,
+                    "--runs",
+                    f"{folder}/runs",
+                ]
                 how += ["--hosts", str(count)] if parts and count > 1 else []
                 tell(f"{scenario.stem}: {count} hosts")
-                rig.ringlight("hosts", "check", "--dask", SCHEDULER, "--runtime", runtime)
+                rig.ringlight(
+                    "hosts", "check", "--dask", SCHEDULER, "--runtime", runtime
+                )
                 time.sleep(IMPORTED_S)
-                took = _run(rig, ("run", str(scenario), *words, *how), containers, watch)
+                took = _run(
+                    rig, ("run", str(scenario), *words, *how), containers, watch
+                )
             (run,) = Path(folder, "runs").iterdir()
             result = json.loads((run / "result.json").read_text())
             lines = (run / "events.jsonl").read_text().splitlines()
         reasons = [reason["text"] for reason in result["fidelity"]["reasons"]]
-        rest = {"rows": result["rows"], "verdict": result["fidelity"]["verdict"], "reasons": reasons}
+        rest = {
+            "rows": result["rows"],
+            "verdict": result["fidelity"]["verdict"],
+            "reasons": reasons,
+        }
         events = [json.loads(line) for line in lines]
         found[name] = {**took, **rest, "events": events}
     return found
 
 
 def _run(
-    rig: Hosts, words: Sequence[str], containers: int, watch: Callable[[Hosts], list[float]] | None
+    rig: Hosts,
+    words: Sequence[str],
+    containers: int,
+    watch: Callable[[Hosts], list[float]] | None,
 ) -> dict[str, Any]:
     """Seconds, and processors' time of the whole machine, until so many containers run and until the end."""
     began, ticks = time.monotonic(), _busy_s()
@@ -219,7 +318,10 @@ def _run(
     with rig.starting(*words) as command:
         while command.poll() is None and containers and up["up_s"] is None:
             if _containers(rig) >= containers:
-                up = {"up_s": time.monotonic() - began, "up_processor_s": _busy_s() - ticks}
+                up = {
+                    "up_s": time.monotonic() - began,
+                    "up_processor_s": _busy_s() - ticks,
+                }
             time.sleep(0.05)
         watched = [] if watch is None else watch(rig)
         _, err = command.communicate(timeout=COMMAND_S)
@@ -244,16 +346,29 @@ def _busy_s() -> float:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("arm", "subject", "metric", "label", "point", "repeat"))
+    return tuple(
+        row[name] for name in ("arm", "subject", "metric", "label", "point", "repeat")
+    )
 
 
 def _moved_over_cut(events: Sequence[Mapping[str, Any]]) -> int:
     """How many GPUs a regroup moved from a packet switch of one host to one of the other."""
     fabric = load(DEMO).one_setting(None, None).fabric
-    place = {name: at for at, nodes in enumerate(cut(fabric, 2).hosts) for name in nodes}
-    results = [event.get("result") or {} for event in events if event["event"] == "action_ended"]
-    moves = [move for result in results for move in result.get("plan", {}).get("moves", ())]
-    return sum(place[move["from"].partition(":")[0]] != place[move["to"].partition(":")[0]] for move in moves)
+    place = {
+        name: at for at, nodes in enumerate(cut(fabric, 2).hosts) for name in nodes
+    }
+    results = [
+        event.get("result") or {}
+        for event in events
+        if event["event"] == "action_ended"
+    ]
+    moves = [
+        move for result in results for move in result.get("plan", {}).get("moves", ())
+    ]
+    return sum(
+        place[move["from"].partition(":")[0]] != place[move["to"].partition(":")[0]]
+        for move in moves
+    )
 
 
 def _many(leaves: int, gpus: int) -> dict[str, Any]:
@@ -263,8 +378,15 @@ def _many(leaves: int, gpus: int) -> dict[str, Any]:
         "name": "size",
         "description": "Many containers behind one core.",
         "scale": {"time": 8, "payload": 400},
-        "fabric": {"leaf_spine": {**tree, "rate": "40 Gbit/s", "uplink_rate": "160 Gbit/s"}},
-        "training": {"model": "resnet50", "compute": "60 ms", "batch": 16, "iterations": 10},
+        "fabric": {
+            "leaf_spine": {**tree, "rate": "40 Gbit/s", "uplink_rate": "160 Gbit/s"}
+        },
+        "training": {
+            "model": "resnet50",
+            "compute": "60 ms",
+            "batch": 16,
+            "iterations": 10,
+        },
         "link_test": {"duration": "500 ms"},
         "jobs": {
             f"j{port}": {"ranks": [f"g{gpus * leaf + port}" for leaf in range(leaves)]}
@@ -286,7 +408,12 @@ def _points(count: int) -> dict[str, Any]:
 def _quiet() -> dict[str, Any]:
     """The small scenario with long computing, so that pings meet empty queues, and one regroup."""
     found: dict[str, Any] = yaml.safe_load(MINI.read_text(encoding="utf-8"))
-    found["training"] = {"model": "resnet50", "compute": "1 s", "batch": 8, "iterations": 8}
+    found["training"] = {
+        "model": "resnet50",
+        "compute": "1 s",
+        "batch": 8,
+        "iterations": 8,
+    }
     found["link_test"] = {"duration": "3 s"}
     live = found["arms"]["live"]
     live |= {"events": [{"when": {"job": "red", "iteration": 6}, "do": "regroup"}]}
@@ -300,7 +427,9 @@ def _pinged(rig: Hosts) -> list[float]:
     """Round trips between GPUs of two packet switches, while a job computes, seconds."""
     fabric = load(MINI).one_setting("live", None).fabric
     near, far = fabric.gpus["g0"].ip, fabric.gpus["g2"].ip
-    train = "grep -l '\"iteration\"' /run/ringlight/*/workers/*/events.jsonl 2>/dev/null"
+    train = (
+        "grep -l '\"iteration\"' /run/ringlight/*/workers/*/events.jsonl 2>/dev/null"
+    )
     host = rig.hosts[0]
     until(lambda: _said(host, train), "training", 120.0)
     look = f"for n in $(ip netns | cut -d' ' -f1); do ip netns exec $n ip -o -4 addr | grep -q '{near}/' && "
@@ -310,7 +439,9 @@ def _pinged(rig: Hosts) -> list[float]:
 
 
 def _said(host: NamespaceHost, look: str) -> str:
-    done = subprocess.run(host.command(["sh", "-c", look]), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        host.command(["sh", "-c", look]), capture_output=True, text=True, timeout=60
+    )
     return done.stdout
 
 
@@ -318,7 +449,11 @@ def _ours(host: NamespaceHost) -> list[str]:
     """What is left of labs on a host: state, interfaces, bridges, namespaces, processes."""
     look = "ls /run/ringlight 2>/dev/null; ip -o link | grep -o 'rl[a-z0-9]*-[^:@]*'; ovs-vsctl list-br; "
     look += "ip netns | cut -d' ' -f1; grep -lz RINGLIGHT_LAB= /proc/[0-9]*/environ 2>/dev/null"
-    return [line for line in _said(host, look).split() if line not in ("other", "rlx-1", "other0")]
+    return [
+        line
+        for line in _said(host, look).split()
+        if line not in ("other", "rlx-1", "other0")
+    ]
 
 
 def _is_lit(host: NamespaceHost) -> bool:
@@ -338,36 +473,63 @@ def _is_made(host: NamespaceHost) -> bool:
 
 def _has_begun(rig: Hosts, after: str) -> bool:
     if after == "the lab":
-        return bool(_said(rig.hosts[0], "ls /run/ringlight/*/inventory.json 2>/dev/null"))
+        return bool(
+            _said(rig.hosts[0], "ls /run/ringlight/*/inventory.json 2>/dev/null")
+        )
     return after == "the command" or _iterations(rig) > 0
 
 
-def _killed(folder: Path, what: str, turn: int, after: str, after_s: float) -> dict[str, Any] | None:
+def _killed(
+    folder: Path, what: str, turn: int, after: str, after_s: float
+) -> dict[str, Any] | None:
     """None where the command ended before there was what it is to be after."""
     with hosts(folder / "rig") as rig:
         first, second = rig.hosts
         for host in rig.hosts:
             for line in FOREIGN:
                 subprocess.run(host.command(line.split()), check=True, timeout=20)
-        words = ("--arm", "fragmented", "--hosts", "2", "--set", "training.samples=2048")
-        how = ("--dask", SCHEDULER, "--runtime", "namespace", "--runs", str(folder / "runs"))
+        words = (
+            "--arm",
+            "fragmented",
+            "--hosts",
+            "2",
+            "--set",
+            "training.samples=2048",
+        )
+        how = (
+            "--dask",
+            SCHEDULER,
+            "--runtime",
+            "namespace",
+            "--runs",
+            str(folder / "runs"),
+        )
         command = rig.starting("run", str(MINI), *words, *how)
         began_s = time.monotonic()
-        until(lambda: _has_begun(rig, after) or command.poll() is not None, after, 120.0, 0.1)
+        until(
+            lambda: _has_begun(rig, after) or command.poll() is not None,
+            after,
+            120.0,
+            0.1,
+        )
         if not _has_begun(rig, after):
             tell(f"not counted: {command.communicate(timeout=20)[1]}")
             return None
         time.sleep(after_s)
         at_s, before = time.monotonic() - began_s, _iterations(rig)
         # A lab that is not up yet is removed.
-        up = command.poll() is None and bool(_said(first, "ls /run/ringlight/*/inventory.json 2>/dev/null"))
+        up = command.poll() is None and bool(
+            _said(first, "ls /run/ringlight/*/inventory.json 2>/dev/null")
+        )
         alive = [first] if what == "host" else [first, second]
         if what == "worker":
             kill(rig.workers.pop((second, first)[turn % 2].name))
         elif what == "host":
             second.process.kill()
         elif what == "network":
-            subprocess.run([*rig.inside, "ip", "link", "set", "h2", "down"], check=True, timeout=20)
+            subprocess.run(
+                [*rig.inside, "ip", "link", "set", "h2", "down"], check=True, timeout=20
+            )
         else:
             rig.end_scheduler()
         lit = [host for host in alive if up and _is_lit(host)]
@@ -375,7 +537,11 @@ def _killed(folder: Path, what: str, turn: int, after: str, after_s: float) -> d
         while time.monotonic() < looked_s and stayed:
             time.sleep(0.5)
             # Once its run is over it is dark.
-            stayed = all(_is_lit(host) for host in lit) or command.poll() == 0 or _is_made(first)
+            stayed = (
+                all(_is_lit(host) for host in lit)
+                or command.poll() == 0
+                or _is_made(first)
+            )
             grown = grown or _iterations(rig) > before or _is_made(first)
         if what == "worker":
             for host in rig.hosts:
@@ -399,8 +565,18 @@ def _killed(folder: Path, what: str, turn: int, after: str, after_s: float) -> d
             assert rig.ringlight("hosts", "clean", "--dask", SCHEDULER).returncode == 0
         for host in [] if asked else alive:
             clean = host.command([*RINGLIGHT, "clean"])
-            subprocess.run(clean, check=True, timeout=120, capture_output=True, env=rig.environment, cwd=ROOT)
-        there = [_said(host, "ip netns; ip -o link show rlx-1; ovs-vsctl list-br") for host in alive]
+            subprocess.run(
+                clean,
+                check=True,
+                timeout=120,
+                capture_output=True,
+                env=rig.environment,
+                cwd=ROOT,
+            )
+        there = [
+            _said(host, "ip netns; ip -o link show rlx-1; ovs-vsctl list-br")
+            for host in alive
+        ]
         return {
             "killed": what,
             "after": after,
@@ -414,5 +590,8 @@ def _killed(folder: Path, what: str, turn: int, after: str, after_s: float) -> d
             "goes_on": grown or not before or not lit or what in ("host", "network"),
             "left_before_clean": left,
             "nothing_left": not any(map(_ours, alive)),
-            "foreign": all(all(name in said for name in ("other", "rlx-1", "other0")) for said in there),
+            "foreign": all(
+                all(name in said for name in ("other", "rlx-1", "other0"))
+                for said in there
+            ),
         }

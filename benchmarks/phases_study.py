@@ -107,7 +107,9 @@ class Case(NamedTuple):
     @property
     def choices(self) -> list[Choice]:
         """The collectives among which every strategy has the fastest."""
-        made = itertools.product(ALL_REDUCES, ALL_TO_ALLS if self.experts else ALL_TO_ALLS[:1])
+        made = itertools.product(
+            ALL_REDUCES, ALL_TO_ALLS if self.experts else ALL_TO_ALLS[:1]
+        )
         return [Choice(*one) for one in made]
 
 
@@ -134,8 +136,14 @@ def names(case: Case) -> list[str]:
     return [f"g{number}" for number in range(case.gpus)]
 
 
-def seconds(network: Network, case: Case, made: Workload, cost: StepCost | None = None) -> float:
-    return float(simulate_workload(network, names(case), made, fidelity="classes", cost=cost).total_s)
+def seconds(
+    network: Network, case: Case, made: Workload, cost: StepCost | None = None
+) -> float:
+    return float(
+        simulate_workload(
+            network, names(case), made, fidelity="classes", cost=cost
+        ).total_s
+    )
 
 
 class StepLight(IdealNetwork):
@@ -148,7 +156,9 @@ class StepLight(IdealNetwork):
         super().__init__(gpus, RATE_BPS, latency_s=LATENCY_S)
         self._group, self._first_pair = group, 2 * len(gpus)
         each_bps = RATE_BPS / PORTS * (PORTS // max(1, group - 1))
-        self.capacity_bps = np.concatenate((self.capacity_bps, np.full(len(gpus) * group, each_bps)))
+        self.capacity_bps = np.concatenate(
+            (self.capacity_bps, np.full(len(gpus) * group, each_bps))
+        )
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         found = super().routes(ranks, step, number)
@@ -163,7 +173,9 @@ class StepLight(IdealNetwork):
 
 def static_s(case: Case, choice: Choice) -> float:
     shape = Torus(SHAPES[case.gpus][0])
-    network = TorusNetwork(names(case), shape, RATE_BPS / shape.ports, latency_s=LATENCY_S)
+    network = TorusNetwork(
+        names(case), shape, RATE_BPS / shape.ports, latency_s=LATENCY_S
+    )
     return seconds(network, case, workload(case, choice))
 
 
@@ -176,14 +188,19 @@ def regrouped_s(case: Case, choice: Choice) -> float:
     except ValueError:
         groups, most, rest = all_reduce_groups(made)
         counts, forward = circuits(one_shot(rest, PORTS, groups, most)), True
-    network = CircuitNetwork(names(case), counts, RATE_BPS / PORTS, forward=forward, latency_s=LATENCY_S)
+    network = CircuitNetwork(
+        names(case), counts, RATE_BPS / PORTS, forward=forward, latency_s=LATENCY_S
+    )
     return seconds(network, case, made)
 
 
 def phases_s(case: Case, choice: Choice, dark_s: float) -> float:
     made = workload(case, choice)
     pairs = (sent(made) > 0).astype(np.int64)
-    network, engine = CircuitNetwork(names(case), pairs, RATE_BPS, latency_s=LATENCY_S), Engine()
+    network, engine = (
+        CircuitNetwork(names(case), pairs, RATE_BPS, latency_s=LATENCY_S),
+        Engine(),
+    )
     execution = Execution(engine, network, names(case), made, fidelity="classes")
     light = PhasedLight(
         engine, execution, network, _phases(case, choice), 1, range(case.gpus),
@@ -219,7 +236,9 @@ def row(case: Case, dark: Sequence[float]) -> dict[str, Any]:
     for name, run in (("phases", phases_s), ("steps", steps_s)):
         found[name] = least(functools.partial(run, case), case.choices, dark)
     took = time.perf_counter() - began
-    tell(f"{case.model}, {case.gpus} GPUs, {case.tokens} tokens, bucket {bucket_name(case)}: {took:.1f} s")
+    tell(
+        f"{case.model}, {case.gpus} GPUs, {case.tokens} tokens, bucket {bucket_name(case)}: {took:.1f} s"
+    )
     sizes = {"layer_bytes": layer_bytes(case)}
     # A process computes many cases, and no other needs these.
     workload.cache_clear()
@@ -228,7 +247,9 @@ def row(case: Case, dark: Sequence[float]) -> dict[str, Any]:
 
 
 def least(
-    run: Callable[[Choice, float], float], choices: Sequence[Choice], dark: Sequence[float]
+    run: Callable[[Choice, float], float],
+    choices: Sequence[Choice],
+    dark: Sequence[float],
 ) -> list[float]:
     """Seconds of the fastest choice at each dark time, which are in order.
 
@@ -269,21 +290,34 @@ def layer_bytes(case: Case) -> int:
     return min(
         int(size)
         for program in made.programs
-        for name, size in zip(program.name.tolist(), program.bytes.tolist(), strict=True)
+        for name, size in zip(
+            program.name.tolist(), program.bytes.tolist(), strict=True
+        )
         if made.names[name].startswith(f"{wanted} ") and size
     )
 
 
 def fastest(one: Mapping[str, Any], at: int) -> str:
     """The fastest at a dark time; the simplest of those within a thousandth."""
-    times = {name: one[name] if name in ("static", "regrouped") else one[name][at] for name in STRATEGIES}
-    return next(name for name in STRATEGIES if times[name] <= 1.001 * min(times.values()))
+    times = {
+        name: one[name] if name in ("static", "regrouped") else one[name][at]
+        for name in STRATEGIES
+    }
+    return next(
+        name for name in STRATEGIES if times[name] <= 1.001 * min(times.values())
+    )
 
 
-def pays_up_to(one: Mapping[str, Any], strategy: str, dark: Sequence[float]) -> float | None:
+def pays_up_to(
+    one: Mapping[str, Any], strategy: str, dark: Sequence[float]
+) -> float | None:
     """The longest dark time with which a strategy is faster than light that is never set while a job runs."""
     bar = min(one["static"], one["regrouped"])
-    paying = [dark_s for dark_s, took in zip(dark, one[strategy], strict=True) if took < bar / 1.001]
+    paying = [
+        dark_s
+        for dark_s, took in zip(dark, one[strategy], strict=True)
+        if took < bar / 1.001
+    ]
     return max(paying, default=None)
 
 
@@ -300,11 +334,17 @@ def phases_study(
     buckets = list(map(bucket_bytes, bucket))
     cases = [Case(*one) for one in itertools.product(models, gpus, tokens, buckets)]
     if len(tokens) > 1:
-        cases = [case for case in cases if case.gpus < LARGEST or case.tokens == TOKENS_OF_LARGEST]
+        cases = [
+            case
+            for case in cases
+            if case.gpus < LARGEST or case.tokens == TOKENS_OF_LARGEST
+        ]
     # The largest first, so that none is left to one process at the end.
     ordered = sorted(cases, key=lambda case: -case.gpus)
     with ProcessPoolExecutor(processes, mp_context=get_context("forkserver")) as pool:
-        found = dict(zip(ordered, pool.map(row, ordered, [DARK_S] * len(cases)), strict=True))
+        found = dict(
+            zip(ordered, pool.map(row, ordered, [DARK_S] * len(cases)), strict=True)
+        )
     rows = [found[case] for case in cases]
     _tables(rows)
     if picture is not None:
@@ -338,7 +378,10 @@ def _cells(one: Mapping[str, Any]) -> list[str]:
     times += [one["phases"][DARK_S.index(dark_s)] for dark_s in _PHASES_AT]
     times += [one["steps"][DARK_S.index(dark_s)] for dark_s in _STEPS_AT]
     best = [dark_s for at, dark_s in enumerate(DARK_S) if fastest(one, at) == "steps"]
-    longest = [max(best, default=None), *(pays_up_to(one, name, DARK_S) for name in ("phases", "steps"))]
+    longest = [
+        max(best, default=None),
+        *(pays_up_to(one, name, DARK_S) for name in ("phases", "steps")),
+    ]
     return [
         f"`{one['model']}`", f"{one['gpus']:,}", format_size(one["layer_bytes"]), bucket_name(_case(one)),
         *(f"{1e3 * took:.4g}" for took in times),
@@ -356,10 +399,16 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     key = operator.itemgetter("model", "layer_bytes", "bucket_bytes")
     for (model, layer, _), group in itertools.groupby(sorted(rows, key=key), key):
         ones = list(group)
-        none_s = [min(one["static"], one["regrouped"], one["phases"][0], one["steps"][0]) for one in ones]
+        none_s = [
+            min(one["static"], one["regrouped"], one["phases"][0], one["steps"][0])
+            for one in ones
+        ]
         columns = [[one[name] for one in ones] for name in ("static", "regrouped")]
         columns += [[one["phases"][at] for one in ones] for at in range(len(DARK_S))]
-        over = [[100 * (took / none - 1) for took, none in zip(c, none_s, strict=True)] for c in columns]
+        over = [
+            [100 * (took / none - 1) for took, none in zip(c, none_s, strict=True)]
+            for c in columns
+        ]
         yield [
             f"`{model}`", format_size(layer), bucket_name(_case(ones[0])),
             *(f"{min(own):.0f} to {max(own):.0f} %" for own in over),
@@ -378,21 +427,35 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     panels = figure.subplots(len(lines), len(sizes), squeeze=False, sharex=True)
     for (m, line), (s, size) in itertools.product(enumerate(lines), enumerate(sizes)):
         axes = panels[m][s]
-        own = [one for one in rows if (one["model"], one["bucket_bytes"], one["tokens"]) == (*line, size)]
+        own = [
+            one
+            for one in rows
+            if (one["model"], one["bucket_bytes"], one["tokens"]) == (*line, size)
+        ]
         for one, colour in zip(own, PALETTE, strict=False):
             bar = min(one["static"], one["regrouped"])
             for name, dash in (("phases", "-"), ("steps", ":")):
-                axes.plot(DARK_S, [took / bar for took in one[name]], dash, color=colour, lw=1.6)
+                axes.plot(
+                    DARK_S,
+                    [took / bar for took in one[name]],
+                    dash,
+                    color=colour,
+                    lw=1.6,
+                )
             axes.plot([], [], "-", color=colour, label=f"{one['gpus']} GPUs")
         axes.axhline(1.0, color="0.4", lw=0.8)
         sends, bucket = format_size(own[0]["layer_bytes"]), bucket_name(_case(own[0]))
-        axes.set(xscale="log", ylim=(0, 2.0), title=f"{line[0]}, {sends}, bucket {bucket}")
+        axes.set(
+            xscale="log", ylim=(0, 2.0), title=f"{line[0]}, {sends}, bucket {bucket}"
+        )
         axes.tick_params(labelsize=8)
         axes.title.set_fontsize(9)
         if m == len(lines) - 1:
             axes.set_xlabel("dark time, s", fontsize=8)
         if not s:
-            axes.set_ylabel("iteration over the best\nlight that is never set", fontsize=8)
+            axes.set_ylabel(
+                "iteration over the best\nlight that is never set", fontsize=8
+            )
     # Where all fabrics are.
     full = max(panels[0], key=lambda axes: len(axes.get_lines()))
     full.plot([], [], "-", color="0.2", label="phases")

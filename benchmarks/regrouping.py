@@ -40,7 +40,9 @@ def regrouping(seed: int = 1) -> dict[str, Any]:
 PARTS = (regrouping,)
 
 
-def measure(gpus: int, switches: int, planes: int, spare: int, sizes: list[int], seed: int) -> dict[str, Any]:
+def measure(
+    gpus: int, switches: int, planes: int, spare: int, sizes: list[int], seed: int
+) -> dict[str, Any]:
     fabric, circuits, jobs = instance(gpus, switches, planes, spare, sizes, seed)
     start = time.perf_counter()
     result = regroup(fabric, circuits, jobs)
@@ -77,9 +79,14 @@ def instance(
     """
     rng = random.Random(seed)
     per_switch = gpus // switches // planes
-    ports = [[per_switch + (spare + planes - 1 - o) // planes] * switches + [0] for o in range(planes)]
+    ports = [
+        [per_switch + (spare + planes - 1 - o) // planes] * switches + [0]
+        for o in range(planes)
+    ]
     spine = [(switch, switches) for switch in range(switches)]
-    fabric = make_fabric(ports, [gpu % planes for gpu in range(gpus)], trunks=spine, rate_bps=100e9)
+    fabric = make_fabric(
+        ports, [gpu % planes for gpu in range(gpus)], trunks=spine, rate_bps=100e9
+    )
     circuits = []
     for plane in fabric.optical_switches:
         places = switch_ports(fabric, plane)
@@ -92,6 +99,8 @@ def instance(
         count = rng.choice([size for size in sizes if size <= len(order)])
         ranks, order = tuple(order[:count]), order[count:]
         jobs.append(
-            RingJob.all_reduce(f"job{len(jobs)}", ranks, rng.choice([102.2e6, 553.4e6, 244.4e6]), 0.3)
+            RingJob.all_reduce(
+                f"job{len(jobs)}", ranks, rng.choice([102.2e6, 553.4e6, 244.4e6]), 0.3
+            )
         )
     return fabric, circuits, jobs

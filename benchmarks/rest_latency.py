@@ -57,7 +57,9 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", acc
 """
 
 
-def rest(count: int = 200, runtime: Literal["docker", "namespace"] = "docker") -> dict[str, Any]:
+def rest(
+    count: int = 200, runtime: Literal["docker", "namespace"] = "docker"
+) -> dict[str, Any]:
     """``count``: calls of each kind."""
     document = yaml.safe_load(SCENARIO.read_text())
     document["fabric"]["optical_switches"][SWITCH]["profile"] = "ideal"
@@ -97,14 +99,18 @@ class Caller:
 
     def __init__(self, url: str) -> None:
         address = httpx.URL(url)
-        self._connection = http.client.HTTPConnection(address.host, address.port or 80, timeout=PATIENCE_S)
+        self._connection = http.client.HTTPConnection(
+            address.host, address.port or 80, timeout=PATIENCE_S
+        )
         self._connection.connect()
         self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """The document of the answer. Ends the benchmark on a refusal."""
         headers = {} if body is None else {"content-type": "application/json"}
-        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
+        self._connection.request(
+            method, path, None if body is None else json.dumps(body), headers
+        )
         with self._connection.getresponse() as answer:
             text = answer.read()
         if answer.status >= 300:
@@ -126,13 +132,18 @@ class Listener:
         until(self._ready.is_set, "the event stream's beginning")
 
     def _listen(self) -> None:
-        with contextlib.suppress(httpx.HTTPError), self._client.stream("GET", "/v1/events") as stream:
+        with (
+            contextlib.suppress(httpx.HTTPError),
+            self._client.stream("GET", "/v1/events") as stream,
+        ):
             for line in stream.iter_lines():
                 self._ready.set()
                 if line.startswith("data:"):
                     self.seen.append((time.monotonic(), json.loads(line[5:])))
 
-    def wait(self, wanted: Callable[[dict[str, Any]], bool]) -> tuple[float, dict[str, Any]]:
+    def wait(
+        self, wanted: Callable[[dict[str, Any]], bool]
+    ) -> tuple[float, dict[str, Any]]:
         """The first event of a kind."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -152,13 +163,20 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
         listener = Listener(url)
         size = int(scpi.ask(":oxc:swit:size?").split(",")[0])
         lit = api.call("GET", path)
-        plugged = {p["port"]: p["plugged"] for p in api.call("GET", f"/v1/optical-switches/{SWITCH}/ports")}
-        free = [p for p in range(2 * size, size, -1) if all(p != xc["egress"] for xc in lit)]
+        plugged = {
+            p["port"]: p["plugged"]
+            for p in api.call("GET", f"/v1/optical-switches/{SWITCH}/ports")
+        }
+        free = [
+            p for p in range(2 * size, size, -1) if all(p != xc["egress"] for xc in lit)
+        ]
         # A GPU's sending fibre between two ports of its packet switch: no rule depends on that.
         tor = plugged[free[0]].split(":")[0]
         moved = next(xc for xc in lit if plugged[xc["egress"]].split(":")[0] == tor)
         # A port of a packet switch that is not lit to two such: one way between switches, which rules mind.
-        spare = next(p for p in range(size, 0, -1) if all(p != xc["ingress"] for xc in lit))
+        spare = next(
+            p for p in range(size, 0, -1) if all(p != xc["ingress"] for xc in lit)
+        )
         between, at = cycle((free[0], int(moved["egress"]))), int(moved["egress"])
 
         def elsewhere() -> int:
@@ -192,7 +210,9 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
         flows_s = get("/v1/packet-switches/tor0/flows")
         put_s = put(moved["ingress"], elsewhere)
         time.sleep(0.2)
-        changes = [(seen, e) for seen, e in listener.seen if e["event"] == "circuits"][-count:]
+        changes = [(seen, e) for seen, e in listener.seen if e["event"] == "circuits"][
+            -count:
+        ]
         put_by_scpi_s = timed(put_by_scpi, count, warm=4)
         with_rules_s = put(spare, cycle(free[:2]).__next__)
         api.call("DELETE", f"{path}/{spare}")
@@ -207,8 +227,14 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
             **milliseconds(with_rules_s),
             "limit_ms": PUT_MS,
         },
-        "event on the stream, from publication": {**milliseconds(published), "limit_ms": EVENT_MS},
-        "event on the stream, from light": {**milliseconds(from_light), "limit_ms": EVENT_MS},
+        "event on the stream, from publication": {
+            **milliseconds(published),
+            "limit_ms": EVENT_MS,
+        },
+        "event on the stream, from light": {
+            **milliseconds(from_light),
+            "limit_ms": EVENT_MS,
+        },
         "peers": {
             "bare FastAPI, the same text": milliseconds(bare_s),
             "SCPI, the same question": milliseconds(scpi_s),
@@ -218,14 +244,18 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
 
 
 def phase(event: dict[str, Any], name: str) -> float:
-    return float(next(entry["t"] for entry in event["timeline"] if entry["phase"] == name))
+    return float(
+        next(entry["t"] for entry in event["timeline"] if entry["phase"] == name)
+    )
 
 
 @contextlib.contextmanager
 def bare(text: str) -> Iterator[Caller]:
     """A client of an application that does nothing but answer ``text``."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-c", BARE, str(port)], stdin=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", BARE, str(port)], stdin=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdin is not None
         process.stdin.write(text)

@@ -43,19 +43,37 @@ class Case:
 
 
 def fabric(gpus: int, oversubscription: float, **more: Any) -> dict[str, Any]:
-    shape = {"leaves": gpus // LEAF, "spines": 4, "gpus_per_leaf": LEAF, "gpu": "a100", "rate": "100 Gbit/s"}
-    return {"paths": "even", "leaf_spine": {**shape, "oversubscription": oversubscription, **more}}
+    shape = {
+        "leaves": gpus // LEAF,
+        "spines": 4,
+        "gpus_per_leaf": LEAF,
+        "gpu": "a100",
+        "rate": "100 Gbit/s",
+    }
+    return {
+        "paths": "even",
+        "leaf_spine": {**shape, "oversubscription": oversubscription, **more},
+    }
 
 
-def jobs(gpus: int, *, regroup: bool = False, loss: bool = False, iterations: int = 10) -> dict[str, Any]:
+def jobs(
+    gpus: int, *, regroup: bool = False, loss: bool = False, iterations: int = 10
+) -> dict[str, Any]:
     leaves = gpus // LEAF
     named: dict[str, Any] = {}
     for leaf in range(leaves):
         base, beside = leaf * LEAF, (leaf + 1) % leaves * LEAF
         for block in range(LEAF // JOB - 1):
-            named[f"j{len(named)}"] = {"ranks": [f"g{base + JOB * block + i}" for i in range(JOB)]}
-        ends = [(base + LEAF - JOB + i, beside + LEAF - JOB // 2 + i) for i in range(JOB // 2)]
-        named[f"j{len(named)}"] = {"ranks": [f"g{gpu}" for pair in ends for gpu in pair]}
+            named[f"j{len(named)}"] = {
+                "ranks": [f"g{base + JOB * block + i}" for i in range(JOB)]
+            }
+        ends = [
+            (base + LEAF - JOB + i, beside + LEAF - JOB // 2 + i)
+            for i in range(JOB // 2)
+        ]
+        named[f"j{len(named)}"] = {
+            "ranks": [f"g{gpu}" for pair in ends for gpu in pair]
+        }
     training = {"compute": "60 ms", "batch": 64, "iterations": iterations}
     made = _file(f"jobs-{gpus}", fabric(gpus, 2), training, named)
     if regroup:
@@ -66,7 +84,13 @@ def jobs(gpus: int, *, regroup: bool = False, loss: bool = False, iterations: in
         made["arms"] = {"live": {"events": [{"when": when, "do": "regroup"}]}}
     if loss:
         when = {"job": "j0", "iteration": 2}
-        lost = {"name": "loss", "when": when, "do": "lose", "target": "gpu g1", "then": "shrink"}
+        lost = {
+            "name": "loss",
+            "when": when,
+            "do": "lose",
+            "target": "gpu g1",
+            "then": "shrink",
+        }
         made["arms"]["live"]["events"].append(lost)
     return made
 
@@ -79,15 +103,22 @@ def ring(gpus: int, *, shuffled: bool = False) -> dict[str, Any]:
     return _file(f"ring-{gpus}", fabric(gpus, 4), training, {"big": {"ranks": ranks}})
 
 
-def one_workload(name: str, gpus: int, workload: Mapping[str, Any], **shape: Any) -> dict[str, Any]:
+def one_workload(
+    name: str, gpus: int, workload: Mapping[str, Any], **shape: Any
+) -> dict[str, Any]:
     made = _file(
-        f"{name}-{gpus}", fabric(gpus, 2, **shape), {}, {"one": {"ranks": "all", "workload": workload}}
+        f"{name}-{gpus}",
+        fabric(gpus, 2, **shape),
+        {},
+        {"one": {"ranks": "all", "workload": workload}},
     )
     del made["training"]
     return made
 
 
-def _file(name: str, fabric: Mapping[str, Any], training: Mapping[str, Any], jobs: Any) -> dict[str, Any]:
+def _file(
+    name: str, fabric: Mapping[str, Any], training: Mapping[str, Any], jobs: Any
+) -> dict[str, Any]:
     training = {"model": "resnet50", "collective": "ring", **training}
     scale = {"time": 1, "payload": 1}
     about = {"name": name, "description": "A fabric that grows.", "scale": scale}
@@ -105,7 +136,9 @@ CASES = {
     "ring-1024-shuffled": Case(ring(1024, shuffled=True), (8, 500)),
     "ring-4096-shuffled": Case(ring(4096, shuffled=True), (60, 500)),
     "all-to-all-256": Case(one_workload("all-to-all", 256, TOKENS), (10, 500)),
-    "experts-1024": Case(one_workload("experts", 1024, EXPERTS, spines=32, rate="400 Gbit/s"), (30, 500)),
+    "experts-1024": Case(
+        one_workload("experts", 1024, EXPERTS, spines=32, rate="400 Gbit/s"), (30, 500)
+    ),
     "jobs-256": Case(jobs(256)),
     "jobs-1024": Case(jobs(1024), (5, 500)),
     "jobs-1024-regroup": Case(jobs(1024, regroup=True), (8, 500)),
@@ -126,8 +159,14 @@ def scaling(cases: list[str] = [*CASES], patience_s: float = 300.0) -> dict[str,
             took = found[name] = _measured(file, patience_s)
             seconds, megabytes = case.limit or (math.inf, math.inf)
             tell(f"{name}: {took}, limits {seconds:g} s, {megabytes:g} MB")
-            if took["exit"] or took["seconds"] > seconds or took["megabytes"] > megabytes:
-                missed.append(f"{name}: {took['seconds']:.1f} s, {took['megabytes']:.0f} MB")
+            if (
+                took["exit"]
+                or took["seconds"] > seconds
+                or took["megabytes"] > megabytes
+            ):
+                missed.append(
+                    f"{name}: {took['seconds']:.1f} s, {took['megabytes']:.0f} MB"
+                )
     return {"cases": found, "missed": missed}
 
 
@@ -136,7 +175,12 @@ def simgrid(ranks: int = 256, patience_s: float = 300.0) -> dict[str, Any]:
     spec = ring(ranks, shuffled=True)
     made = leaf_spine(ranks // LEAF, LEAF, 100e9, spines=4, oversubscription=4).fabric()
     network = PacketNetwork(made)
-    job = Job("big", tuple(spec["jobs"]["big"]["ranks"]), steps_named("ring", ranks), 64 * 2**20)
+    job = Job(
+        "big",
+        tuple(spec["jobs"]["big"]["ranks"]),
+        steps_named("ring", ranks),
+        64 * 2**20,
+    )
     run = Simulation(network)
     began = time.perf_counter()
     run.add(job)
@@ -145,7 +189,11 @@ def simgrid(ranks: int = 256, patience_s: float = 300.0) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     routes = network.routes(job.ranks, next(iter(job.steps)))
     ways = [way.tolist() for way in np.split(routes.links, routes.offsets[1:-1])]
-    case = {"capacity": (network.capacity_bps / 8).tolist(), "paths": ways, "size": 64 * 2**20 / ranks}
+    case = {
+        "capacity": (network.capacity_bps / 8).tolist(),
+        "paths": ways,
+        "size": 64 * 2**20 / ranks,
+    }
     done = subprocess.run(
         ["/usr/bin/python3", str(ROOT / "tests" / "simgrid_ring.py")], input=json.dumps(case),
         capture_output=True, text=True, timeout=patience_s, check=True,
@@ -167,7 +215,9 @@ def _measured(file: Path, patience_s: float) -> dict[str, Any]:
     began = time.perf_counter()
     command = [*RINGLIGHT, "simulate", str(file), "--runs", str(file.parent)]
     command = ["timeout", "-k", "5", str(patience_s), *command]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     table_s = None
     for _ in process.stdout:

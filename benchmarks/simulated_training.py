@@ -35,7 +35,9 @@ def gpt3() -> dict[str, Any]:
     return apart(_gpt3)
 
 
-def placed(model: list[str] = ["resnet50", "transformer-big", "gpt2-medium"]) -> dict[str, Any]:
+def placed(
+    model: list[str] = ["resnet50", "transformer-big", "gpt2-medium"],
+) -> dict[str, Any]:
     """Placed operators of models on 128 replicas of 8 GPUs, on ideal networks, beside data parallelism
     alone."""
     return {name: apart(_placed, name) for name in model}
@@ -59,7 +61,10 @@ def _mixtral(paths: Paths) -> dict[str, Any]:
     training = Training(micro_batches=32, sequence=4096, sequence_parallel=True, zero=1)
     parallel = Parallel(dp=2, tp=8, pp=8, ep=8)
     return _on_leaf_spine(
-        generate(model_named("mixtral-8x22b"), parallel, training, device_named("a100")), paths
+        generate(
+            model_named("mixtral-8x22b"), parallel, training, device_named("a100")
+        ),
+        paths,
     )
 
 
@@ -81,10 +86,16 @@ def _gpt3() -> dict[str, Any]:
     found: dict[str, Any] = {"ranks": workload.ranks}
     for name, per_server in (("servers", 8), ("one_link", 0)):
         begin = time.perf_counter()
-        network = IdealNetwork(gpus, RATE_BPS, per_server=per_server, server_bps=RATE_BPS)
-        simulated = simulate_workload(network, gpus, workload, fidelity="classes").total_s
+        network = IdealNetwork(
+            gpus, RATE_BPS, per_server=per_server, server_bps=RATE_BPS
+        )
+        simulated = simulate_workload(
+            network, gpus, workload, fidelity="classes"
+        ).total_s
         ideal = closed.IdealNetwork(RATE_BPS / 8, shared=not per_server)
-        formula = closed.iteration_time(model, parallel, training, device, ideal).seconds
+        formula = closed.iteration_time(
+            model, parallel, training, device, ideal
+        ).seconds
         found[name] = {
             "simulated_s": simulated, "closed_form_s": formula, "over_closed_form": simulated / formula - 1,
             "wall_s": time.perf_counter() - begin,
@@ -94,14 +105,20 @@ def _gpt3() -> dict[str, Any]:
 
 def _placed(name: str) -> dict[str, Any]:
     from ringlight.extensions.models.catalogue import model_named
-    from ringlight.extensions.models.placement import AUTHORS, RING_WINDOW, placed_workload
+    from ringlight.extensions.models.placement import (
+        AUTHORS,
+        RING_WINDOW,
+        placed_workload,
+    )
     from ringlight.testbed.simulation.networks import IdealNetwork
     from ringlight.testbed.simulation.workload import simulate_workload
     from ringlight.workloads.devices import device_named
 
     model, device, authors = model_named(name), device_named("a100"), AUTHORS[name]
     begin = time.perf_counter()
-    hybrid = placed_workload(model, authors.dp, authors.mp, authors.batch, RING_WINDOW, device)
+    hybrid = placed_workload(
+        model, authors.dp, authors.mp, authors.batch, RING_WINDOW, device
+    )
     found: dict[str, Any] = {
         "ranks": hybrid.ranks, "operations": hybrid.operations, "programs": len(hybrid.programs),
         "generated_s": time.perf_counter() - begin,
@@ -111,9 +128,17 @@ def _placed(name: str) -> dict[str, Any]:
     workloads = {
         "whole": hybrid,
         "part": placed_workload(
-            model, authors.dp, authors.mp, authors.batch, RING_WINDOW, device, takes="part"
+            model,
+            authors.dp,
+            authors.mp,
+            authors.batch,
+            RING_WINDOW,
+            device,
+            takes="part",
         ),
-        "data_parallel": placed_workload(model, ranks, 1, authors.batch, RING_WINDOW, device),
+        "data_parallel": placed_workload(
+            model, ranks, 1, authors.batch, RING_WINDOW, device
+        ),
     }
     for rate_bps in PLACED_RATES_BPS:
         network = IdealNetwork(gpus, rate_bps)
@@ -140,7 +165,11 @@ def _on_leaf_spine(workload: Any, paths: Any) -> dict[str, Any]:
     built_s = time.perf_counter() - begin
     begin = time.perf_counter()
     found = simulate_workload(
-        network, tuple(fabric.gpus)[: workload.ranks], workload, fidelity="classes", traffic=True
+        network,
+        tuple(fabric.gpus)[: workload.ranks],
+        workload,
+        fidelity="classes",
+        traffic=True,
     )
     assert found.traffic is not None
     exposed, beside = (

@@ -42,7 +42,9 @@ def _oddl(nodes: int) -> dict[str, Any]:
     control = ControlNetwork(control_s=10e-6, handle_s=1e-6, jitter=0.2, seed=1)
     plane = OnicPlane(engine, fabric, wavelength_map(grid, grid.nodes), control)
     job = Job("oddl", grid.nodes, halving_doubling(nodes), 64 * 2**20)
-    found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)["oddl"]
+    found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)[
+        "oddl"
+    ]
     waits = np.array(plane.waits_s)
     return {
         "nodes": nodes, "flows": len(waits), "failed": found.failed, "simulated_s": found.end_s,

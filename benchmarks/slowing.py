@@ -21,7 +21,15 @@ from ringlight.fabric.link_effects import LinkEffect
 ROUNDING = 1e-9
 #: Collectives that are drawn.
 COLLECTIVES = (
-    *("ring", "ring", "ring", "bidirectional-ring", "halving-doubling", "recursive-doubling", "binary-tree"),
+    *(
+        "ring",
+        "ring",
+        "ring",
+        "bidirectional-ring",
+        "halving-doubling",
+        "recursive-doubling",
+        "binary-tree",
+    ),
     *("hierarchical-ring", "coprime-rings"),
 )
 
@@ -40,7 +48,9 @@ def slowing(cases: int = 500, seed: int = 1) -> dict[str, Any]:
                 tell(f"{kind} links, case {number}: {earlier[-1]}")
         found[f"{kind}_links_earlier"] = earlier
         found["missed"] += [
-            f"{kind} links, case {one['case']}: {one['why']}" for one in earlier if not one["by_sharing"]
+            f"{kind} links, case {one['case']}: {one['why']}"
+            for one in earlier
+            if not one["by_sharing"]
         ]
     return found
 
@@ -61,7 +71,10 @@ class Pairs:
 
     def __init__(self, rate_bps: Any, delay_s: Any) -> None:
         self.ranks = len(rate_bps)
-        self.capacity_bps, self._delay_s = rate_bps.ravel().astype(float), delay_s.ravel()
+        self.capacity_bps, self._delay_s = (
+            rate_bps.ravel().astype(float),
+            delay_s.ravel(),
+        )
 
     def key(self, link: int) -> tuple[int, int]:
         return divmod(link, self.ranks)
@@ -107,10 +120,14 @@ class Case:
     def slowed(self) -> Case:
         what, where, by = self.change
         if what == "rank":
-            factors = tuple(f * (by if rank == where else 1) for rank, f in enumerate(self.factors))
+            factors = tuple(
+                f * (by if rank == where else 1) for rank, f in enumerate(self.factors)
+            )
             return replace(self, factors=factors)
         column = (self.rate_bps if what == "rate" else self.delay_s).copy()
-        column.flat[where] = column.flat[where] / by if what == "rate" else column.flat[where] + by
+        column.flat[where] = (
+            column.flat[where] / by if what == "rate" else column.flat[where] + by
+        )
         return replace(self, **{"rate_bps" if what == "rate" else "delay_s": column})
 
     def __str__(self) -> str:
@@ -130,8 +147,13 @@ class Case:
         network, pairs = self.network(), np.argwhere(~np.eye(self.ranks, dtype=bool))
         gpus = tuple(f"g{rank}" for rank in self.order)
         zeros = np.zeros(len(pairs), dtype=np.int64)
-        routes = network.routes(gpus, Step(pairs[:, 0], pairs[:, 1], zeros, zeros + 1, "reduce"))
-        rate_bps, delay_s = np.ones((self.ranks, self.ranks)), np.zeros((self.ranks, self.ranks))
+        routes = network.routes(
+            gpus, Step(pairs[:, 0], pairs[:, 1], zeros, zeros + 1, "reduce")
+        )
+        rate_bps, delay_s = (
+            np.ones((self.ranks, self.ranks)),
+            np.zeros((self.ranks, self.ranks)),
+        )
         rate_bps[tuple(pairs.T)] = np.minimum.reduceat(
             network.capacity_bps[routes.links], routes.offsets[:-1]
         )
@@ -145,7 +167,9 @@ class Case:
         from ringlight.fabric.trees import leaf_spine
         from ringlight.testbed.simulation.networks import PacketNetwork
 
-        fabric = leaf_spine(self.ranks // 2, 2, 1e9, oversubscription=self.tree).fabric()
+        fabric = leaf_spine(
+            self.ranks // 2, 2, 1e9, oversubscription=self.tree
+        ).fabric()
         links = tuple(
             replace(
                 link, rate_bps=link.rate_bps * float(self.rate_bps.flat[k]),
@@ -176,14 +200,20 @@ class Case:
         assert engine.passed is not None
         return Outcome(end_s, shared_s(engine.passed))
 
-    def _workload_s(self, network: Any, gpus: tuple[str, ...], slower: Any, engine: Any) -> float:
+    def _workload_s(
+        self, network: Any, gpus: tuple[str, ...], slower: Any, engine: Any
+    ) -> float:
         from ringlight.testbed.simulation.workload import Execution
         from ringlight.workloads.graph_writer import data_parallel_loop
 
         for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
             engine.link(network.key(link), capacity)
-        graph = data_parallel_loop(self.ranks, self.compute_s, int(self.size), self.collective)
-        run = Execution(engine, network, gpus, graph, iterations=self.iterations, slower=slower)
+        graph = data_parallel_loop(
+            self.ranks, self.compute_s, int(self.size), self.collective
+        )
+        run = Execution(
+            engine, network, gpus, graph, iterations=self.iterations, slower=slower
+        )
         run.begin()
         engine.run()
         assert run.over
@@ -205,9 +235,13 @@ def shared_s(passed: Any) -> float:
     return total
 
 
-def explained(number: int, case: Case, before: Outcome, after: Outcome) -> dict[str, Any]:
+def explained(
+    number: int, case: Case, before: Outcome, after: Outcome
+) -> dict[str, Any]:
     """A case that ends earlier, what its flows shared, and whether that is why."""
-    by_sharing = case.tree is not None and not ends_earlier(case.unshared, case.slowed.unshared)
+    by_sharing = case.tree is not None and not ends_earlier(
+        case.unshared, case.slowed.unshared
+    )
     less = before.shared_s - after.shared_s
     how = f"for {abs(less):.3g} link-seconds {'less' if less > 0 else 'more'}"
     why = (
@@ -230,19 +264,31 @@ def ends_earlier(case: Case, slowed: Case) -> bool:
 def _changed(random: Any, ranks: int, links: Sequence[int]) -> tuple[str, int, float]:
     what = str(random.choice(["rank", "rate", "delay"]))
     if what == "rank":
-        return what, int(random.integers(ranks)), float(random.choice([1.001, 1.05, 1.5, 4.0]))
+        return (
+            what,
+            int(random.integers(ranks)),
+            float(random.choice([1.001, 1.05, 1.5, 4.0])),
+        )
     where = int(random.choice(links))
     return (
         what,
         where,
-        float(random.choice([1.001, 1.05, 1.5, 4.0] if what == "rate" else [1e-6, 1e-4, 1e-2])),
+        float(
+            random.choice(
+                [1.001, 1.05, 1.5, 4.0] if what == "rate" else [1e-6, 1e-4, 1e-2]
+            )
+        ),
     )
 
 
 def _sizes(random: Any, shape: tuple[int, ...], uneven: bool) -> tuple[Any, Any]:
     """Rates and delays: all alike, or not."""
     rate = random.choice([1.0, 1.0, 0.7, 0.5, 0.3], shape) if uneven else np.ones(shape)
-    delay_s = random.choice([0.0, 0.0, 1e-5, 1e-3, 1e-2], shape) if uneven else np.full(shape, 1e-4)
+    delay_s = (
+        random.choice([0.0, 0.0, 1e-5, 1e-3, 1e-2], shape)
+        if uneven
+        else np.full(shape, 1e-4)
+    )
     return rate, delay_s
 
 
@@ -290,4 +336,6 @@ def shared_links(random: Any) -> Case:
     tree = float(random.choice([1.0, 2.0, 4.0]))
     collective = str(random.choice(COLLECTIVES))
     factors = (1.0,) * ranks
-    return Case(collective, rate, delay_s, factors, size, compute_s, 2, order, tree, change)
+    return Case(
+        collective, rate, delay_s, factors, size, compute_s, 2, order, tree, change
+    )

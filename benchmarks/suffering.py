@@ -51,7 +51,13 @@ training: {model: resnet50, compute: 1 ms, batch: 4, iterations: 1}
 
 def loss(rate: float = 1.1, frames: int = 100_000) -> dict[str, Any]:
     """Frames that do not come, of so many, with loss and with bit errors."""
-    kinds = [{"loss": 0.01}, {"loss": 0.0001}, {"bit_errors": 1e-6}, {"bit_errors": 1e-9}, {}]
+    kinds = [
+        {"loss": 0.01},
+        {"loss": 0.0001},
+        {"bit_errors": 1e-6},
+        {"bit_errors": 1e-9},
+        {},
+    ]
     rows: list[dict[str, Any]] = []
     missed = []
     with _lab(rate) as (impair, pair):
@@ -60,22 +66,31 @@ def loss(rate: float = 1.1, frames: int = 100_000) -> dict[str, Any]:
                 impair(where, kind)
                 found = pair.send(frames, rate)
                 share = Impairments(**kind).frame_loss(FRAME_BYTES)
-                lost, sigma = frames - len(found.took_s), math.sqrt(frames * share * (1 - share))
+                lost, sigma = (
+                    frames - len(found.took_s),
+                    math.sqrt(frames * share * (1 - share)),
+                )
                 rows.append(
                     {"at": where, **kind, "set": share * frames, "lost": lost, "sigma": sigma,
                      "gbit_per_s": found.gbit_per_s}
                 )  # fmt: skip
                 if abs(lost - share * frames) > SIGMAS * sigma:
-                    missed.append(f"{where} {kind}: {lost} of {frames} lost, set {share * frames:.1f}")
+                    missed.append(
+                        f"{where} {kind}: {lost} of {frames} lost, set {share * frames:.1f}"
+                    )
                 if found.gbit_per_s < 0.9 * rate:
-                    missed.append(f"{where} {kind}: sent at {found.gbit_per_s:.2f} Gbit/s")
+                    missed.append(
+                        f"{where} {kind}: sent at {found.gbit_per_s:.2f} Gbit/s"
+                    )
     _table(rows)
     return {"frames": frames, "rows": rows, "missed": missed}
 
 
 def delay(rate: float = 1.1, frames: int = 20_000, rounds: int = 3) -> dict[str, Any]:
     """What frames take more than without a delay: medians, and their extremes with jitter."""
-    kinds: list[dict[str, float]] = [{"delay_s": time_s} for time_s in (0.0005, 0.005, 0.05)]
+    kinds: list[dict[str, float]] = [
+        {"delay_s": time_s} for time_s in (0.0005, 0.005, 0.05)
+    ]
     kinds.append({"delay_s": 0.005, "jitter_s": 0.001})
     rows: list[dict[str, Any]] = []
     missed = []
@@ -87,7 +102,9 @@ def delay(rate: float = 1.1, frames: int = 20_000, rounds: int = 3) -> dict[str,
                 impair(where, kind)
                 # With jitter frames must come apart, or their order makes all of them late.
                 slow = "jitter_s" in kind
-                found = pair.send(1000 if slow else frames, rate * (0.03 if slow else 1))
+                found = pair.send(
+                    1000 if slow else frames, rate * (0.03 if slow else 1)
+                )
                 more = [took - base_s for took in found.took_s]
                 late_s = statistics.median(more) - kind["delay_s"]
                 rows.append(
@@ -95,15 +112,26 @@ def delay(rate: float = 1.1, frames: int = 20_000, rounds: int = 3) -> dict[str,
                      "lost": found.frames - len(more), "gbit_per_s": found.gbit_per_s}
                 )  # fmt: skip
                 if abs(late_s) > LATE_S + (0.1 * kind["jitter_s"] if slow else 0):
-                    missed.append(f"{where} {kind}, round {number}: median {late_s * 1e6:.0f} us late")
+                    missed.append(
+                        f"{where} {kind}, round {number}: median {late_s * 1e6:.0f} us late"
+                    )
                 if not slow and found.gbit_per_s < 0.9 * rate:
-                    missed.append(f"{where} {kind}: sent at {found.gbit_per_s:.2f} Gbit/s")
+                    missed.append(
+                        f"{where} {kind}: sent at {found.gbit_per_s:.2f} Gbit/s"
+                    )
                 if found.frames != len(more):
-                    missed.append(f"{where} {kind}: {found.frames - len(more)} frames lost")
+                    missed.append(
+                        f"{where} {kind}: {found.frames - len(more)} frames lost"
+                    )
     shown = []
     for row in rows:
         more = row["more"]
-        shown.append({**row, "more": f"{more['median_ms']} ({more['min_ms']} to {more['p99_ms']}) ms"})
+        shown.append(
+            {
+                **row,
+                "more": f"{more['median_ms']} ({more['min_ms']} to {more['p99_ms']}) ms",
+            }
+        )
     _table(shown)
     return {"frames": frames, "rows": rows, "missed": missed}
 
@@ -128,7 +156,9 @@ class Pair:
         for role, gpu in ((_send, "g0"), (_receive, "g1")):
             ours, theirs = make.Pipe()
             make.Process(
-                target=role, args=(hosts[gpu]["namespace"], hosts["g1"]["ip"], theirs), daemon=True
+                target=role,
+                args=(hosts[gpu]["namespace"], hosts["g1"]["ip"], theirs),
+                daemon=True,
             ).start()
             self._ends.append(ours)
         self._sender, self._receiver = self._ends
@@ -155,14 +185,21 @@ def _lab(rate_gbps: float) -> Iterator[tuple[Any, Pair]]:
     with tempfile.TemporaryDirectory() as folder:
         scenario = Path(folder) / "suffering.yaml"
         # A shaper that is never full does not delay.
-        scenario.write_text(_SCENARIO.replace("RATE", f"{2 * rate_gbps:g}"), encoding="utf-8")
-        with lab_up(scenario, "namespace") as lab, FaultClient(f"unix:{lab['state']}/agent.sock") as faults:
+        scenario.write_text(
+            _SCENARIO.replace("RATE", f"{2 * rate_gbps:g}"), encoding="utf-8"
+        )
+        with (
+            lab_up(scenario, "namespace") as lab,
+            FaultClient(f"unix:{lab['state']}/agent.sock") as faults,
+        ):
             hosts = {one["gpu"]: one for one in faults.hosts(fill=True)}
 
             def impair(where: str, kind: Mapping[str, float]) -> None:
                 for one, link in LINKS.items():
                     wanted = kind if one == where else {}
-                    made = faults.ask("impair", " ".join(("link", *link)), impairments=wanted)
+                    made = faults.ask(
+                        "impair", " ".join(("link", *link)), impairments=wanted
+                    )
                     while faults.fault(made).state == "asked":
                         time.sleep(0.01)
 
@@ -202,7 +239,10 @@ def _receive(namespace: str, ip: str, told: Connection) -> None:
                 while True:
                     frame, ancillary, _, _ = into.recvmsg(64, 64)
                     seconds, nanoseconds = struct.unpack("=qq", ancillary[0][2][:16])
-                    took.append((seconds * 10**9 + nanoseconds - _STAMP.unpack(frame[:16])[1]) / 1e9)
+                    took.append(
+                        (seconds * 10**9 + nanoseconds - _STAMP.unpack(frame[:16])[1])
+                        / 1e9
+                    )
             except TimeoutError:
                 continue
         told.recv()

@@ -32,7 +32,12 @@ SCENARIO = ROOT / "scenarios/examples/spare.yaml"
 LIMIT_S = 0.6
 LOST = "g1"
 #: As the scenario has it: resnet50, payload at 1/400.
-TRAIN = {"gradient_bytes": 255_640, "compute_s": 0.06, "batch": 16, "collective": "ring"}
+TRAIN = {
+    "gradient_bytes": 255_640,
+    "compute_s": 0.06,
+    "batch": 16,
+    "collective": "ring",
+}
 RANKS, SPARES, BESIDE = ["g0", "g1", "g3"], ["g5"], ["g2", "g4"]
 
 
@@ -47,15 +52,22 @@ def swap(
     more = {"on_loss": on_loss, "spares": SPARES if spare and on_loss == "swap" else []}
     with lab_up(SCENARIO, runtime) as lab, contextlib.ExitStack() as stack:
         api = stack.enter_context(Api(lab["url"]))
-        faults = stack.enter_context(FaultClient.of_inventory(Path(lab["state"]) / "inventory.json"))
+        faults = stack.enter_context(
+            FaultClient.of_inventory(Path(lab["state"]) / "inventory.json")
+        )
         found = [_once(api, faults, more) for _ in _told(rounds)]
     steps = {name: [one[name] for one in found] for name in found[0]}
     whole = statistics.median(steps["fault to end of the next iteration"])
     show(
         ("step", "median, ms", "longest, ms"),
-        [(name, round(1e3 * statistics.median(s)), round(1e3 * max(s))) for name, s in steps.items()],
+        [
+            (name, round(1e3 * statistics.median(s)), round(1e3 * max(s)))
+            for name, s in steps.items()
+        ],
     )
-    missed = [f"{whole:.3f} s from fault to the end of the next iteration, not {LIMIT_S:g} s"]
+    missed = [
+        f"{whole:.3f} s from fault to the end of the next iteration, not {LIMIT_S:g} s"
+    ]
     return {
         "runtime": runtime,
         "steps": {name: milliseconds(seconds) for name, seconds in steps.items()},
@@ -77,7 +89,9 @@ def _once(api: Api, faults: FaultClient, more: dict[str, Any]) -> dict[str, floa
     """Seconds of each step, once."""
     beside = _submit(api, "blue", BESIDE, iterations=2000)
     job = _submit(api, "red", RANKS, iterations=24, **more)
-    until(lambda: len(_events(api, job, "iteration")) >= 8 * len(RANKS), "no iterations")
+    until(
+        lambda: len(_events(api, job, "iteration")) >= 8 * len(RANKS), "no iterations"
+    )
     fault = faults.ask("lose", f"gpu {LOST}")
     until(lambda: _job(api, job)["state"] == "SUCCEEDED", "the job does not end")
     document, t_asked = _job(api, job), faults.fault(fault).t_asked
@@ -120,7 +134,9 @@ def _once(api: Api, faults: FaultClient, more: dict[str, Any]) -> dict[str, floa
 
 
 def _submit(api: Api, name: str, ranks: list[str], **more: Any) -> str:
-    return str(api.post("/v1/jobs", {"name": name, "ranks": ranks, **TRAIN, **more})["id"])
+    return str(
+        api.post("/v1/jobs", {"name": name, "ranks": ranks, **TRAIN, **more})["id"]
+    )
 
 
 def _job(api: Api, job: str) -> dict[str, Any]:

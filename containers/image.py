@@ -85,7 +85,9 @@ def suite() -> str:
     try:
         return platform.freedesktop_os_release()["VERSION_CODENAME"]
     except (KeyError, OSError):
-        raise ImageError("/etc/os-release names no VERSION_CODENAME; is this Debian or Ubuntu?") from None
+        raise ImageError(
+            "/etc/os-release names no VERSION_CODENAME; is this Debian or Ubuntu?"
+        ) from None
 
 
 def base_tag() -> str:
@@ -115,12 +117,18 @@ def code_files() -> dict[str, Path]:
         "whole_numbers/means",
         "whole_numbers/sums",
     )
-    chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
+    chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [
+        ROOT / "containers/__init__.py"
+    ]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in WORKLOADS]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
     rooms = {f"ringlight/{path.relative_to(ROOT)}": path for path in sorted(chosen)}
-    return {"ringlight/__init__.py": Path(ringlight.__file__)} | rooms | _files_of_extensions()
+    return (
+        {"ringlight/__init__.py": Path(ringlight.__file__)}
+        | rooms
+        | _files_of_extensions()
+    )
 
 
 def _files_of_extensions() -> dict[str, Path]:
@@ -141,11 +149,15 @@ def _files_of_extensions() -> dict[str, Path]:
         for name in (*packages, *(f"{item.package}.{module}" for module in modules)):
             spec = importlib.util.find_spec(name)
             if spec is None or spec.origin is None:
-                raise ImageError(f"extension {item.extension.name}: there is no module {name}")
+                raise ImageError(
+                    f"extension {item.extension.name}: there is no module {name}"
+                )
             folder = name.replace(".", "/")
-            files[f"{folder}/__init__.py" if spec.submodule_search_locations else f"{folder}.py"] = Path(
-                spec.origin
-            )
+            files[
+                f"{folder}/__init__.py"
+                if spec.submodule_search_locations
+                else f"{folder}.py"
+            ] = Path(spec.origin)
     return files
 
 
@@ -182,12 +194,16 @@ def image_present(name: str | None = None) -> bool:
         # A daemon elsewhere: Docker's own client knows how to reach it.
         with docker_client(PRESENCE_TIMEOUT_S) as client:
             return has_image(client, tag)
-    connection = _SocketConnection(host.removeprefix(_SOCKET_SCHEME), PRESENCE_TIMEOUT_S)
+    connection = _SocketConnection(
+        host.removeprefix(_SOCKET_SCHEME), PRESENCE_TIMEOUT_S
+    )
     try:
         connection.request("GET", f"/images/{urllib.parse.quote(tag, safe='/:@')}/json")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException):
-        raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
+        raise ImageError(
+            "Docker is not running or does not answer; run: ringlight doctor"
+        ) from None
     finally:
         connection.close()
     if status not in (200, *_NOT_THERE):
@@ -207,7 +223,9 @@ def docker_client(timeout_s: float) -> Iterator[docker.APIClient]:
     except (docker.errors.DockerException, requests.RequestException) as error:
         if "Permission denied" in str(error):
             raise ImageError("you may not use Docker here; root may") from None
-        raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
+        raise ImageError(
+            "Docker is not running or does not answer; run: ringlight doctor"
+        ) from None
     try:
         yield client
     except (docker.errors.APIError, requests.RequestException) as error:

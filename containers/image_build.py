@@ -40,7 +40,9 @@ BUILD_TIMEOUT_S = 600
 #: Docker's storage driver where it finds no other, as on a file system that is itself an overlay.
 COPIES = "vfs"
 APT_SOURCES = Path("/etc/apt")
-_IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/-]{0,127}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_IMAGE_NAME = re.compile(
+    r"[a-z0-9][a-z0-9._/-]{0,127}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+)
 #: What mmdebstrap says when it begins something that takes long.
 _STAGES = ("I: downloading", "I: extracting", "I: installing")
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
@@ -87,8 +89,16 @@ def remove_images(keep: str, age_s: float) -> list[str]:
     before = time.time() - age_s
     removed = []
     with docker_client(BUILD_TIMEOUT_S) as client:
-        ours = client.images(name=name, filters={"label": [f"{key}={value}" for key, value in LABEL.items()]})
-        tags = [tag for image in ours if image["Created"] <= before for tag in image["RepoTags"] or ()]
+        ours = client.images(
+            name=name,
+            filters={"label": [f"{key}={value}" for key, value in LABEL.items()]},
+        )
+        tags = [
+            tag
+            for image in ours
+            if image["Created"] <= before
+            for tag in image["RepoTags"] or ()
+        ]
         for tag in tags:
             if tag == keep or not tag.startswith(f"{name}:"):
                 continue
@@ -111,13 +121,19 @@ def build_from_packages(name: str, packages: Sequence[str], progress: Progress) 
     repository, _, tag = name.partition(":")
     whole = f"{repository}:{tag or 'latest'}"
     if not _IMAGE_NAME.fullmatch(whole):
-        raise ImageError(f"{name!r:.80} is no name of an image, such as my-mpi or my-mpi:1")
-    if bad := next((package for package in packages if not _PACKAGE_NAME.fullmatch(package)), None):
+        raise ImageError(
+            f"{name!r:.80} is no name of an image, such as my-mpi or my-mpi:1"
+        )
+    if bad := next(
+        (package for package in packages if not _PACKAGE_NAME.fullmatch(package)), None
+    ):
         raise ImageError(f"{bad!r:.80} is no name of a Debian package")
     if shutil.which("mmdebstrap") is None:
         raise ImageError("mmdebstrap is not installed; run: ringlight setup")
     with docker_client(BUILD_TIMEOUT_S) as client:
-        progress(f"Making image {whole} from {suite()} packages; this takes a minute or more")
+        progress(
+            f"Making image {whole} from {suite()} packages; this takes a minute or more"
+        )
         _import_packages(client, whole, [*PACKAGES, *packages], progress)
         if not has_image(client, whole):
             raise ImageError(f"Docker imported {whole} but does not have it")
@@ -127,7 +143,12 @@ def build_from_packages(name: str, packages: Sequence[str], progress: Progress) 
 def _make_base(client: docker.APIClient, progress: Progress) -> None:
     if shutil.which("mmdebstrap") is None:
         progress("mmdebstrap is not installed: taking the base from a registry instead")
-        _build(client, base_tag(), {"Dockerfile": (ROOT / "containers/Dockerfile").read_bytes()}, None)
+        _build(
+            client,
+            base_tag(),
+            {"Dockerfile": (ROOT / "containers/Dockerfile").read_bytes()},
+            None,
+        )
         return
     _import_packages(client, base_tag(), PACKAGES, progress)
 
@@ -147,15 +168,21 @@ def _import_packages(
                 raise
             # Some other source of the host may be broken; the distribution's own default may still serve.
             log.warning("with the host's package sources: %s", error)
-            progress("The host's package sources failed; trying the distribution's default")
+            progress(
+                "The host's package sources failed; trying the distribution's default"
+            )
             archive.unlink(missing_ok=True)
             _mmdebstrap(archive, packages, [], progress)
         repository, tag = name.split(":")
         changes = [f'LABEL {key}="{value}"' for key, value in LABEL.items()]
-        client.import_image_from_file(str(archive), repository=repository, tag=tag, changes=changes)
+        client.import_image_from_file(
+            str(archive), repository=repository, tag=tag, changes=changes
+        )
 
 
-def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str], progress: Progress) -> None:
+def _mmdebstrap(
+    archive: Path, packages: Sequence[str], mirrors: list[str], progress: Progress
+) -> None:
     """Make a root file system of these packages. Raises ImageError with apt's own first complaint."""
     command = [
         "mmdebstrap",
@@ -170,7 +197,11 @@ def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str], prog
         *mirrors,
     ]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     late = threading.Timer(BUILD_TIMEOUT_S, process.terminate)
     late.start()
@@ -192,9 +223,14 @@ def _mmdebstrap(archive: Path, packages: Sequence[str], mirrors: list[str], prog
     if process.returncode:
         for line in lines:
             if match := _NO_PACKAGE.match(line):
-                raise NoPackageError(f"there is no Debian package {match[1]} in the sources of {suite()}")
+                raise NoPackageError(
+                    f"there is no Debian package {match[1]} in the sources of {suite()}"
+                )
         # The first error is the cause; the last says only that there was one.
-        cause = next((line for line in lines if line.startswith("E: ")), (lines or ["no message"])[-1])
+        cause = next(
+            (line for line in lines if line.startswith("E: ")),
+            (lines or ["no message"])[-1],
+        )
         raise ImageError(f"mmdebstrap failed: {cause}")
 
 
@@ -205,7 +241,10 @@ def host_sources(directory: Path, codename: str) -> str:
     suites and components are left out: the base needs only ``main`` of the distribution.
     """
     stanzas: list[dict[str, str]] = []
-    one_line = [directory / "sources.list", *sorted((directory / "sources.list.d").glob("*.list"))]
+    one_line = [
+        directory / "sources.list",
+        *sorted((directory / "sources.list.d").glob("*.list")),
+    ]
     for path in one_line:
         stanzas += _one_line_stanzas(_text_of(path)) if path.is_file() else []
     for path in sorted((directory / "sources.list.d").glob("*.sources")):
@@ -213,13 +252,21 @@ def host_sources(directory: Path, codename: str) -> str:
     texts = []
     for stanza in stanzas:
         suites = [
-            s for s in stanza.get("suites", "").split() if s == codename or s.startswith(f"{codename}-")
+            s
+            for s in stanza.get("suites", "").split()
+            if s == codename or s.startswith(f"{codename}-")
         ]
         binary = "deb" in stanza.get("types", "").split()
         on = stanza.get("enabled", "yes").lower() not in ("no", "false", "0")
         if suites and binary and on and "main" in stanza.get("components", "").split():
-            fields = stanza | {"types": "deb", "suites": " ".join(suites), "components": "main"}
-            texts.append("".join(f"{name.title()}: {value}\n" for name, value in fields.items()))
+            fields = stanza | {
+                "types": "deb",
+                "suites": " ".join(suites),
+                "components": "main",
+            }
+            texts.append(
+                "".join(f"{name.title()}: {value}\n" for name, value in fields.items())
+            )
     return "\n".join(texts)
 
 
@@ -232,9 +279,16 @@ def _deb822_stanzas(text: str) -> list[dict[str, str]]:
     """Return the fields of each stanza by name, in small letters. Stanzas are written like the headers of a
     mail.
     """
-    content = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
-    stanzas = (message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", content))
-    return [{name.lower(): value.rstrip() for name, value in stanza.items()} for stanza in stanzas]
+    content = "".join(
+        line for line in text.splitlines(keepends=True) if not line.startswith("#")
+    )
+    stanzas = (
+        message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", content)
+    )
+    return [
+        {name.lower(): value.rstrip() for name, value in stanza.items()}
+        for stanza in stanzas
+    ]
 
 
 def _one_line_stanzas(text: str) -> list[dict[str, str]]:
@@ -247,12 +301,23 @@ def _one_line_stanzas(text: str) -> list[dict[str, str]]:
         if words[1:2] == ["["]:
             close = words.index("]")
             pairs = (word.split("=", 1) for word in words[2:close] if "=" in word)
-            names = {"arch": "architectures", "signed-by": "signed-by", "trusted": "trusted"}
-            options = {names[key]: value.strip('"') for key, value in pairs if key in names}
+            names = {
+                "arch": "architectures",
+                "signed-by": "signed-by",
+                "trusted": "trusted",
+            }
+            options = {
+                names[key]: value.strip('"') for key, value in pairs if key in names
+            }
             words = [words[0], *words[close + 1 :]]
         if len(words) >= 4:
             components = " ".join(words[3:])
-            stanza = {"types": "deb", "uris": words[1], "suites": words[2], "components": components}
+            stanza = {
+                "types": "deb",
+                "uris": words[1],
+                "suites": words[2],
+                "components": components,
+            }
             stanzas.append(stanza | options)
     return stanzas
 
@@ -263,7 +328,9 @@ def _make_worker(client: docker.APIClient) -> None:
     _build(client, image_tag(), {"Dockerfile": recipe} | files, "none")
 
 
-def _build(client: docker.APIClient, tag: str, files: dict[str, bytes], network: str | None) -> None:
+def _build(
+    client: docker.APIClient, tag: str, files: dict[str, bytes], network: str | None
+) -> None:
     """``docker build`` of these files; owned by root and readable by all, whatever the checkout's modes."""
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as archive:

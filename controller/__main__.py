@@ -39,19 +39,45 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ringlight.controller", description=main.__doc__)
-    parser.add_argument("--fabric", type=Path, required=True, help="the scenario's fabric section as JSON")
-    parser.add_argument("--inventory", type=Path, required=True, help="the testbed's inventory file")
-    parser.add_argument("--state", type=Path, required=True, help="directory for what must survive a restart")
-    parser.add_argument("--rest", default="127.0.0.1:8080", help="HOST:PORT of the REST API (%(default)s)")
-    parser.add_argument("--openflow", default="127.0.0.1:6653", help="HOST:PORT for switches (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m ringlight.controller", description=main.__doc__
+    )
+    parser.add_argument(
+        "--fabric",
+        type=Path,
+        required=True,
+        help="the scenario's fabric section as JSON",
+    )
+    parser.add_argument(
+        "--inventory", type=Path, required=True, help="the testbed's inventory file"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        required=True,
+        help="directory for what must survive a restart",
+    )
+    parser.add_argument(
+        "--rest",
+        default="127.0.0.1:8080",
+        help="HOST:PORT of the REST API (%(default)s)",
+    )
+    parser.add_argument(
+        "--openflow",
+        default="127.0.0.1:6653",
+        help="HOST:PORT for switches (%(default)s)",
+    )
     parser.add_argument(
         "--token-file",
         type=Path,
         help="file with the token that every call then needs, or a line NAME TOKEN for each of several",
     )
-    parser.add_argument("--tls-cert", type=Path, help="file of REST's certificate, with its chain (PEM)")
-    parser.add_argument("--tls-key", type=Path, help="file of the certificate's private key (PEM)")
+    parser.add_argument(
+        "--tls-cert", type=Path, help="file of REST's certificate, with its chain (PEM)"
+    )
+    parser.add_argument(
+        "--tls-key", type=Path, help="file of the certificate's private key (PEM)"
+    )
     parser.add_argument(
         "--rest-insecure",
         action="store_true",
@@ -84,9 +110,15 @@ def _arguments() -> argparse.ArgumentParser:
         help="what becomes of light that others change, on optical switches without their own policy, and"
         " of what they carry at the first start (default: as it was set, at first mend)",
     )
-    parser.add_argument("--inventory-timeout", type=float, default=60.0, help="seconds (%(default)s)")
-    parser.add_argument("--switches-timeout", type=float, default=15.0, help="seconds (%(default)s)")
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    parser.add_argument(
+        "--inventory-timeout", type=float, default=60.0, help="seconds (%(default)s)"
+    )
+    parser.add_argument(
+        "--switches-timeout", type=float, default=15.0, help="seconds (%(default)s)"
+    )
+    parser.add_argument(
+        "--log-level", default="info", choices=["debug", "info", "warning", "error"]
+    )
     return parser
 
 
@@ -116,10 +148,19 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
         from ringlight.controller.running import run
 
         gc.enable()
-        run(options, tokens, tls, rest, (openflow_host, openflow_port, openflow_tls, listener), stopped)
+        run(
+            options,
+            tokens,
+            tls,
+            rest,
+            (openflow_host, openflow_port, openflow_tls, listener),
+            stopped,
+        )
 
 
-def _openflow_tls(tls: tuple[Path, Path] | None, authorities: Path | None) -> ssl.SSLContext | None:
+def _openflow_tls(
+    tls: tuple[Path, Path] | None, authorities: Path | None
+) -> ssl.SSLContext | None:
     """Return the TLS context with which switches must present a certificate; None without authorities.
 
     Raises StartError.
@@ -134,7 +175,9 @@ def _openflow_tls(tls: tuple[Path, Path] | None, authorities: Path | None) -> ss
         context.load_cert_chain(*tls)
         context.load_verify_locations(authorities)
     except OSError as error:
-        raise StartError(f"--openflow-ca {authorities}: {error.strerror or error}") from error
+        raise StartError(
+            f"--openflow-ca {authorities}: {error.strerror or error}"
+        ) from error
     return context
 
 
@@ -153,7 +196,11 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return listen(host, port)
     except OSError as error:
-        reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
+        reason = (
+            "is already in use"
+            if error.errno == errno.EADDRINUSE
+            else f"cannot be opened: {error}"
+        )
         raise StartError(f"REST port {host}:{port} {reason}") from error
 
 

@@ -58,7 +58,12 @@ class EventBus:
         """Publish and log an event of this kind with these fields. Return the event."""
         with self._lock:
             self._number += 1
-            event: Event = {"id": self._number, "t": time.monotonic(), "event": kind, **fields}
+            event: Event = {
+                "id": self._number,
+                "t": time.monotonic(),
+                "event": kind,
+                **fields,
+            }
             self._recent.append(event)
             # Handed over before another is numbered, so that every listener gets them in order.
             for subscription in self._subscriptions:
@@ -66,7 +71,9 @@ class EventBus:
         log.info("%s", kind, extra={"fields": _loggable(fields)})
         return event
 
-    def subscribe(self, after: int | None = None, wake: Callable[[], None] = lambda: None) -> Subscription:
+    def subscribe(
+        self, after: int | None = None, wake: Callable[[], None] = lambda: None
+    ) -> Subscription:
         """Return a new subscription. With ``after``, it begins with the kept events of higher id."""
         subscription = Subscription(self, wake)
         with self._lock:
@@ -97,4 +104,8 @@ class EventBus:
 
 def _loggable(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are short enough for one log line."""
-    return {key: value for key, value in fields.items() if isinstance(value, (str, int, float, bool))}
+    return {
+        key: value
+        for key, value in fields.items()
+        if isinstance(value, (str, int, float, bool))
+    }

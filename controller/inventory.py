@@ -55,13 +55,17 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
         raise StartError(f"{path}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        raise StartError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise StartError(
+            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from error
     for name, switch in fabric.packet_switches.items():
         entry = inventory.packet_switches.get(name)
         if entry is None:
             raise StartError(f"{path}: packet_switches.{name} is missing")
         if entry.dpid != switch.dpid:
-            raise StartError(f"{path}: packet_switches.{name}.dpid is {entry.dpid}, not {switch.dpid}")
+            raise StartError(
+                f"{path}: packet_switches.{name}.dpid is {entry.dpid}, not {switch.dpid}"
+            )
     for name in fabric.optical_switches:
         if name not in inventory.optical_switches:
             raise StartError(f"{path}: optical_switches.{name} is missing")
@@ -72,7 +76,9 @@ def read_inventory(path: Path, fabric: Fabric) -> Inventory:
         for key in ("transmitters", "standing"):
             value, expected = getattr(place, key), getattr(fabric.onics[gpu], key)
             if value != expected:
-                raise StartError(f"{path}: onics.{gpu}.{key} is {value}, not {expected}")
+                raise StartError(
+                    f"{path}: onics.{gpu}.{key} is {value}, not {expected}"
+                )
     return inventory
 
 
@@ -88,6 +94,8 @@ def wait_for_inventory(
         if stopped():
             return None
         if time.monotonic() > deadline:
-            raise StartError(f"{path}: no inventory after {timeout_s:g} s; is the testbed running?")
+            raise StartError(
+                f"{path}: no inventory after {timeout_s:g} s; is the testbed running?"
+            )
         time.sleep(0.02)
     return read_inventory(path, fabric)

@@ -46,7 +46,9 @@ def run(
     plane = OpenFlowPlane(*switches)
     plane.start()
     try:
-        inventory = wait_for_inventory(options.inventory, fabric, options.inventory_timeout, stopped.is_set)
+        inventory = wait_for_inventory(
+            options.inventory, fabric, options.inventory_timeout, stopped.is_set
+        )
         if inventory is None:
             return
         controller = Controller(fabric, inventory, options.state, plane, options.policy)
@@ -64,7 +66,12 @@ def run(
         plane.stop()
 
 
-def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stopped: threading.Event) -> None:
+def _serve(
+    server: HttpServer,
+    controller: Controller,
+    rest: socket.socket,
+    stopped: threading.Event,
+) -> None:
     """Answer REST calls until ``stopped``; the server's thread is ended here."""
     controller.complaints.append(lambda: server.complaint)
     with contextlib.suppress(TimeoutError):
@@ -76,7 +83,13 @@ def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stop
     if circuit_switches(controller.fabric):
         threading.Thread(target=_load_solver, name="solver", daemon=True).start()
     host, port = rest.getsockname()[:2]
-    log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
+    log.info(
+        "REST on %s:%s, OpenFlow on %s:%s",
+        host,
+        port,
+        controller.plane.host,
+        controller.plane.port,
+    )
     while not stopped.wait(0.5):
         if not server.alive:
             raise StartError("the REST server ended by itself")

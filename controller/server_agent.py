@@ -33,7 +33,9 @@ class AgentClient:
         """Return the agent's status."""
         return dict(self._call("GET", "/v1/health", timeout_s=timeout_s))
 
-    def start(self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0) -> list[Any]:
+    def start(
+        self, workers: Sequence[Mapping[str, Any]], *, timeout_s: float = 120.0
+    ) -> list[Any]:
         """Start all these workers or none. Return the started workers.
 
         Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph", "guest"}``. ``graph``:
@@ -41,10 +43,14 @@ class AgentClient:
         the worker, its ``kind`` and ``settings``, or None.
         """
         patience_s = timeout_s + WORKER_S * len(workers)
-        started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=patience_s)
+        started = self._call(
+            "POST", "/v1/workers/batch", json=list(workers), timeout_s=patience_s
+        )
         return list(started)
 
-    def start_spares(self, job: str, gpus: Sequence[str], *, timeout_s: float = 60.0) -> None:
+    def start_spares(
+        self, job: str, gpus: Sequence[str], *, timeout_s: float = 60.0
+    ) -> None:
         """Start processes on the spares of a job, which wait to become its workers."""
         body = [{"job": job, "gpu": gpu} for gpu in gpus]
         self._call("POST", "/v1/spares", json=body, timeout_s=timeout_s)
@@ -60,11 +66,15 @@ class AgentClient:
         path = f"/v1/ends?known={known}&wait_s={wait_s}"
         return int(self._call("GET", path, timeout_s=wait_s + timeout_s)["ends"])
 
-    def put_workload(self, digest: str, data: bytes, *, timeout_s: float = 30.0) -> None:
+    def put_workload(
+        self, digest: str, data: bytes, *, timeout_s: float = 30.0
+    ) -> None:
         """Give the agent a packed workload for workers that it is to start."""
         self._call("PUT", f"/v1/workloads/{digest}", data=data, timeout_s=timeout_s)
 
-    def release(self, ids: Sequence[str], start_s: float, *, timeout_s: float = 10.0) -> None:
+    def release(
+        self, ids: Sequence[str], start_s: float, *, timeout_s: float = 10.0
+    ) -> None:
         """Let these workers start at ``start_s`` (CLOCK_MONOTONIC seconds)."""
         body = {"ids": list(ids), "at": start_s}
         self._call("POST", "/v1/workers/release", json=body, timeout_s=timeout_s)
@@ -73,17 +83,23 @@ class AgentClient:
         """Return ``{"cursor", "workers", "events", "lost_gpus"}``: all workers, and the events after
         ``cursor``.
         """
-        return dict(self._call("GET", f"/v1/workers?cursor={cursor}", timeout_s=timeout_s))
+        return dict(
+            self._call("GET", f"/v1/workers?cursor={cursor}", timeout_s=timeout_s)
+        )
 
     def output(self, worker: str, *, timeout_s: float = 10.0) -> Mapping[str, str]:
         """Return ``{"stdout", "stderr"}`` of the command that a worker holds a NIC for."""
-        return dict(self._call("GET", f"/v1/workers/{worker}/output", timeout_s=timeout_s))
+        return dict(
+            self._call("GET", f"/v1/workers/{worker}/output", timeout_s=timeout_s)
+        )
 
     def onic_counters(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
         """Return the counters of the O-NICs and WSSs of an emulated fabric."""
         return dict(self._call("GET", "/v1/onics", timeout_s=timeout_s))
 
-    def set_transmit(self, gpu: str, table: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
+    def set_transmit(
+        self, gpu: str, table: Mapping[str, Any], *, timeout_s: float = 10.0
+    ) -> dict[str, Any]:
         """Give a ring O-NIC its transmit table, ``{peer's ip: {"port", "wavelength"}}``.
 
         Return the table that it has now.
@@ -91,14 +107,18 @@ class AgentClient:
         path = f"/v1/onics/{gpu}/transmit"
         return dict(self._call("PUT", path, json=dict(table), timeout_s=timeout_s))
 
-    def set_lightpaths(self, tables: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, Any]:
+    def set_lightpaths(
+        self, tables: Mapping[str, Any], *, timeout_s: float = 10.0
+    ) -> dict[str, Any]:
         """Give O-NICs with standing light their lightpaths. Return the lightpaths that they have now, as read
         back.
 
         ``{gpu: {peer's ip: {"lit", "paths": [{"port", "wavelength"}]}}}``: the whole light of each GPU named.
         Data for a peer that is left out is dropped; data waits if ``lit`` is false.
         """
-        return dict(self._call("PUT", "/v1/lightpaths", json=dict(tables), timeout_s=timeout_s))
+        return dict(
+            self._call("PUT", "/v1/lightpaths", json=dict(tables), timeout_s=timeout_s)
+        )
 
     def traffic(self, *, timeout_s: float = 5.0) -> Mapping[str, Any]:
         """Return ``{"t", "gpus": {gpu: {peer's ip: {"posted", "fresh", "resent", "held"}}}}``.
@@ -109,28 +129,38 @@ class AgentClient:
         """
         return dict(self._call("GET", "/v1/traffic", timeout_s=timeout_s))
 
-    def turns(self, known: Mapping[str, int], wait_s: float, *, timeout_s: float = 5.0) -> Mapping[str, int]:
+    def turns(
+        self, known: Mapping[str, int], wait_s: float, *, timeout_s: float = 5.0
+    ) -> Mapping[str, int]:
         """Return the number of stages (``workloads.following``) that the worker of each GPU has ended.
 
         Waits until it differs from ``known``, at most ``wait_s`` seconds, and ``timeout_s`` more for the
         answer.
         """
         body = {"known": dict(known), "wait_s": wait_s}
-        return dict(self._call("POST", "/v1/turns", json=body, timeout_s=wait_s + timeout_s))
+        return dict(
+            self._call("POST", "/v1/turns", json=body, timeout_s=wait_s + timeout_s)
+        )
 
-    def choose_state(self, job: str, without: Sequence[int], *, timeout_s: float = 10.0) -> int:
+    def choose_state(
+        self, job: str, without: Sequence[int], *, timeout_s: float = 10.0
+    ) -> int:
         """Return the iteration from which a job continues; 0 if no rank has a stored state.
 
         The states of the ranks in ``without`` are ignored.
         """
         path, body = f"/v1/checkpoints/{job}/resume", {"without": list(without)}
-        return int(self._call("POST", path, json=body, timeout_s=timeout_s)["iteration"])
+        return int(
+            self._call("POST", path, json=body, timeout_s=timeout_s)["iteration"]
+        )
 
     def remove_states(self, job: str, *, timeout_s: float = 10.0) -> None:
         """Remove the stored states of a job, if there are any."""
         self._call("DELETE", f"/v1/checkpoints/{job}", timeout_s=timeout_s)
 
-    def announce(self, gpus: Sequence[str], *, forget: bool, timeout_s: float = 5.0) -> Mapping[str, Any]:
+    def announce(
+        self, gpus: Sequence[str], *, forget: bool, timeout_s: float = 5.0
+    ) -> Mapping[str, Any]:
         """Make the devices at these GPUs' NICs announce themselves. Return ``{"absent"}``: GPUs with nothing
         there.
 
@@ -138,7 +168,9 @@ class AgentClient:
         configured.
         """
         body = {"gpus": list(gpus), "forget": forget}
-        return dict(self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s))
+        return dict(
+            self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s)
+        )
 
     def others(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
         """Return ``{"programs", "controllers"}``, each in its present state.
@@ -152,16 +184,22 @@ class AgentClient:
         """Return the faults that were requested since the lab came up, with their present state."""
         return list(self._call("GET", "/v1/faults", timeout_s=timeout_s)["faults"])
 
-    def ask_fault(self, fault: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
+    def ask_fault(
+        self, fault: Mapping[str, Any], *, timeout_s: float = 5.0
+    ) -> dict[str, Any]:
         """Request a fault or its end, ``{"do", "target", "back_after_s"}``.
 
         Return the fault in its present state.
         """
-        return dict(self._call("POST", "/v1/faults", json=dict(fault), timeout_s=timeout_s))
+        return dict(
+            self._call("POST", "/v1/faults", json=dict(fault), timeout_s=timeout_s)
+        )
 
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
-        self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)
+        self._call(
+            "DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True
+        )
 
     def _call(
         self,
@@ -174,10 +212,14 @@ class AgentClient:
         missing_ok: bool = False,
     ) -> Any:
         try:
-            answer = self._client.request(method, path, json=json, content=data, timeout=timeout_s)
+            answer = self._client.request(
+                method, path, json=json, content=data, timeout=timeout_s
+            )
         except (httpx.HTTPError, RuntimeError) as error:
             # httpx raises RuntimeError on a client that was closed meanwhile.
-            raise UnavailableError(f"the server agent at {self.address} does not answer: {error}") from error
+            raise UnavailableError(
+                f"the server agent at {self.address} does not answer: {error}"
+            ) from error
         if missing_ok and answer.status_code == httpx.codes.NOT_FOUND:
             return {}
         if answer.is_error:
@@ -185,7 +227,9 @@ class AgentClient:
         try:
             return cleaned(answer.json()) if answer.content else {}
         except ValueError as error:
-            raise UnavailableError(f"the server agent at {self.address} said no JSON: {error}") from error
+            raise UnavailableError(
+                f"the server agent at {self.address} said no JSON: {error}"
+            ) from error
 
 
 def _detail(answer: httpx.Response) -> str:

@@ -128,7 +128,9 @@ class Controller:
         self._store = store = Store(state / "controller")
         try:
             drivers = {
-                name: make_driver(name, inventory.optical_switches[name], switch.size, plane)
+                name: make_driver(
+                    name, inventory.optical_switches[name], switch.size, plane
+                )
                 for name, switch in fabric.optical_switches.items()
             }
         except ValueError as error:
@@ -139,13 +141,22 @@ class Controller:
         #: Number of times that the controller with this state has been restarted.
         self.restarts = self._count_start()
         self.site = OpticalSite(
-            drivers, inventory.optical_switches, self.bus, self.intents.try_note, anew=self.restarts == 0
+            drivers,
+            inventory.optical_switches,
+            self.bus,
+            self.intents.try_note,
+            anew=self.restarts == 0,
         )
         self.forwarding = Forwarding(fabric, plane)
         self.agent = agent = AgentClient(inventory.agent) if inventory.agent else None
         self.announcer = Announcer(agent, self.bus)
         self.circuits = CircuitManager(
-            fabric, self.site, self.forwarding, self.intents, self.bus, self.announcer.announce
+            fabric,
+            self.site,
+            self.forwarding,
+            self.intents,
+            self.bus,
+            self.announcer.announce,
         )
         workloads = WorkloadFiles(state / "controller" / "workloads")
         context = LightContext(
@@ -160,7 +171,9 @@ class Controller:
             inventory.flow_sockets(),
         )
         #: Providers of light, by the kind of their planes.
-        self.lights: dict[str, Provider[Any]] = {provider.kind: provider(context) for provider in providers()}
+        self.lights: dict[str, Provider[Any]] = {
+            provider.kind: provider(context) for provider in providers()
+        }
         self.jobs = JobManager(
             fabric,
             agent,
@@ -171,7 +184,9 @@ class Controller:
             lights=self.lights,
             reaches=self._reaches,
             flow_sockets={
-                gpu: place.flow for gpu, place in inventory.onics.items() if place.flow is not None
+                gpu: place.flow
+                for gpu, place in inventory.onics.items()
+                if place.flow is not None
             },
         )
         #: Real bits per second for each that the emulation carries.
@@ -181,7 +196,13 @@ class Controller:
         )
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
         self.reconciler = Reconciler(
-            fabric, plane, self.site, self.circuits, self.forwarding, self.tables, self.bus
+            fabric,
+            plane,
+            self.site,
+            self.circuits,
+            self.forwarding,
+            self.tables,
+            self.bus,
         )
         self.statistics = Statistics(fabric, plane, self.circuits.ends)
         #: Lines of health about what is none of the controller's own parts, None where all is well.
@@ -195,8 +216,16 @@ class Controller:
 
         A switch that does not come in time is reported and taken over when it comes.
         """
-        dpids = [switch.dpid for switch in self.fabric.packet_switches.values() if switch.is_ours]
-        dpids += [int(entry["dpid"]) for entry in self.inventory.optical_switches.values() if "dpid" in entry]
+        dpids = [
+            switch.dpid
+            for switch in self.fabric.packet_switches.values()
+            if switch.is_ours
+        ]
+        dpids += [
+            int(entry["dpid"])
+            for entry in self.inventory.optical_switches.values()
+            if "dpid" in entry
+        ]
         try:
             self.plane.wait_for(dpids, switches_timeout_s)
         except NotConnectedError as error:
@@ -246,15 +275,31 @@ class Controller:
         ``foreign``: the result of :meth:`others`.
         """
         connected = self.plane.connected()
-        packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items() if s.is_ours}
+        packet = {
+            name: s.dpid in connected
+            for name, s in self.fabric.packet_switches.items()
+            if s.is_ours
+        }
         views = self.site.views()
-        reasons = [f"packet switch {name} is not connected" for name, up in packet.items() if not up]
+        reasons = [
+            f"packet switch {name} is not connected"
+            for name, up in packet.items()
+            if not up
+        ]
         reasons += [
             f"a second switch, at {address}, claims datapath id {dpid}; it was refused"
             for dpid, address in self.plane.refused().items()
         ]
-        reasons += [f"optical switch {n}: {v.error}" for n, v in views.items() if v.error is not None]
-        reasons += [f"optical switch {n} {v.complaint}" for n, v in views.items() if v.complaint is not None]
+        reasons += [
+            f"optical switch {n}: {v.error}"
+            for n, v in views.items()
+            if v.error is not None
+        ]
+        reasons += [
+            f"optical switch {n} {v.complaint}"
+            for n, v in views.items()
+            if v.complaint is not None
+        ]
         tables = self.tables.views()
         reasons += [
             f"packet switch {name}: {view.drift}"
@@ -262,12 +307,20 @@ class Controller:
             if view.drift is not None and packet[name]
         ]
         links = {self.fabric.link_at[port] for port in self.forwarding.down}
-        reasons += sorted(f"the link from {link.a} to {link.b} is down" for link in links)
-        reasons += [trouble for provider in self.lights.values() for trouble in provider.troubles()]
+        reasons += sorted(
+            f"the link from {link.a} to {link.b} is down" for link in links
+        )
+        reasons += [
+            trouble
+            for provider in self.lights.values()
+            for trouble in provider.troubles()
+        ]
         reasons += [*self.jobs.set_aside, *self.regroups.set_aside]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
-        reasons += [line for complaint in self.complaints if (line := complaint()) is not None]
+        reasons += [
+            line for complaint in self.complaints if (line := complaint()) is not None
+        ]
         reasons += [
             f"the process of {name} has ended ({process['last_error']})"
             for name, process in foreign["programs"].items()
@@ -283,7 +336,11 @@ class Controller:
             "packet_switches": packet,
             "flow_tables": tables,
             "optical_switches": {name: view.reachable for name, view in views.items()},
-            "onics": {gpu: up for light in self.lights.values() for gpu, up in light.agents().items()},
+            "onics": {
+                gpu: up
+                for light in self.lights.values()
+                for gpu, up in light.agents().items()
+            },
             "agent": self.jobs.agent_error is None,
             "controllers": foreign["controllers"],
         }
@@ -312,7 +369,9 @@ class Controller:
         """Return whether packets get from a GPU to all of the others and back, with the present light and
         links.
         """
-        router = Router(self.fabric, self.forwarding.graph(self.circuits.cross_connects()))
+        router = Router(
+            self.fabric, self.forwarding.graph(self.circuits.cross_connects())
+        )
         try:
             for other in other_gpus:
                 router.path(gpu, other), router.path(other, gpu)

@@ -55,7 +55,9 @@ class Api:
         patience_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self._what = what
-        self.url = address if "://" in address else f"http{'s' if cacert else ''}://{address}"
+        self.url = (
+            address if "://" in address else f"http{'s' if cacert else ''}://{address}"
+        )
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # To read the certificates of this machine takes longer than most calls, and few are encrypted.
         verify: bool | ssl.SSLContext = self.url.startswith("https:")
@@ -63,7 +65,11 @@ class Api:
             verify = self._trusting(cacert, anywhere)
         try:
             self._client = httpx.Client(
-                base_url=self.url, headers=headers, timeout=patience_s, trust_env=False, verify=verify
+                base_url=self.url,
+                headers=headers,
+                timeout=patience_s,
+                trust_env=False,
+                verify=verify,
             )
         except httpx.InvalidURL as error:
             raise self._unreachable(error) from None
@@ -82,7 +88,9 @@ class Api:
             return trusting(cacert, anywhere=anywhere)
         except OSError as error:
             reason = error.strerror or getattr(error, "reason", None) or error
-            raise Unreachable(f"{cacert}: certificates cannot be read from it: {reason}") from None
+            raise Unreachable(
+                f"{cacert}: certificates cannot be read from it: {reason}"
+            ) from None
 
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, query=query)
@@ -105,7 +113,13 @@ class Api:
         kind = {"content-type": "application/octet-stream"}
         return self._answer("PUT", path, content=data, headers=kind)
 
-    def call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+    ) -> Any:
         """Send a request. Return the decoded reply, or None if it is empty.
 
         Raises ApiError if the controller refuses, Unreachable if there is no reply or another program
@@ -135,7 +149,10 @@ class Api:
         replies.
         """
         patience = httpx.Timeout(CALL_TIMEOUT_S, read=None)
-        with self._asking(), self._client.stream("GET", path, timeout=patience) as answer:
+        with (
+            self._asking(),
+            self._client.stream("GET", path, timeout=patience) as answer,
+        ):
             _check(answer)
             for line in answer.iter_lines():
                 if line.startswith("data:"):
@@ -154,19 +171,36 @@ class Api:
             return json.loads(text)
         except ValueError:
             # Some other program has the port.
-            raise Unreachable(f"no {self._what} answers at {self.url}: the answer is not JSON") from None
+            raise Unreachable(
+                f"no {self._what} answers at {self.url}: the answer is not JSON"
+            ) from None
 
     def _unreachable(self, error: Exception) -> Unreachable:
         if isinstance(error, httpx.InvalidURL | UnicodeError):
-            return Unreachable(f"{self.url}: this is no address, such as 127.0.0.1:8080")
-        if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-            reason = str(error).partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or error
-            what = f"the {self._what} at {self.url} has a certificate that is not trusted"
+            return Unreachable(
+                f"{self.url}: this is no address, such as 127.0.0.1:8080"
+            )
+        if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(
+            error
+        ):
+            reason = (
+                str(error)
+                .partition("certificate verify failed: ")[2]
+                .partition(" (_ssl")[0]
+                or error
+            )
+            what = (
+                f"the {self._what} at {self.url} has a certificate that is not trusted"
+            )
             return Unreachable(f"{what}: {reason}")
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"no {self._what} answers at {self.url}{self._remedy()}")
         # It may have ended meanwhile.
-        remedy = self._remedy() if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError) else ""
+        remedy = (
+            self._remedy()
+            if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError)
+            else ""
+        )
         what = f"the {self._what} at {self.url} did not answer"
         return Unreachable(f"{what}: {error or type(error).__name__}{remedy}")
 
@@ -200,7 +234,9 @@ def regrouped(api: Api, jobs: list[str] | None, dry_run: bool) -> dict[str, Any]
 
     Raises ApiError if it is refused, TimeoutError if it has not ended after REGROUP_S seconds.
     """
-    document: dict[str, Any] = api.post("/v1/regroup", {"jobs": jobs, "dry_run": dry_run})
+    document: dict[str, Any] = api.post(
+        "/v1/regroup", {"jobs": jobs, "dry_run": dry_run}
+    )
     deadline = time.monotonic() + REGROUP_S
     while document["state"] == "APPLYING":
         if time.monotonic() > deadline:

@@ -16,9 +16,17 @@ from ringlight.fabric.schedules import nearest_group
 from ringlight.fabric.steps import Step, Steps, frozen
 
 
-def _step(sources: npt.ArrayLike, destinations: npt.ArrayLike, chunks: npt.ArrayLike) -> Step:
+def _step(
+    sources: npt.ArrayLike, destinations: npt.ArrayLike, chunks: npt.ArrayLike
+) -> Step:
     first = frozen(chunks)
-    return Step(frozen(sources), frozen(destinations), first, frozen(np.ones(len(first))), "replace")
+    return Step(
+        frozen(sources),
+        frozen(destinations),
+        first,
+        frozen(np.ones(len(first))),
+        "replace",
+    )
 
 
 def direct(n: int) -> Steps:
@@ -67,7 +75,9 @@ def bruck(n: int) -> Steps:
             away = away[away >> k & 1 == 1]
             sources = (origins + away % (1 << k)) % n
             chunks = origins * n + (origins + away) % n
-            yield _step(sources.ravel(), ((sources + (1 << k)) % n).ravel(), chunks.ravel())
+            yield _step(
+                sources.ravel(), ((sources + (1 << k)) % n).ravel(), chunks.ravel()
+            )
 
     return Steps("bruck", n, n * n, depth, make, step_by_step=True)
 
@@ -89,13 +99,24 @@ def hierarchical(n: int, group: int | None = None) -> Steps:
 
     def make() -> Iterator[Step]:
         if m > 1:
-            server, place, other, far = np.indices((servers, m, m, servers)).reshape(4, -1)
+            server, place, other, far = np.indices((servers, m, m, servers)).reshape(
+                4, -1
+            )
             sources, destinations = server * m + place, server * m + other
-            yield _some(place != other, sources, destinations, sources * n + far * m + other)
+            yield _some(
+                place != other, sources, destinations, sources * n + far * m + other
+            )
         if servers > 1:
-            server, place, far, origin = np.indices((servers, m, servers, m)).reshape(4, -1)
+            server, place, far, origin = np.indices((servers, m, servers, m)).reshape(
+                4, -1
+            )
             sources, destinations = server * m + place, far * m + place
-            yield _some(server != far, sources, destinations, (server * m + origin) * n + destinations)
+            yield _some(
+                server != far,
+                sources,
+                destinations,
+                (server * m + origin) * n + destinations,
+            )
 
     return Steps("hierarchical", n, n * n, (m > 1) + (servers > 1), make)
 

@@ -49,7 +49,9 @@ class Schedule:
         return 1 + max((t.step for t in self.transfers), default=-1)
 
 
-def chunk_bounds(length: int, chunks: int, bounds: Sequence[int] | None = None) -> list[tuple[int, int]]:
+def chunk_bounds(
+    length: int, chunks: int, bounds: Sequence[int] | None = None
+) -> list[tuple[int, int]]:
     """Return the half-open element ranges that cut ``length`` elements into ``chunks`` parts.
 
     Sizes differ by at most one element; the first parts are the longer ones. With ``bounds``, chunks + 1
@@ -59,9 +61,13 @@ def chunk_bounds(length: int, chunks: int, bounds: Sequence[int] | None = None) 
     if bounds is not None:
         offsets = [int(bound) for bound in bounds]
         if len(offsets) != chunks + 1 or offsets != sorted(offsets):
-            raise ValueError(f"bounds of {chunks} chunks are {chunks + 1} numbers in order, not {offsets}")
+            raise ValueError(
+                f"bounds of {chunks} chunks are {chunks + 1} numbers in order, not {offsets}"
+            )
         if (offsets[0], offsets[-1]) != (0, length):
-            raise ValueError(f"bounds from {offsets[0]} to {offsets[-1]} of a vector of {length} elements")
+            raise ValueError(
+                f"bounds from {offsets[0]} to {offsets[-1]} of a vector of {length} elements"
+            )
         return list(itertools.pairwise(offsets))
     size, longer = divmod(length, chunks)
     starts = [k * size + min(k, longer) for k in range(chunks + 1)]
@@ -86,11 +92,16 @@ def schedule_of(steps: Steps) -> Schedule:
     transfers = []
     for number, step in enumerate(steps):
         columns = (step.sources, step.destinations, step.first, step.count)
-        for source, destination, first, count in zip(*(c.tolist() for c in columns), strict=True):
+        for source, destination, first, count in zip(
+            *(c.tolist() for c in columns), strict=True
+        ):
             transfers += [
-                Transfer(number, source, destination, chunk, step.op) for chunk in range(first, first + count)
+                Transfer(number, source, destination, chunk, step.op)
+                for chunk in range(first, first + count)
             ]
-    return Schedule(steps.world_size, steps.chunks, tuple(transfers), steps.step_by_step)
+    return Schedule(
+        steps.world_size, steps.chunks, tuple(transfers), steps.step_by_step
+    )
 
 
 def local_bounds(
@@ -109,7 +120,9 @@ def local_bounds(
 
 
 def apply_schedule(
-    schedule: Schedule, vectors: Sequence[npt.NDArray[np.float32]], bounds: Sequence[int] | None = None
+    schedule: Schedule,
+    vectors: Sequence[npt.NDArray[np.float32]],
+    bounds: Sequence[int] | None = None,
 ) -> list[npt.NDArray[np.float32]]:
     """Return the vector of every rank after the schedule.
 
@@ -119,10 +132,14 @@ def apply_schedule(
     not fit.
     """
     if len(vectors) != schedule.world_size:
-        raise ValueError(f"{len(vectors)} vectors for a schedule of {schedule.world_size} ranks")
+        raise ValueError(
+            f"{len(vectors)} vectors for a schedule of {schedule.world_size} ranks"
+        )
     lengths = sorted({len(vector) for vector in vectors})
     if len(lengths) > 1:
-        raise ValueError(f"vectors of {lengths[0]} and of {lengths[-1]} elements; all must be equally long")
+        raise ValueError(
+            f"vectors of {lengths[0]} and of {lengths[-1]} elements; all must be equally long"
+        )
     held = [np.array(vector, copy=True) for vector in vectors]
     spans = chunk_bounds(len(held[0]), schedule.chunks, bounds)
     for _, transfers in itertools.groupby(schedule.transfers, key=lambda t: t.step):
@@ -150,8 +167,12 @@ def lendable(schedule: Schedule) -> tuple[bool, ...]:
     known: defaultdict[tuple[int, int], int] = defaultdict(int)
     lent: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     bits: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
-    for _, transfers in itertools.groupby(enumerate(schedule.transfers), key=lambda pair: pair[1].step):
-        now = [(k, next(bits[t.chunk]), t, known[t.source, t.chunk]) for k, t in transfers]
+    for _, transfers in itertools.groupby(
+        enumerate(schedule.transfers), key=lambda pair: pair[1].step
+    ):
+        now = [
+            (k, next(bits[t.chunk]), t, known[t.source, t.chunk]) for k, t in transfers
+        ]
         for k, bit, transfer, _ in now:
             lent[transfer.source, transfer.chunk].append((k, bit))
         for _, bit, transfer, brings in now:

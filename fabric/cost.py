@@ -42,9 +42,13 @@ class RingJob:
     compute_s: float = 0.0
 
     @classmethod
-    def all_reduce(cls, name: str, ranks: Sequence[str], gradient_bytes: float, compute_s: float) -> RingJob:
+    def all_reduce(
+        cls, name: str, ranks: Sequence[str], gradient_bytes: float, compute_s: float
+    ) -> RingJob:
         """Return the job that computes for ``compute_s`` seconds, then all-reduces its gradient."""
-        return cls(name, tuple(ranks), ring_edge_bytes(len(ranks), gradient_bytes), compute_s)
+        return cls(
+            name, tuple(ranks), ring_edge_bytes(len(ranks), gradient_bytes), compute_s
+        )
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
@@ -69,15 +73,26 @@ def check_jobs(fabric: Fabric, jobs: Iterable[RingJob]) -> tuple[RingJob, ...]:
         names.add(job.name)
         if not job.ranks:
             raise ValueError(f"job {job.name} has no ranks")
-        for what, amount in (("bytes_per_edge", job.bytes_per_edge), ("compute_s", job.compute_s)):
+        for what, amount in (
+            ("bytes_per_edge", job.bytes_per_edge),
+            ("compute_s", job.compute_s),
+        ):
             if not (math.isfinite(amount) and amount >= 0):
-                raise ValueError(f"job {job.name}: {what} is {amount}; it must be 0 or more")
+                raise ValueError(
+                    f"job {job.name}: {what} is {amount}; it must be 0 or more"
+                )
         for rank, gpu in enumerate(job.ranks):
             if gpu not in fabric.gpus:
                 raise ValueError(f"job {job.name} rank {rank}: there is no GPU {gpu}")
             if gpu in user:
-                other = "twice by that job" if user[gpu] == job.name else f"by job {user[gpu]} too"
-                raise ValueError(f"job {job.name} rank {rank}: GPU {gpu} is used {other}")
+                other = (
+                    "twice by that job"
+                    if user[gpu] == job.name
+                    else f"by job {user[gpu]} too"
+                )
+                raise ValueError(
+                    f"job {job.name} rank {rank}: GPU {gpu} is used {other}"
+                )
             user[gpu] = job.name
     return checked
 
@@ -92,7 +107,9 @@ def ring_edge_bytes(world_size: int, vector_bytes: float) -> float:
     return 2 * (world_size - 1) / world_size * vector_bytes
 
 
-def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, float]) -> list[float]:
+def max_min_rates(
+    flows: Sequence[Sequence[Link]], capacities: Mapping[Link, float]
+) -> list[float]:
     """Return the max-min fair rate of every flow, by progressive filling.
 
     ``flows``: the directed links that each flow passes (one named twice is loaded twice). ``capacities``: of
@@ -112,7 +129,12 @@ def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, flo
         level = min(shares.values())
         # Links that are full at one level except for rounding are full together.
         full = [link for link, share in shares.items() if share <= level * (1 + 1e-12)]
-        for index in {index for link in full for index in through[link] if math.isnan(rates[index])}:
+        for index in {
+            index
+            for link in full
+            for index in through[link]
+            if math.isnan(rates[index])
+        }:
             rates[index] = level
             for link in flows[index]:
                 left[link] = max(0.0, left[link] - level)
@@ -139,14 +161,22 @@ class Latencies:
             return {}
         delay_s = {}
         for edge in view.graph.edges:
-            links = dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
-            delay_s[edge.out] = self.times * math.fsum(link.most_delay_s for link in links)
+            links = dict.fromkeys(
+                fabric.link_at[port] for port in edge.path if port in fabric.link_at
+            )
+            delay_s[edge.out] = self.times * math.fsum(
+                link.most_delay_s for link in links
+            )
         return delay_s
 
 
-def _latency_s(each_s: float, delays_s: Mapping[Port, float], path: Iterable[Hop]) -> float:
+def _latency_s(
+    each_s: float, delays_s: Mapping[Port, float], path: Iterable[Hop]
+) -> float:
     """Return the latency in seconds of a transfer that takes a path."""
-    return each_s + sum(delays_s.get(hop.out, 0.0) for hop in path) if delays_s else each_s
+    return (
+        each_s + sum(delays_s.get(hop.out, 0.0) for hop in path) if delays_s else each_s
+    )
 
 
 #: Parts in which a ring's ranks pass on a chunk, as workers do.
@@ -159,7 +189,12 @@ class RingModel:
     Raises ValueError naming the GPU when an edge has no path, and as :func:`check_jobs`.
     """
 
-    def __init__(self, view: PacketView, jobs: Iterable[RingJob], latencies: Latencies = Latencies()) -> None:
+    def __init__(
+        self,
+        view: PacketView,
+        jobs: Iterable[RingJob],
+        latencies: Latencies = Latencies(),
+    ) -> None:
         self.jobs = {job.name: job for job in check_jobs(view.fabric, jobs)}
         self._each_s, delays_s = latencies.each_s, latencies.by_port(view)
         self._paths: dict[str, list[list[Port]]] = {}
@@ -169,11 +204,16 @@ class RingModel:
             paths = [view.router.path(*edge) for edge in job.edges]
             self._paths[name] = [[hop.out for hop in path] for path in paths]
             self._delay_s[name] = [_latency_s(0.0, delays_s, path) for path in paths]
-            self._capacities |= {hop.out: hop.rate_bps for path in paths for hop in path}
+            self._capacities |= {
+                hop.out: hop.rate_bps for path in paths for hop in path
+            }
 
     def groups(self) -> list[list[str]]:
         """Return names of jobs that share links, directly or through others, each group and all in order."""
-        links = {name: set(itertools.chain.from_iterable(paths)) for name, paths in self._paths.items()}
+        links = {
+            name: set(itertools.chain.from_iterable(paths))
+            for name, paths in self._paths.items()
+        }
         users: dict[Port, list[str]] = {}
         for name, passed in links.items():
             for link in passed:
@@ -184,7 +224,9 @@ class RingModel:
             group = [next(iter(left))]
             del left[group[0]]
             for name in group:
-                for other in itertools.chain.from_iterable(map(users.__getitem__, links[name])):
+                for other in itertools.chain.from_iterable(
+                    map(users.__getitem__, links[name])
+                ):
                     if other in left:
                         del left[other]
                         group.append(other)
@@ -196,7 +238,10 @@ class RingModel:
         jobs = list(names)
         flows = [path for name in jobs for path in self._paths[name]]
         rates = iter(max_min_rates(flows, self._capacities))
-        return {name: tuple(itertools.islice(rates, len(self._paths[name]))) for name in jobs}
+        return {
+            name: tuple(itertools.islice(rates, len(self._paths[name])))
+            for name in jobs
+        }
 
     def iteration_s(self, names: Iterable[str]) -> dict[str, float]:
         """Return seconds per iteration of these jobs while they run, and no others (:func:`predict`)."""
@@ -207,7 +252,9 @@ class RingModel:
         }
 
 
-def ring_rates(view: PacketView, jobs: Iterable[RingJob]) -> dict[str, tuple[float, ...]]:
+def ring_rates(
+    view: PacketView, jobs: Iterable[RingJob]
+) -> dict[str, tuple[float, ...]]:
     """Return the bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
 
     All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths of
@@ -233,7 +280,9 @@ def predict(
     return model.iteration_s(model.jobs)
 
 
-def _ring_s(job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Sequence[float]) -> float:
+def _ring_s(
+    job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Sequence[float]
+) -> float:
     """Return the seconds of a ring's 2(n-1) steps over edges of these rates and delays.
 
     The time is exact if all edges are equal. Ranks pass on parts of chunks. So an edge that is full all the
@@ -244,7 +293,9 @@ def _ring_s(job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Se
     if not steps:
         return 0.0
     edge_s = [8 * job.bytes_per_edge / rate for rate in rates_bps]
-    full_s = each_s + max(2 * wait_s + sent_s for wait_s, sent_s in zip(delay_s, edge_s, strict=True))
+    full_s = each_s + max(
+        2 * wait_s + sent_s for wait_s, sent_s in zip(delay_s, edge_s, strict=True)
+    )
     part_s = math.fsum(edge_s) / len(edge_s) / PARTS
     around_s = steps * (each_s + math.fsum(delay_s) / len(delay_s)) + part_s
     return max(full_s, around_s + (1 - 1 / PARTS) * max(edge_s) / steps + max(delay_s))
@@ -270,14 +321,24 @@ def steps_time(
     """
     router, delays_s = view.router, latencies.by_port(view)
     chunk_bits = 8 * vector_bytes / steps.chunks
-    at_once, total, heard_s, most_s, parts_s, back_s = passes_on(steps), 0.0, 0.0, 0.0, 0.0, 0.0
+    at_once, total, heard_s, most_s, parts_s, back_s = (
+        passes_on(steps),
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    )
     chunks: dict[Hop, int] = {}
     for step in steps:
         if not at_once:
             chunks = {}
         wait_s = part_s = back_s = 0.0
         for source, destination, count in zip(
-            step.sources.tolist(), step.destinations.tolist(), step.count.tolist(), strict=True
+            step.sources.tolist(),
+            step.destinations.tolist(),
+            step.count.tolist(),
+            strict=True,
         ):
             path = router.path(ranks[source], ranks[destination])
             wait_s = max(wait_s, _latency_s(latencies.each_s, delays_s, path))
@@ -299,10 +360,15 @@ def steps_time(
 
 def _longest_s(chunks: Mapping[Hop, int], chunk_bits: float) -> float:
     """Return the seconds of the hop that needs longest for its chunks."""
-    return max((chunk_bits * count / hop.rate_bps for hop, count in chunks.items()), default=0.0)
+    return max(
+        (chunk_bits * count / hop.rate_bps for hop, count in chunks.items()),
+        default=0.0,
+    )
 
 
-def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False) -> float:
+def all_reduce_time(
+    steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False
+) -> float:
     """Return the seconds of an all-reduce whose steps follow each other and cost nothing but their transfers.
 
     Sum over the steps of ``8 * (most bytes that a rank sends or receives in the step) / rate_bps``, each rank
@@ -314,16 +380,27 @@ def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, light
     chunk_s = 8 * vector_bytes / steps.chunks / rate_bps
     total = 0.0
     for step in steps:
-        ends = (step.sources * n + step.destinations,) if lightpaths else (step.sources, step.destinations)
+        ends = (
+            (step.sources * n + step.destinations,)
+            if lightpaths
+            else (step.sources, step.destinations)
+        )
         most = max(
-            (float(np.bincount(end, step.count).max(initial=0)) for end in ends if len(end)), default=0
+            (
+                float(np.bincount(end, step.count).max(initial=0))
+                for end in ends
+                if len(end)
+            ),
+            default=0,
         )
         total += chunk_s * most
     return total
 
 
 @lru_cache
-def byte_time(collective: str, ranks: int, *, lightpaths: bool = False, at_once: bool = False) -> float:
+def byte_time(
+    collective: str, ranks: int, *, lightpaths: bool = False, at_once: bool = False
+) -> float:
     """Return :func:`all_reduce_time`, in seconds, of one byte at one bit per second.
 
     ``at_once``: if ranks pass on parts of chunks, the time that a port needs for all steps together.

@@ -118,7 +118,9 @@ def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossCon
     for xc in sorted(chosen, key=_order):
         for side, port in (("in", xc.ingress), ("out", xc.egress)):
             # A cross-connect without a wavelength passes all of them, so it clashes with each.
-            clashing = {None, *colours} if xc.wavelength is None else {None, xc.wavelength}
+            clashing = (
+                {None, *colours} if xc.wavelength is None else {None, xc.wavelength}
+            )
             for colour in clashing:
                 other = held.get((side, port, colour))
                 if other is not None:
@@ -129,7 +131,11 @@ def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossCon
 
 def _clashes(a: CrossConnect, b: CrossConnect) -> int | None:
     """Return the port that two different cross-connects cannot share, or None."""
-    if a.wavelength is not None and b.wavelength is not None and a.wavelength != b.wavelength:
+    if (
+        a.wavelength is not None
+        and b.wavelength is not None
+        and a.wavelength != b.wavelength
+    ):
         return None
     if a.ingress == b.ingress:
         return a.ingress
@@ -138,7 +144,9 @@ def _clashes(a: CrossConnect, b: CrossConnect) -> int | None:
     return None
 
 
-def plan_changes(current: Iterable[CrossConnect], requested: Iterable[CrossConnect], mode: Mode) -> Changes:
+def plan_changes(
+    current: Iterable[CrossConnect], requested: Iterable[CrossConnect], mode: Mode
+) -> Changes:
     """Return the smallest change that makes every requested cross-connect exist.
 
     Raises MatchingError when ``requested`` is not a partial matching, BusyError in SAFE mode when a
@@ -156,7 +164,10 @@ def plan_changes(current: Iterable[CrossConnect], requested: Iterable[CrossConne
             for end in (("in", old.ingress), ("out", old.egress)):
                 by_end.setdefault(end, []).append(old)
         for new in sorted(add, key=_order):
-            near = {*by_end.get(("in", new.ingress), ()), *by_end.get(("out", new.egress), ())}
+            near = {
+                *by_end.get(("in", new.ingress), ()),
+                *by_end.get(("out", new.egress), ()),
+            }
             for old in sorted(near, key=_order):
                 port = _clashes(new, old)
                 if port is None:

@@ -174,7 +174,10 @@ CORE = InstalledExtension(
             "mrr": "fabric.optical_profiles:MRR",
             "ideal": "fabric.optical_profiles:IDEAL",
         },
-        rigs={"scpi": "testbed.rigs.emulated:ScpiRig", "scpi-wss": "testbed.rigs.emulated:WssRig"},
+        rigs={
+            "scpi": "testbed.rigs.emulated:ScpiRig",
+            "scpi-wss": "testbed.rigs.emulated:WssRig",
+        },
         carriers={
             "packets": "experiments.backends.simulation.carriers:Carrier",
         },
@@ -214,7 +217,10 @@ def loaders(field_name: str) -> Mapping[str, Callable[[], Any]]:
 
     Raises ExtensionError as :func:`entries`.
     """
-    return {name: partial(item.load, value) for name, (item, value) in entries(field_name).items()}
+    return {
+        name: partial(item.load, value)
+        for name, (item, value) in entries(field_name).items()
+    }
 
 
 def loaded(field_name: str) -> list[Any]:
@@ -223,7 +229,9 @@ def loaded(field_name: str) -> list[Any]:
     Raises ExtensionError as :func:`extensions`, and for one that cannot be loaded.
     """
     return [
-        item.load(value) for item in (CORE, *extensions()) for value in getattr(item.extension, field_name)
+        item.load(value)
+        for item in (CORE, *extensions())
+        for value in getattr(item.extension, field_name)
     ]
 
 
@@ -233,7 +241,9 @@ def extensions() -> tuple[InstalledExtension, ...]:
 
     Raises ExtensionError if one cannot be loaded, has the name of another, or requires one that is not there.
     """
-    return in_order([*_of_folders(), *map(_of_entry_point, entry_points(group=ENTRY_POINTS))])
+    return in_order(
+        [*_of_folders(), *map(_of_entry_point, entry_points(group=ENTRY_POINTS))]
+    )
 
 
 def in_order(installed: Iterable[InstalledExtension]) -> tuple[InstalledExtension, ...]:
@@ -242,16 +252,26 @@ def in_order(installed: Iterable[InstalledExtension]) -> tuple[InstalledExtensio
     for item in installed:
         if by_name.setdefault(item.extension.name, item) is not item:
             packages = f"{by_name[item.extension.name].package} and {item.package}"
-            raise ExtensionError(f"two extensions are called {item.extension.name}: {packages}")
+            raise ExtensionError(
+                f"two extensions are called {item.extension.name}: {packages}"
+            )
     for name, item in by_name.items():
-        missing = [required for required in item.extension.requires if required not in by_name]
+        missing = [
+            required for required in item.extension.requires if required not in by_name
+        ]
         if missing:
-            raise ExtensionError(f"extension {name} requires {missing[0]}, which is not installed")
-    order = TopologicalSorter({name: item.extension.requires for name, item in by_name.items()})
+            raise ExtensionError(
+                f"extension {name} requires {missing[0]}, which is not installed"
+            )
+    order = TopologicalSorter(
+        {name: item.extension.requires for name, item in by_name.items()}
+    )
     try:
         return tuple(by_name[name] for name in order.static_order())
     except CycleError as error:
-        raise ExtensionError(f"extensions require each other: {', '.join(error.args[1])}") from None
+        raise ExtensionError(
+            f"extensions require each other: {', '.join(error.args[1])}"
+        ) from None
 
 
 def _of_folders() -> list[InstalledExtension]:
@@ -267,7 +287,9 @@ def _of_folder(name: str, package: str) -> InstalledExtension:
     try:
         extension = importlib.import_module(package).EXTENSION
     except (ImportError, AttributeError) as error:
-        raise ExtensionError(f"extension {name}: {package} cannot be loaded: {error}") from None
+        raise ExtensionError(
+            f"extension {name}: {package} cannot be loaded: {error}"
+        ) from None
     return InstalledExtension(extension, package)
 
 
@@ -275,7 +297,11 @@ def _of_entry_point(point: EntryPoint) -> InstalledExtension:
     try:
         extension = point.load()
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise ExtensionError(f"extension {point.name}: {point.value} cannot be loaded: {error}") from None
+        raise ExtensionError(
+            f"extension {point.name}: {point.value} cannot be loaded: {error}"
+        ) from None
     if not isinstance(extension, Extension) or extension.name != point.name:
-        raise ExtensionError(f"extension {point.name}: {point.value} is not an Extension of that name")
+        raise ExtensionError(
+            f"extension {point.name}: {point.value} is not an Extension of that name"
+        )
     return InstalledExtension(extension, point.module)

@@ -67,7 +67,9 @@ class Frames:
 
     def queue_s(self, index: int, stated_s: float) -> float:
         """Return the emulated seconds of queue of a link, whose stated queue is ``stated_s``."""
-        return next((queue.queue_s for queue in self.short if queue.index == index), stated_s)
+        return next(
+            (queue.queue_s for queue in self.short if queue.index == index), stated_s
+        )
 
 
 def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Frames:
@@ -84,7 +86,10 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
         for index, link in enumerate(fabric.links)
         if link.a.node in switches or link.b.node in switches
     }
-    least_bytes = min((rate_bps / 8 * queue_s for rate_bps, queue_s in queues.values()), default=math.inf)
+    least_bytes = min(
+        (rate_bps / 8 * queue_s for rate_bps, queue_s in queues.values()),
+        default=math.inf,
+    )
     fitting = least_bytes / QUEUE_FRAMES - ETHERNET_BYTES
     mtu = int(min(LARGEST_MTU_BYTES, max(SMALLEST_MTU_BYTES, fitting)))
     short, problem = [], None
@@ -109,7 +114,11 @@ def describe(fabric: Fabric, frames: Frames) -> list[str]:
     sentences = []
     for short in frames.short:
         link = fabric.links[short.index]
-        longer = f" and a queue of {format_time(short.queue_s)}" if short.queue_s > short.stated_s else ""
+        longer = (
+            f" and a queue of {format_time(short.queue_s)}"
+            if short.queue_s > short.stated_s
+            else ""
+        )
         sentences.append(
             f"links[{short.index}], {link.a} - {link.b}: its queue of {format_time(short.stated_s)} as "
             f"emulated holds {short.frames:.1f} frames of {LARGEST_MTU_BYTES} bytes, too few for TCP to fill "

@@ -28,7 +28,9 @@ def left(flows: int) -> float:
     """
     if flows < 1:
         return 1.0
-    return float(np.interp(np.log(flows), np.log(list(MEASURED)), list(MEASURED.values())))
+    return float(
+        np.interp(np.log(flows), np.log(list(MEASURED)), list(MEASURED.values()))
+    )
 
 
 def flows_both_ways(steps: Iterable[tuple[IntArray, IntArray]]) -> int:

@@ -23,7 +23,9 @@ def backwards(steps: Steps, name: str) -> Steps:
 
     def make() -> Iterator[Step]:
         for step in reversed(list(steps)):
-            yield replace(step, sources=step.destinations, destinations=step.sources, op="reduce")
+            yield replace(
+                step, sources=step.destinations, destinations=step.sources, op="reduce"
+            )
 
     return replace(steps, name=name, make=make)
 
@@ -35,7 +37,8 @@ def rooted(steps: Steps, root: int) -> Steps:
     def make() -> Iterator[Step]:
         for step in steps:
             sources, destinations = (
-                frozen((ranks + root) % n) for ranks in (step.sources, step.destinations)
+                frozen((ranks + root) % n)
+                for ranks in (step.sources, step.destinations)
             )
             yield Step(sources, destinations, step.first, step.count, step.op)
 
@@ -90,7 +93,13 @@ def doubling(n: int) -> Steps:
             first = start[low]
             partner = start[places[:-1] ^ (1 << k)]
             count = start[low + (1 << k)] - first
-            yield Step(frozen(start[:-1]), frozen(partner), frozen(first), frozen(count), "replace")
+            yield Step(
+                frozen(start[:-1]),
+                frozen(partner),
+                frozen(first),
+                frozen(count),
+                "replace",
+            )
         if extra:
             yield _around(even, odd, n)
 
@@ -104,11 +113,17 @@ def _around(sources: IntArray, destinations: IntArray, n: int) -> Step:
     return _in_two_runs(sources, destinations, first, count)
 
 
-def _in_two_runs(sources: IntArray, destinations: IntArray, first: IntArray, count: IntArray) -> Step:
+def _in_two_runs(
+    sources: IntArray, destinations: IntArray, first: IntArray, count: IntArray
+) -> Step:
     """Return a step of transfers of two runs of chunks each, [transfers, 2], of which one may be empty."""
     some = count > 0
-    ends = (frozen(np.repeat(ranks, 2)[some.ravel()]) for ranks in (sources, destinations))
-    return Step(next(ends), next(ends), frozen(first[some]), frozen(count[some]), "replace")
+    ends = (
+        frozen(np.repeat(ranks, 2)[some.ravel()]) for ranks in (sources, destinations)
+    )
+    return Step(
+        next(ends), next(ends), frozen(first[some]), frozen(count[some]), "replace"
+    )
 
 
 def bruck_all_gather(n: int) -> Steps:
@@ -124,7 +139,10 @@ def bruck_all_gather(n: int) -> Steps:
         for k in range(depth):
             length = min(1 << k, n - (1 << k))
             # A run past the last chunk goes on at the first.
-            count = np.stack((np.minimum(length, n - ranks), np.maximum(0, ranks + length - n)), axis=1)
+            count = np.stack(
+                (np.minimum(length, n - ranks), np.maximum(0, ranks + length - n)),
+                axis=1,
+            )
             first = np.stack((ranks, np.zeros_like(ranks)), axis=1)
             yield _in_two_runs(ranks, (ranks - (1 << k)) % n, first, count)
 
@@ -142,7 +160,13 @@ def tree(n: int) -> Steps:
         for k in reversed(range(depth)):
             child = frozen(np.arange(1 << k, n, 2 << k))
             ones = frozen(np.ones(len(child)))
-            yield Step(frozen(child - (1 << k)), child, frozen(np.zeros(len(child))), ones, "replace")
+            yield Step(
+                frozen(child - (1 << k)),
+                child,
+                frozen(np.zeros(len(child))),
+                ones,
+                "replace",
+            )
 
     return Steps("binomial-tree", n, 1, depth, make)
 
@@ -159,7 +183,13 @@ def chain(n: int) -> Steps:
     def make() -> Iterator[Step]:
         for step in range(steps):
             sources = frozen(np.arange(max(0, step - pieces + 1), min(step, n - 2) + 1))
-            yield Step(sources, frozen(sources + 1), step - sources, frozen(np.ones(len(sources))), "replace")
+            yield Step(
+                sources,
+                frozen(sources + 1),
+                step - sources,
+                frozen(np.ones(len(sources))),
+                "replace",
+            )
 
     return Steps("chain", n, pieces, steps, make)
 
@@ -184,6 +214,8 @@ def scatter_ring(n: int) -> Steps:
         for step in gather:
             new = (step.first - step.destinations) % n >= left[step.destinations]
             ends = frozen(step.sources[new]), frozen(step.destinations[new])
-            yield Step(*ends, frozen(step.first[new]), frozen(step.count[new]), "replace")
+            yield Step(
+                *ends, frozen(step.first[new]), frozen(step.count[new]), "replace"
+            )
 
     return Steps("scatter-ring", n, n, depth + gather.steps, make)

@@ -31,7 +31,9 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
     raise ValueError(f"{count} GPUs too few are free")
 
 
-def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
+def gpus_together(
+    free: Sequence[str], switch_of: Mapping[str, str | None], count: int
+) -> tuple[str, ...]:
     """Return the GPUs of a job of which only the number is given, as the controller places jobs.
 
     They are of the packet switch that they fill most tightly, else of as few as possible, and dark GPUs come
@@ -43,14 +45,23 @@ def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], coun
     lit_counts = {name: len(group) for name, group in groups.items() if name}
     dark = groups.get("", [])
     beside = min(count, sum(lit_counts.values()))
-    chosen = [gpu for name, taken in fewest_parts(lit_counts, beside) for gpu in groups[name][:taken]]
+    chosen = [
+        gpu
+        for name, taken in fewest_parts(lit_counts, beside)
+        for gpu in groups[name][:taken]
+    ]
     return (*chosen, *dark[: count - beside])
 
 
-def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
+def spares_for(
+    ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]
+) -> list[str]:
     """Return the GPUs of ``free`` that are lit to a packet switch, as the controller takes spares.
 
     The first are on the packet switches that have the most of ``ranks``.
     """
     beside = Counter(switch_of.get(gpu) for gpu in ranks)
-    return sorted((gpu for gpu in free if switch_of.get(gpu)), key=lambda gpu: -beside[switch_of.get(gpu)])
+    return sorted(
+        (gpu for gpu in free if switch_of.get(gpu)),
+        key=lambda gpu: -beside[switch_of.get(gpu)],
+    )

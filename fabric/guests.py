@@ -51,5 +51,6 @@ class InstalledGuestKind:
 def guest_kinds() -> Mapping[str, InstalledGuestKind]:
     """Return all kinds of guests by name. Raises ExtensionError."""
     return {
-        name: InstalledGuestKind(item.load(value), item) for name, (item, value) in entries("guests").items()
+        name: InstalledGuestKind(item.load(value), item)
+        for name, (item, value) in entries("guests").items()
     }

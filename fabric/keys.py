@@ -66,7 +66,9 @@ class Assembly:
         """Add GPUs. Raises ValueError for one that is there already."""
         for gpu in more:
             if gpu.name in self.gpus:
-                raise ValueError(f"{where}: {self.gpus[gpu.name].server} has GPU {gpu.name} too")
+                raise ValueError(
+                    f"{where}: {self.gpus[gpu.name].server} has GPU {gpu.name} too"
+                )
             self.gpus[gpu.name] = gpu
 
 
@@ -151,7 +153,9 @@ def fabric_keys() -> Mapping[str, FabricKey]:
 @cache
 def link_keys() -> tuple[LinkKeys, ...]:
     """Return what extensions say of links. Raises ExtensionError as :func:`fabric_keys`."""
-    return tuple(key.link_keys for key in fabric_keys().values() if key.link_keys is not None)
+    return tuple(
+        key.link_keys for key in fabric_keys().values() if key.link_keys is not None
+    )
 
 
 @cache

@@ -66,7 +66,9 @@ def collective_steps(kind: str, algorithm: str, ranks: int, root: int = 0) -> St
     for another kind or algorithm; also for no ranks, and for a root that is none of them.
     """
     if kind not in KINDS:
-        raise ValueError(f"there is no collective {kind!r}; there are {', '.join(KINDS)}")
+        raise ValueError(
+            f"there is no collective {kind!r}; there are {', '.join(KINDS)}"
+        )
     if ranks < 1:
         raise ValueError(f"{kind} needs at least one rank, not {ranks}")
     if not 0 <= root < ranks:
@@ -76,13 +78,17 @@ def collective_steps(kind: str, algorithm: str, ranks: int, root: int = 0) -> St
     name = algorithm or KINDS[kind][0]
     if kind == "all-reduce":
         if parse_collective(name).bits is not None:
-            raise ValueError(f"{kind} {name}: only gradients of a training are made whole numbers")
+            raise ValueError(
+                f"{kind} {name}: only gradients of a training are made whole numbers"
+            )
         return steps_named(name, ranks)
     algorithms = _ALGORITHMS[kind]
     if kind in _EXCHANGING and (match := _GROUPED.fullmatch(name)):
         return alltoall.hierarchical(ranks, int(match[1]))
     if name not in algorithms:
-        raise ValueError(f"{kind} has no algorithm {name!r}; there are {', '.join(algorithms)}")
+        raise ValueError(
+            f"{kind} has no algorithm {name!r}; there are {', '.join(algorithms)}"
+        )
     return gathers.rooted(algorithms[name](ranks), root)
 
 
@@ -111,7 +117,9 @@ def matrix_bounds(sizes: npt.ArrayLike) -> IntArray:
 
     ``sizes``: what rank i (row) sends to rank j (column).
     """
-    return frozen(np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64).ravel()))))
+    return frozen(
+        np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64).ravel())))
+    )
 
 
 def holds(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
@@ -123,7 +131,9 @@ def holds(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
         return _rows(ranks, np.full(chunks, root))
     if kind in ("all-reduce", "reduce-scatter", "reduce"):
         return np.ones((ranks, chunks), dtype=bool)
-    return _rows(ranks, _parts(kind, ranks, chunks) // (ranks if kind in _EXCHANGING else 1))
+    return _rows(
+        ranks, _parts(kind, ranks, chunks) // (ranks if kind in _EXCHANGING else 1)
+    )
 
 
 def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
@@ -149,5 +159,7 @@ def _parts(kind: str, ranks: int, chunks: int) -> IntArray:
     """Return the number of the vector's equal part to which each chunk belongs."""
     parts = ranks * ranks if kind in _EXCHANGING else ranks
     if chunks % parts:
-        raise ValueError(f"{kind} of {ranks} ranks has a vector of {parts} parts; {chunks} chunks do not fit")
+        raise ValueError(
+            f"{kind} of {ranks} ranks has a vector of {parts} parts; {chunks} chunks do not fit"
+        )
     return np.arange(chunks) // (chunks // parts)

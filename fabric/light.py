@@ -19,7 +19,10 @@ _PAM4 = 0.75
 #: A codeword of RS(544, 514), of symbols of 10 bits, of which 15 can be wrong.
 _SYMBOLS, _SYMBOL_BITS, _CORRECTED = 544, 10, 15
 #: Q at the sensitivity.
-_Q = {"nrz": -NormalDist().inv_cdf(1e-12), "pam4": -NormalDist().inv_cdf(2.4e-4 / _PAM4)}
+_Q = {
+    "nrz": -NormalDist().inv_cdf(1e-12),
+    "pam4": -NormalDist().inv_cdf(2.4e-4 / _PAM4),
+}
 #: Light is dark where half of the shortest frames, 64 bytes with their check sequence, have a bit error.
 _DARK = -math.expm1(math.log(0.5) / (8 * 64))
 #: Bytes of a frame that its sender does not count: Ethernet's check sequence.
@@ -67,10 +70,13 @@ def bit_errors(optics: Optics, power_dbm: float) -> float:
     if optics.modulation == "pam4":
         wrong = -math.expm1(_SYMBOL_BITS * math.log1p(-_PAM4 * error_rate))
         intact = math.fsum(
-            math.comb(_SYMBOLS, k) * wrong**k * (1 - wrong) ** (_SYMBOLS - k) for k in range(_CORRECTED + 1)
+            math.comb(_SYMBOLS, k) * wrong**k * (1 - wrong) ** (_SYMBOLS - k)
+            for k in range(_CORRECTED + 1)
         )
         error_rate = (
-            1.0 if intact <= 0 else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
+            1.0
+            if intact <= 0
+            else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
         )
     return error_rate if error_rate < _DARK else 1.0
 
@@ -112,7 +118,11 @@ class Fibres:
 
 
 def arriving_dbm(
-    fibres: Fibres, wires: Callable[[str], Wires], switch: str, ingress: int, wavelength: int | None
+    fibres: Fibres,
+    wires: Callable[[str], Wires],
+    switch: str,
+    ingress: int,
+    wavelength: int | None,
 ) -> float | None:
     """Return the power (dBm) of the light that enters an ingress on a wavelength.
 
@@ -148,7 +158,9 @@ def _arriving(
     return max(powers_dbm, default=None)
 
 
-def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[Spot, float]:
+def dimness(
+    fibres: Fibres, wires: Callable[[str], Wires], switch: str
+) -> dict[Spot, float]:
     """Return the ingresses of light that leaves a switch too weak for its receiver.
 
     Each has the share of bits that are wrong there, 1 if the receiver can read none.

@@ -50,7 +50,17 @@ SCPI = DriverKind("controller.optical.scpi:ScpiDriver", protocol="scpi", login=F
 #: Keys of an inventory entry that no option may take the place of.
 RESERVED = frozenset(
     {
-        *("driver", "address", "profile", "dpid", "bridge", "pid", "rest", "restarts", "wavelengths"),
+        *(
+            "driver",
+            "address",
+            "profile",
+            "dpid",
+            "bridge",
+            "pid",
+            "rest",
+            "restarts",
+            "wavelengths",
+        ),
         *("username", "password", "password_env", "password_file"),
     }
 )
@@ -65,7 +75,11 @@ def driver_kinds() -> Mapping[str, DriverKind]:
 def protocols_of(profile: str) -> tuple[str, ...]:
     """Return the emulated protocols of a switch of that profile. A switch of a class has all of them."""
     kinds = driver_kinds().values()
-    spoken = [kind.protocol for kind in kinds if profile in CLASSES or profile in kind.products]
+    spoken = [
+        kind.protocol
+        for kind in kinds
+        if profile in CLASSES or profile in kind.products
+    ]
     return tuple(dict.fromkeys(name for name in spoken if name is not None))
 
 
@@ -74,9 +88,13 @@ def products_of(driver: str) -> tuple[str, ...]:
     kinds = driver_kinds()
     kind = kinds[driver]
     alike = [
-        other for other in kinds.values() if kind.is_bridge or other.protocol == kind.protocol is not None
+        other
+        for other in kinds.values()
+        if kind.is_bridge or other.protocol == kind.protocol is not None
     ]
-    return tuple(dict.fromkeys(product for other in (kind, *alike) for product in other.products))
+    return tuple(
+        dict.fromkeys(product for other in (kind, *alike) for product in other.products)
+    )
 
 
 def driver_of(text: str) -> str:

@@ -67,7 +67,11 @@ class Profile:
         if loss_db is None:
             return self
         return replace(
-            self, loss_min_db=loss_db, loss_typ_db=loss_db, loss_max_db=loss_db, repeatability_db=0.0
+            self,
+            loss_min_db=loss_db,
+            loss_typ_db=loss_db,
+            loss_max_db=loss_db,
+            repeatability_db=0.0,
         )
 
     def dark_for(self, dark_s: float | None) -> Profile:
@@ -75,7 +79,9 @@ class Profile:
 
         None stands for the device's own time.
         """
-        return self if dark_s is None else replace(self, dark_s=dark_s, dark_jitter_s=0.0)
+        return (
+            self if dark_s is None else replace(self, dark_s=dark_s, dark_jitter_s=0.0)
+        )
 
     def dilated(self, factor: float) -> Profile:
         """Return the same device in a run whose time passes ``factor`` times slower."""
@@ -91,7 +97,11 @@ class Profile:
     def declared(self) -> dict[str, float | str]:
         """Return the description of the device for a controller: the fields and the dark bounds (s)."""
         least, typical, most = self.dark_bounds_s()
-        return asdict(self) | {"dark_min_s": least, "dark_typ_s": typical, "dark_max_s": most}
+        return asdict(self) | {
+            "dark_min_s": least,
+            "dark_typ_s": typical,
+            "dark_max_s": most,
+        }
 
 
 #: 3D-MEMS. 10 ms + 320 · 0.5 ms + 25 ms + 5 ms = 200 ms, the whole-fabric figure of
@@ -165,7 +175,9 @@ def profiles() -> Mapping[str, Profile]:
 
     Raises ExtensionError, also for a profile that has another name than it is listed by.
     """
-    return {name: _profile(name, *listed) for name, listed in entries("profiles").items()}
+    return {
+        name: _profile(name, *listed) for name, listed in entries("profiles").items()
+    }
 
 
 def _profile(name: str, installed: InstalledExtension, value: str) -> Profile:

@@ -35,8 +35,14 @@ class Port:
         Raises ValueError for a text that is not a port.
         """
         node, _, number = text.partition(":")
-        if not node or text.endswith(":") or (number and not (number.isascii() and number.isdigit())):
-            raise ValueError(f"{text!r} is not a port; write node:number, such as tor0:3")
+        if (
+            not node
+            or text.endswith(":")
+            or (number and not (number.isascii() and number.isdigit()))
+        ):
+            raise ValueError(
+                f"{text!r} is not a port; write node:number, such as tor0:3"
+            )
         return cls(node, int(number or 0))
 
 
@@ -62,7 +68,13 @@ class Gpu:
     def numbered(cls, name: str, server: str, model: str, index: int) -> Gpu:
         """Return the GPU with the addresses of a fabric's GPU number ``index``, counted from 0."""
         high, low = divmod(index + 1, 250)
-        return cls(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
+        return cls(
+            name,
+            server,
+            model,
+            f"10.82.{high}.{low + 1}",
+            f"02:52:4c:00:{high:02x}:{low + 1:02x}",
+        )
 
 
 #: Controller that writes a packet switch's tables by default.
@@ -219,12 +231,17 @@ class Plugged(NamedTuple):
 
 # Points of a sweep have planes of the same nodes, and to make those of thousands takes longest of all.
 @lru_cache(maxsize=16)
-def servers_of_one(name: str, nodes: tuple[str, ...], model: str, first: int) -> tuple[Gpu, ...]:
+def servers_of_one(
+    name: str, nodes: tuple[str, ...], model: str, first: int
+) -> tuple[Gpu, ...]:
     """Return GPUs ``nodes``, each in a server <name>-s<i> of its own.
 
     ``first``: how many GPUs the fabric has before them.
     """
-    return tuple(Gpu.numbered(node, f"{name}-s{i}", model, first + i) for i, node in enumerate(nodes))
+    return tuple(
+        Gpu.numbered(node, f"{name}-s{i}", model, first + i)
+        for i, node in enumerate(nodes)
+    )
 
 
 @dataclass(frozen=True)
@@ -249,4 +266,8 @@ class Counts:
 
     def per_gpu(self) -> dict[str, float]:
         """Return the counts by name, divided by the number of GPUs."""
-        return {name: count / self.gpus for name, count in asdict(self).items() if name != "gpus"}
+        return {
+            name: count / self.gpus
+            for name, count in asdict(self).items()
+            if name != "gpus"
+        }

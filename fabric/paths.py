@@ -30,7 +30,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ringlight.fabric.parts import Port
-from ringlight.fabric.topology import CrossConnects, Edge, ElectricalGraph, Fabric, electrical_graph
+from ringlight.fabric.topology import (
+    CrossConnects,
+    Edge,
+    ElectricalGraph,
+    Fabric,
+    electrical_graph,
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -54,7 +60,9 @@ def hashed(source_ip: str, destination_ip: str, options: Sequence[Hop]) -> Hop:
     """Return the option with the highest hash of both addresses and its port (rendezvous hashing)."""
 
     pair = f"{source_ip} {destination_ip} ".encode()
-    weights = [hashlib.blake2b(pair + hop.text, digest_size=8).digest() for hop in options]
+    weights = [
+        hashlib.blake2b(pair + hop.text, digest_size=8).digest() for hop in options
+    ]
     most = max(weights)
     if weights.count(most) == 1:
         return options[weights.index(most)]
@@ -80,9 +88,13 @@ class Router:
     def __init__(self, fabric: Fabric, graph: ElectricalGraph) -> None:
         self._fabric = fabric
         self._first: dict[str, Hop] = {}
-        self._between: dict[str, list[Hop]] = {name: [] for name in fabric.packet_switches}
+        self._between: dict[str, list[Hop]] = {
+            name: [] for name in fabric.packet_switches
+        }
         self._last: dict[str, list[Hop]] = {name: [] for name in fabric.gpus}
-        self._before: dict[str, set[str]] = {name: set() for name in fabric.packet_switches}
+        self._before: dict[str, set[str]] = {
+            name: set() for name in fabric.packet_switches
+        }
         for edge in graph.edges:
             tail, head = edge.out.node, edge.into.node
             hop = Hop(edge.out, edge.into, edge.rate_bps)
@@ -94,7 +106,10 @@ class Router:
                 self._between[tail].append(hop)
                 self._before[head].add(tail)
         # The switches from which the last link leads to each GPU.
-        self._doors = {gpu: tuple(sorted({h.out.node for h in last})) for gpu, last in self._last.items()}
+        self._doors = {
+            gpu: tuple(sorted({h.out.node for h in last}))
+            for gpu, last in self._last.items()
+        }
         self._distances: dict[tuple[str, ...], dict[str, int]] = {}
         self._options: dict[tuple[str, tuple[str, ...]], tuple[Hop, ...]] = {}
         self._ways: dict[str, dict[str, int]] = {}
@@ -105,10 +120,14 @@ class Router:
         place = {name: index for index, name in enumerate(self._fabric.packet_switches)}
         dark = len(place)
         switch_place = {
-            gpu: min((place[h.out.node] for h in last), default=dark) for gpu, last in self._last.items()
+            gpu: min((place[h.out.node] for h in last), default=dark)
+            for gpu, last in self._last.items()
         }
         return {
-            gpu: number for number, gpu in enumerate(sorted(switch_place, key=lambda gpu: switch_place[gpu]))
+            gpu: number
+            for number, gpu in enumerate(
+                sorted(switch_place, key=lambda gpu: switch_place[gpu])
+            )
         }
 
     def distances(self, destination: str) -> Mapping[str, int]:
@@ -134,11 +153,17 @@ class Router:
         """
         doors = self._doors[destination]
         if switch in doors:
-            return tuple(sorted(hop for hop in self._last[destination] if hop.out.node == switch))
+            return tuple(
+                sorted(hop for hop in self._last[destination] if hop.out.node == switch)
+            )
         if (switch, doors) not in self._options:
             links = self.distances(destination)
             nearer = links.get(switch, 0) - 1
-            hops = [hop for hop in self._between.get(switch, ()) if links.get(hop.into.node) == nearer]
+            hops = [
+                hop
+                for hop in self._between.get(switch, ())
+                if links.get(hop.into.node) == nearer
+            ]
             hops.sort(key=lambda hop: (hop.into.node, hop.out))
             self._options[switch, doors] = tuple(hops)
         return self._options[switch, doors]
@@ -166,7 +191,9 @@ class Router:
             elif fabric.paths == "even":
                 number, hop = dealt(number, options)
             else:
-                hop = hashed(fabric.gpus[source].ip, fabric.gpus[destination].ip, options)
+                hop = hashed(
+                    fabric.gpus[source].ip, fabric.gpus[destination].ip, options
+                )
             way.append(hop)
         return tuple(way)
 
@@ -178,7 +205,9 @@ class Router:
         if destination not in self._ways:
             ways = {destination: 1}
             for switch in self.distances(destination):  # the nearest come first
-                ways[switch] = sum(ways[hop.into.node] for hop in self.options(switch, destination))
+                ways[switch] = sum(
+                    ways[hop.into.node] for hop in self.options(switch, destination)
+                )
             self._ways[destination] = ways
         return self._ways[destination]
 
@@ -188,7 +217,11 @@ class Router:
         return self.ways(destination).get(hop.into.node, 0) if hop else 0
 
     def _no_path(self, source: str, destination: str) -> NoPathError:
-        dark = [gpu for gpu in (source, destination) if gpu not in self._first and not self._last[gpu]]
+        dark = [
+            gpu
+            for gpu in (source, destination)
+            if gpu not in self._first and not self._last[gpu]
+        ]
         why = f": {dark[0]} is dark" if dark else ""
         return NoPathError(f"no path from {source} to {destination}{why}")
 
@@ -218,11 +251,17 @@ def most_paths(fabric: Fabric, graph: ElectricalGraph) -> int:
     for edge in graph.edges:
         arriving.setdefault(edge.into.node, {})[edge.out.node] = None
     # GPUs on one switch have the same ways to all others.
-    one_each = {tuple(arriving[gpu]): gpu for gpu in fabric.gpus if gpu in arriving}.values()
-    return max((router.count(a, b) for a in one_each for b in one_each if a != b), default=1)
+    one_each = {
+        tuple(arriving[gpu]): gpu for gpu in fabric.gpus if gpu in arriving
+    }.values()
+    return max(
+        (router.count(a, b) for a in one_each for b in one_each if a != b), default=1
+    )
 
 
-def without_ports(fabric: Fabric, graph: ElectricalGraph, down: Collection[Port]) -> ElectricalGraph:
+def without_ports(
+    fabric: Fabric, graph: ElectricalGraph, down: Collection[Port]
+) -> ElectricalGraph:
     """Return the graph without the links between packet switches that end at a port of ``down``."""
 
     def stays(edge: Edge) -> bool:

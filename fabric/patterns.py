@@ -13,7 +13,9 @@ def in_words(pattern: str) -> str:
     """Return what a text must be to match a pattern; ``should match PATTERN`` if the pattern is not known."""
     if (name := _NAME.fullmatch(pattern)) is not None:
         mark = {"-": "hyphens", "_": "underscores"}[name[1]]
-        length = "" if name[2] is None else f", of at most {int(name[2]) + 1} characters"
+        length = (
+            "" if name[2] is None else f", of at most {int(name[2]) + 1} characters"
+        )
         return f"should be lower-case letters, digits and {mark}, beginning with a letter{length}"
     if (begins := _BEGINS.fullmatch(pattern)) is not None:
         return f"should begin with {begins[1]}"

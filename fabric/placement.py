@@ -72,7 +72,11 @@ class Regrouping:
         """Return the moves and their effect, as the controller's resource has them."""
         return {
             "moves": [
-                {"gpu": m.gpu, "from": None if m.source is None else str(m.source), "to": str(m.destination)}
+                {
+                    "gpu": m.gpu,
+                    "from": None if m.source is None else str(m.source),
+                    "to": str(m.destination),
+                }
                 for m in self.moved
             ],
             "crossing_bytes_before": self.crossing_bytes_before,
@@ -106,7 +110,9 @@ def regroup(
     place, optimal = _solve(problem)
     new_ports = _choose_ports(fabric, problem, place)
     moves = tuple(
-        Move(gpu, problem.port_now.get(gpu), new_ports[gpu]) for gpu in fabric.gpus if gpu in new_ports
+        Move(gpu, problem.port_now.get(gpu), new_ports[gpu])
+        for gpu in fabric.gpus
+        if gpu in new_ports
     )
     after = []
     for a, b in circuits:
@@ -116,7 +122,11 @@ def regroup(
     return Regrouping(
         circuits=tuple(after),
         moved=moves,
-        kept=tuple(c for c in circuits if c[0].node not in new_ports and c[1].node not in new_ports),
+        kept=tuple(
+            c
+            for c in circuits
+            if c[0].node not in new_ports and c[1].node not in new_ports
+        ),
         crossing_bytes_before=crossing_bytes_of(problem, problem.home),
         crossing_bytes_after=crossing_bytes_of(problem, place),
         crossing_bytes_bound=crossing_bound(problem),
@@ -128,12 +138,17 @@ def _choose_ports(fabric: Fabric, problem: Problem, place: IntArray) -> dict[str
     """Return the new port of every item that changes its switch."""
     movers: dict[str, tuple[int, int]] = {}
     staying: set[Port] = set()
-    for gpu, o, old, new in zip(problem.items, problem.group, problem.home, place, strict=True):
+    for gpu, o, old, new in zip(
+        problem.items, problem.group, problem.home, place, strict=True
+    ):
         if old != new:
             movers[gpu] = int(o), int(new)
         else:
             staying.add(problem.port_now[gpu])
-    free = {where: iter(p for p in ports if p not in staying) for where, ports in problem.free_ports.items()}
+    free = {
+        where: iter(p for p in ports if p not in staying)
+        for where, ports in problem.free_ports.items()
+    }
     return {gpu: next(free[movers[gpu]]) for gpu in fabric.gpus if gpu in movers}
 
 
@@ -145,7 +160,9 @@ def _solve(problem: Problem) -> tuple[IntArray, bool]:
     place = search(problem)
     if (best := try_all(problem, place)) is not None:
         return best, True
-    choices = sum(np.count_nonzero(problem.capacity[o]) for o in problem.group if o >= 0)
+    choices = sum(
+        np.count_nonzero(problem.capacity[o]) for o in problem.group if o >= 0
+    )
     weights = [b for _, b in problem.rings if b > 0]
     # Weights further apart than the solver's tolerance cannot be told apart, so nothing is proven.
     if choices > EXACT_CHOICES or (weights and max(weights) > 1e3 * min(weights)):

@@ -10,7 +10,14 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.placement_problem import IntArray, Problem, crossing_bytes_of, demand_of, fill, score_of
+from ringlight.fabric.placement_problem import (
+    IntArray,
+    Problem,
+    crossing_bytes_of,
+    demand_of,
+    fill,
+    score_of,
+)
 
 #: Placements up to which each is tried: sooner done than the exact solver is imported.
 FEW_PLACEMENTS = 256
@@ -25,7 +32,10 @@ def try_all(problem: Problem, incumbent: IntArray) -> IntArray | None:
     """
     rings = np.concatenate([ring for ring, _ in problem.rings])
     items = rings[problem.group[rings] >= 0]
-    reached = [np.flatnonzero(problem.capacity[group]).tolist() for group in problem.group[items]]
+    reached = [
+        np.flatnonzero(problem.capacity[group]).tolist()
+        for group in problem.group[items]
+    ]
     if math.prod(map(len, reached)) > FEW_PLACEMENTS:
         return None
     candidates = [incumbent]
@@ -58,7 +68,9 @@ class _Programme:
         self.low.append(low)
         self.high.append(high)
 
-    def solve(self, cost: dict[int, float]) -> tuple[npt.NDArray[np.float64] | None, bool]:
+    def solve(
+        self, cost: dict[int, float]
+    ) -> tuple[npt.NDArray[np.float64] | None, bool]:
         """Return the minimum over 0 <= x <= upper: (x or None, whether the minimum is proven)."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
@@ -72,14 +84,18 @@ class _Programme:
             integrality=np.array(self.integer),
             bounds=Bounds(0, np.array(self.upper)),
             constraints=LinearConstraint(
-                coo_array((values, (rows, columns)), shape=shape).tocsr(), self.low, self.high
+                coo_array((values, (rows, columns)), shape=shape).tocsr(),
+                self.low,
+                self.high,
             ),
             options={"mip_rel_gap": 0.0, "node_limit": EXACT_NODES},
         )
         return result.x, result.status == 0
 
 
-def solve_exactly(problem: Problem, incumbent: IntArray, bound: float) -> tuple[IntArray, bool]:
+def solve_exactly(
+    problem: Problem, incumbent: IntArray, bound: float
+) -> tuple[IntArray, bool]:
     """Return the best placement, never worse than ``incumbent``, and whether that is proven.
 
     x[i, s]: ring item i goes to switch s. y[o, s]: idle items of optical switch o that stay on s (which of
@@ -101,7 +117,11 @@ def solve_exactly(problem: Problem, incumbent: IntArray, bound: float) -> tuple[
     for where, count in sorted(idle.items()):
         y[where] = programme.variable(count, integer=True)
     for (o, s), room in np.ndenumerate(problem.capacity):
-        terms = [(column, 1.0) for (i, switch), column in x.items() if switch == s and problem.group[i] == o]
+        terms = [
+            (column, 1.0)
+            for (i, switch), column in x.items()
+            if switch == s and problem.group[i] == o
+        ]
         terms += [(y[o, s], 1.0)] if (o, s) in y else []
         if terms:
             programme.row(terms, 0, float(room))
@@ -149,7 +169,9 @@ def solve_exactly(problem: Problem, incumbent: IntArray, bound: float) -> tuple[
             if solution[column] > 0.5:
                 place[i] = s
         items = np.array(ring_items)
-        if np.any(place[items] < 0) or np.any(demand_of(problem, items, place[items]) > problem.capacity):
+        if np.any(place[items] < 0) or np.any(
+            demand_of(problem, items, place[items]) > problem.capacity
+        ):
             return best, False
         fill(problem, place)
         return min(best, place, key=lambda place: score_of(problem, place)), proven

@@ -8,7 +8,13 @@ import random
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.placement_problem import IntArray, Problem, demand_of, fill, score_of
+from ringlight.fabric.placement_problem import (
+    IntArray,
+    Problem,
+    demand_of,
+    fill,
+    score_of,
+)
 
 #: Up to so many switches all ways to swap their bins are tried.
 FEW_SWITCHES = 5
@@ -32,11 +38,16 @@ def search(problem: Problem) -> IntArray:
     while len(orders) * 2 < PACKINGS:
         noise = [rng.uniform(0.5, 1.0) for _ in jobs]
         orders.append(sorted(jobs, key=lambda j: (-sizes[j] * noise[j], j)))
-    packed = [_pack(problem, order, by_stay) for order in orders for by_stay in (False, True)]
+    packed = [
+        _pack(problem, order, by_stay) for order in orders for by_stay in (False, True)
+    ]
     packed.sort(key=lambda place: score_of(problem, place))
     starts = packed[:REFINED]
     starts.append(stay_of(problem))
-    return min((_refine(problem, place) for place in starts), key=lambda place: score_of(problem, place))
+    return min(
+        (_refine(problem, place) for place in starts),
+        key=lambda place: score_of(problem, place),
+    )
 
 
 def stay_of(problem: Problem) -> IntArray:
@@ -55,7 +66,9 @@ def _pack(problem: Problem, order: list[int], by_stay: bool) -> IntArray:
         best: tuple[tuple[int, int], list[tuple[int, IntArray]]] | None = None
         for start in range(0, len(ring), max(1, len(ring) // ROTATIONS)):
             arcs = _cut(problem, np.roll(ring, -start), free.copy(), by_stay)
-            moves = sum(int(np.count_nonzero(problem.home[arc] != s)) for s, arc in arcs)
+            moves = sum(
+                int(np.count_nonzero(problem.home[arc] != s)) for s, arc in arcs
+            )
             if best is None or (len(arcs), moves) < best[0]:
                 best = (len(arcs), moves), arcs
             if len(arcs) == 1:
@@ -84,7 +97,9 @@ def _before(groups: IntArray) -> IntArray:
     return counts
 
 
-def _cut(problem: Problem, ring: IntArray, free: IntArray, by_stay: bool) -> list[tuple[int, IntArray]]:
+def _cut(
+    problem: Problem, ring: IntArray, free: IntArray, by_stay: bool
+) -> list[tuple[int, IntArray]]:
     """Return arcs of the ring from its first item on, each as long as some switch can hold.
 
     Use ``free`` up.
@@ -241,7 +256,10 @@ def _refine(problem: Problem, start: IntArray) -> IntArray:
                 # Edges that cross, and moved items, more than now.
                 edges = (place[before] != switch) - (place[before] != now)
                 edges += (place[after] != switch) - (place[after] != now)
-                crossing, moved = own * edges, (switch != home[item]) - (now != home[item])
+                crossing, moved = (
+                    own * edges,
+                    (switch != home[item]) - (now != home[item]),
+                )
                 if free[o][switch] > 0:
                     if crossing < -rounding or (crossing <= rounding and moved < 0):
                         go(item, switch)
@@ -254,7 +272,8 @@ def _refine(problem: Problem, start: IntArray) -> IntArray:
                     if before == other or after == other:
                         both += 2 * own * ((before == other) + (after == other))
                     if both < -rounding or (
-                        both <= rounding and moved + (now != home[other]) - (switch != home[other]) < 0
+                        both <= rounding
+                        and moved + (now != home[other]) - (switch != home[other]) < 0
                     ):
                         go(other, now)
                         go(item, switch)

@@ -92,13 +92,17 @@ def problem_of(
             end = far_end.get(gpu)
         where = f"GPU {gpu} of job {job_of[gpu]}"
         if end is not None and end.node not in switches:
-            raise ValueError(f"{where} is joined to {end}, not to an aggregation switch")
+            raise ValueError(
+                f"{where} is joined to {end}, not to an aggregation switch"
+            )
         if faceplate is None and end is None:
             raise ValueError(f"{where} is plugged into nothing")
         may_move = faceplate is not None and (movable is None or gpu in movable)
         if end is None and not may_move:
             raise ValueError(f"{where} is dark and may not be moved")
-        group.append(groups[faceplate.node] if may_move and faceplate is not None else -1)
+        group.append(
+            groups[faceplate.node] if may_move and faceplate is not None else -1
+        )
         home.append(-1 if end is None else switches[end.node])
         if end is not None:
             port_now[gpu] = end
@@ -111,20 +115,33 @@ def problem_of(
 
     items = (*in_job, *idle)
     leaving = {gpu for gpu, o in zip(items, group, strict=True) if o >= 0}
-    taken = {port for c in circuits for port in c if c[0].node not in leaving and c[1].node not in leaving}
+    taken = {
+        port
+        for c in circuits
+        for port in c
+        if c[0].node not in leaving and c[1].node not in leaving
+    }
     free_ports: dict[tuple[int, int], list[Port]] = {}
     for port in sorted(fabric.link_at):
         faceplate = optical_neighbour(fabric, port) if port.node in switches else None
         if faceplate is not None and port not in taken:
-            free_ports.setdefault((groups[faceplate.node], switches[port.node]), []).append(port)
+            free_ports.setdefault(
+                (groups[faceplate.node], switches[port.node]), []
+            ).append(port)
     capacity = np.zeros((len(groups), len(switches)), dtype=np.int64)
     for where_, ports in free_ports.items():
         capacity[where_] = len(ports)
     for index, name in enumerate(groups):
         needed, there_are = group.count(index), int(capacity[index].sum())
         if needed > there_are:
-            dark = next(g for g, o, h in zip(items, group, home, strict=True) if o == index and h < 0)
-            raise ValueError(f"no free port for GPU {dark}: {name} reaches {there_are} for {needed} GPUs")
+            dark = next(
+                g
+                for g, o, h in zip(items, group, home, strict=True)
+                if o == index and h < 0
+            )
+            raise ValueError(
+                f"no free port for GPU {dark}: {name} reaches {there_are} for {needed} GPUs"
+            )
 
     rings = []
     first = 0
@@ -146,7 +163,11 @@ def problem_of(
 def _crossing_edges(ring: IntArray, place: IntArray) -> int:
     switches = place[ring]
     # An edge of a dark item (-1) crosses, even to another dark one.
-    return 0 if len(ring) < 2 else int(np.count_nonzero((switches != np.roll(switches, -1)) | (switches < 0)))
+    return (
+        0
+        if len(ring) < 2
+        else int(np.count_nonzero((switches != np.roll(switches, -1)) | (switches < 0)))
+    )
 
 
 def crossing_bytes_of(problem: Problem, place: IntArray) -> float:
@@ -176,7 +197,9 @@ def crossing_bound(problem: Problem) -> float:
         free = groups >= 0
         needs = np.bincount(groups[free], minlength=len(problem.capacity))
         room = np.sort(np.minimum(problem.capacity, needs[:, None]).sum(axis=0))[::-1]
-        enough = int(np.searchsorted(np.cumsum(room), free.sum())) + 1 if free.any() else 0
+        enough = (
+            int(np.searchsorted(np.cumsum(room), free.sum())) + 1 if free.any() else 0
+        )
         switches = max(enough, len(set(problem.home[ring][~free].tolist())))
         total.append(b * switches if switches > 1 else 0.0)
     return math.fsum(total)

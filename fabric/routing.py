@@ -62,15 +62,23 @@ def forwarding_rules(fabric: Fabric, graph: ElectricalGraph) -> frozenset[Rule]:
     return frozenset(rules)
 
 
-def _rules_by_sender(fabric: Fabric, router: Router, destination: str) -> Iterable[Rule]:
+def _rules_by_sender(
+    fabric: Fabric, router: Router, destination: str
+) -> Iterable[Rule]:
     for source in fabric.gpus.values():
         try:
-            path = router.path(source.name, destination) if source.name != destination else ()
+            path = (
+                router.path(source.name, destination)
+                if source.name != destination
+                else ()
+            )
         except ValueError:
             continue
         for hop in path[1:]:
             if hop != router.options(hop.out.node, destination)[0]:
-                yield Rule(hop.out.node, fabric.gpus[destination].ip, hop.out.number, source.ip)
+                yield Rule(
+                    hop.out.node, fabric.gpus[destination].ip, hop.out.number, source.ip
+                )
 
 
 def rule_batches(
@@ -97,12 +105,16 @@ def rule_batches(
     for key in {rule.key for rule in old} - {rule.key for rule in new}:
         delete.setdefault(depth.get(key[:2], last), []).append(key)
     return [
-        RuleBatch(tuple(sorted(put.get(links, ()))), tuple(sorted(delete.get(links, ()))))
+        RuleBatch(
+            tuple(sorted(put.get(links, ()))), tuple(sorted(delete.get(links, ())))
+        )
         for links in sorted(put.keys() | delete.keys())
     ]
 
 
-def out_port(rules: Mapping[RuleKey, int], switch: str, ip: str, source_ip: str = "") -> int | None:
+def out_port(
+    rules: Mapping[RuleKey, int], switch: str, ip: str, source_ip: str = ""
+) -> int | None:
     """Return the port by which a switch sends a packet; None when it drops it.
 
     ``rules``: port by rule's key.

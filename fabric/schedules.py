@@ -42,7 +42,9 @@ def ring(world_size: int) -> Steps:
         for step in range(n - 1):
             yield Step(sources, destinations, (sources - step) % n, counts, "reduce")
         for step in range(n - 1):
-            yield Step(sources, destinations, (sources + 1 - step) % n, counts, "replace")
+            yield Step(
+                sources, destinations, (sources + 1 - step) % n, counts, "replace"
+            )
 
     return Steps("ring", n, n, 2 * (n - 1), make)
 
@@ -67,14 +69,28 @@ def ring_of_bits(world_size: int, bits: int) -> Steps:
     # a chunk is what a block's scale has of each of its values, in one of n parts
     unit = BLOCK // _SCALE_BITS
     part = unit * _VALUE_BITS
-    scale, total, code = (frozen(np.full(n, count)) for count in (1, unit * width, unit * bits))
+    scale, total, code = (
+        frozen(np.full(n, count)) for count in (1, unit * width, unit * bits)
+    )
 
     def make() -> Iterator[Step]:
         for reducing, replacing in ((scale, scale), (total, code)):
             for step in range(n - 1):
-                yield Step(sources, destinations, (sources - step) % n * part, reducing, "reduce")
+                yield Step(
+                    sources,
+                    destinations,
+                    (sources - step) % n * part,
+                    reducing,
+                    "reduce",
+                )
             for step in range(n - 1):
-                yield Step(sources, destinations, (sources + 1 - step) % n * part, replacing, "replace")
+                yield Step(
+                    sources,
+                    destinations,
+                    (sources + 1 - step) % n * part,
+                    replacing,
+                    "replace",
+                )
 
     return Steps(f"ring-bits-{bits}", n, n * part, 4 * (n - 1), make)
 
@@ -111,9 +127,13 @@ def coprime_rings(world_size: int, rings: int = 2) -> Steps:
 
     def make() -> Iterator[Step]:
         for step in range(n - 1):
-            yield Step(sources, destinations, part + (place - step) % n, counts, "reduce")
+            yield Step(
+                sources, destinations, part + (place - step) % n, counts, "reduce"
+            )
         for step in range(n - 1):
-            yield Step(sources, destinations, part + (place + 1 - step) % n, counts, "replace")
+            yield Step(
+                sources, destinations, part + (place + 1 - step) % n, counts, "replace"
+            )
 
     return Steps("coprime-rings", n, len(by) * n, 2 * (n - 1), make)
 
@@ -141,7 +161,14 @@ def halving_doubling(world_size: int) -> Steps:
             half = power >> (k + 1)
             upper = ranks >> k & 1
             kept, given = low + upper * half, low + (1 - upper) * half
-            steps.append((frozen(ranks ^ (1 << k)), frozen(kept), frozen(given), frozen([half] * power)))
+            steps.append(
+                (
+                    frozen(ranks ^ (1 << k)),
+                    frozen(kept),
+                    frozen(given),
+                    frozen([half] * power),
+                )
+            )
             low = kept
         return steps
 
@@ -155,7 +182,14 @@ def halving_doubling(world_size: int) -> Steps:
         if len(extra):
             yield Step(frozen(extra - power), extra, *whole, "replace")
 
-    return Steps("halving-doubling", n, power, 2 * depth + (2 if n > power else 0), make, step_by_step=True)
+    return Steps(
+        "halving-doubling",
+        n,
+        power,
+        2 * depth + (2 if n > power else 0),
+        make,
+        step_by_step=True,
+    )
 
 
 def recursive_doubling(world_size: int) -> Steps:
@@ -178,7 +212,14 @@ def recursive_doubling(world_size: int) -> Steps:
         if len(extra):
             yield _whole(extra - power, extra, "replace")
 
-    return Steps("recursive-doubling", n, 1, depth + (2 if n > power else 0), make, step_by_step=True)
+    return Steps(
+        "recursive-doubling",
+        n,
+        1,
+        depth + (2 if n > power else 0),
+        make,
+        step_by_step=True,
+    )
 
 
 def binary_tree(world_size: int) -> Steps:
@@ -192,7 +233,9 @@ def binary_tree(world_size: int) -> Steps:
     depth = (n - 1).bit_length()
 
     def make() -> Iterator[Step]:
-        pairs = [(low := np.arange(1 << k, n, 2 << k), low - (1 << k)) for k in range(depth)]
+        pairs = [
+            (low := np.arange(1 << k, n, 2 << k), low - (1 << k)) for k in range(depth)
+        ]
         for child, parent in pairs:
             yield _whole(child, parent, "reduce")
         for child, parent in reversed(pairs):
@@ -207,7 +250,8 @@ def nearest_group(world_size: int) -> int:
     It gives the fewest steps of a hierarchical ring.
     """
     return min(
-        (m for m in range(1, world_size + 1) if world_size % m == 0), key=lambda m: (m + world_size // m, m)
+        (m for m in range(1, world_size + 1) if world_size % m == 0),
+        key=lambda m: (m + world_size // m, m),
     )
 
 
@@ -223,7 +267,9 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
     _at_least_one("a hierarchical ring", n)
     m = nearest_group(n) if group is None else group
     if m < 1 or n % m:
-        raise ValueError(f"a hierarchical ring of {n} ranks cannot have groups of {m}; it must divide {n}")
+        raise ValueError(
+            f"a hierarchical ring of {n} ranks cannot have groups of {m}; it must divide {n}"
+        )
     groups = n // m
     ranks = frozen(np.arange(n))
     place, team = ranks % m, ranks // m
@@ -239,7 +285,9 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
         for step in range(groups - 1):
             yield Step(ranks, across, base + (team - step) % groups, counts, "reduce")
         for step in range(groups - 1):
-            yield Step(ranks, across, base + (team + 1 - step) % groups, counts, "replace")
+            yield Step(
+                ranks, across, base + (team + 1 - step) % groups, counts, "replace"
+            )
         for step in range(m - 1):
             yield Step(ranks, beside, (place + 1 - step) % m * groups, part, "replace")
 
@@ -289,13 +337,17 @@ def bidirectional_hierarchical_ring(world_size: int, group: int | None = None) -
     Raises ValueError when ``group`` does not divide ``world_size``.
     """
     _at_least_one("a bidirectional hierarchical ring", world_size)
-    return both_ways(hierarchical_ring(world_size, group), "bidirectional-hierarchical-ring")
+    return both_ways(
+        hierarchical_ring(world_size, group), "bidirectional-hierarchical-ring"
+    )
 
 
 def _whole(sources: npt.ArrayLike, destinations: npt.ArrayLike, op: Op) -> Step:
     """Return a step in which every transfer carries the vector's only chunk."""
     to = frozen(destinations)
-    return Step(frozen(sources), to, frozen(np.zeros(len(to))), frozen(np.ones(len(to))), op)
+    return Step(
+        frozen(sources), to, frozen(np.zeros(len(to))), frozen(np.ones(len(to))), op
+    )
 
 
 @dataclass(frozen=True)
@@ -364,13 +416,17 @@ def _grouped(
     def steps(collective: Collective, ranks: int) -> Steps:
         if not (collective.group or collective.wavelengths):
             return make(ranks, None)
-        return make(ranks, collective.group or fitting_group(ranks, collective.wavelengths or 1))
+        return make(
+            ranks, collective.group or fitting_group(ranks, collective.wavelengths or 1)
+        )
 
     return steps
 
 
 def _ring(collective: Collective, ranks: int) -> Steps:
-    return ring(ranks) if collective.bits is None else ring_of_bits(ranks, collective.bits)
+    return (
+        ring(ranks) if collective.bits is None else ring_of_bits(ranks, collective.bits)
+    )
 
 
 def _coprime_rings(collective: Collective, ranks: int) -> Steps:
@@ -398,10 +454,14 @@ def _plain(make: Callable[[int], Steps]) -> Algorithm:
 
 #: Those of the core, by the name that a scenario uses.
 _GROUPS = frozenset({"striped", "wavelengths", "group"})
-_ALGORITHMS: dict[str, Algorithm] = {name: _plain(make) for name, make in STEPS.items()} | {
+_ALGORITHMS: dict[str, Algorithm] = {
+    name: _plain(make) for name, make in STEPS.items()
+} | {
     "ring": Algorithm(_ring, frozenset({"striped", "bits"})),
     "hierarchical-ring": Algorithm(_grouped(hierarchical_ring), _GROUPS),
-    "bidirectional-hierarchical-ring": Algorithm(_grouped(bidirectional_hierarchical_ring), _GROUPS),
+    "bidirectional-hierarchical-ring": Algorithm(
+        _grouped(bidirectional_hierarchical_ring), _GROUPS
+    ),
     "coprime-rings": Algorithm(_coprime_rings, frozenset({"striped", "wavelengths"})),
 }
 
@@ -419,7 +479,9 @@ def algorithm(name: str) -> Algorithm:
     if name in _ALGORITHMS:
         return _ALGORITHMS[name]
     if (load := _of_extensions().get(name)) is None:
-        raise ValueError(f"there is no collective {name!r}; there are {', '.join(algorithm_names())}")
+        raise ValueError(
+            f"there is no collective {name!r}; there are {', '.join(algorithm_names())}"
+        )
     return load()
 
 
@@ -440,11 +502,16 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
 def parse_collective(name: str) -> Collective:
     """Return the collective of a name. Raises ValueError, listing the known names, for another name."""
     # Workers start sooner where the core's names are enough.
-    match = _pattern(tuple(_ALGORITHMS)).fullmatch(name) or _pattern(algorithm_names()).fullmatch(name)
+    match = _pattern(tuple(_ALGORITHMS)).fullmatch(name) or _pattern(
+        algorithm_names()
+    ).fullmatch(name)
     if match is None:
-        raise ValueError(f"there is no collective {name!r}; there are {', '.join(algorithm_names())}")
+        raise ValueError(
+            f"there is no collective {name!r}; there are {', '.join(algorithm_names())}"
+        )
     wavelengths, group, reach, bits = (
-        int(match[key]) if match[key] else None for key in ("wavelengths", "group", "reach", "bits")
+        int(match[key]) if match[key] else None
+        for key in ("wavelengths", "group", "reach", "bits")
     )
     flags = bool(match["exchange"]), bool(match["striped"])
     read = Collective(match["algorithm"], wavelengths, group, reach, bits, *flags)
@@ -454,7 +521,9 @@ def parse_collective(name: str) -> Collective:
             raise ValueError(f"collective {name!r}: {read.algorithm} has no {option}")
     if read.bits is not None:
         if read.striped:
-            raise ValueError(f"collective {name!r}: whole numbers are not spread over wavelengths")
+            raise ValueError(
+                f"collective {name!r}: whole numbers are not spread over wavelengths"
+            )
         try:
             code_type(read.bits)
         except ValueError as error:
@@ -480,7 +549,9 @@ def steps_named(name: str, ranks: int) -> Steps:
     """
     collective = parse_collective(name)
     if collective.striped:
-        raise ValueError(f"collective {name}: a transfer on several wavelengths at once is only simulated")
+        raise ValueError(
+            f"collective {name}: a transfer on several wavelengths at once is only simulated"
+        )
     return unstriped_steps(collective, ranks)
 
 
@@ -491,5 +562,7 @@ def unstriped_steps(collective: Collective, ranks: int) -> Steps:
     """
     make = collective.kind.steps
     if make is None:
-        raise ValueError(f"collective {collective}: its plane does it, so it has no steps between ranks")
+        raise ValueError(
+            f"collective {collective}: its plane does it, so it has no steps between ranks"
+        )
     return make(collective, ranks)

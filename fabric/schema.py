@@ -13,12 +13,31 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
-from ringlight.fabric.keys import Assembly, CabledNode, WrittenLink, fabric_keys, link_keys, plugged
+from ringlight.fabric.keys import (
+    Assembly,
+    CabledNode,
+    WrittenLink,
+    fabric_keys,
+    link_keys,
+    plugged,
+)
 from ringlight.fabric.light import Modulation, Optics
 from ringlight.fabric.link_effects import Effects, acting
-from ringlight.fabric.optical_drivers import CLASSES, RESERVED, driver_kinds, driver_of, products_of
+from ringlight.fabric.optical_drivers import (
+    CLASSES,
+    RESERVED,
+    driver_kinds,
+    driver_of,
+    products_of,
+)
 from ringlight.fabric.parts import OURS, Gpu, Link, OpticalSwitch, PacketSwitch, Port
 from ringlight.fabric.table_writers import programs
 from ringlight.fabric.topology import (
@@ -47,13 +66,17 @@ def _of_switches(value: object) -> object:
         return value
     if not isinstance(value, str) or not value.startswith("tcp:"):
         words = ", ".join(known)
-        raise ValueError(f"write {words}, or another controller's address, such as tcp:127.0.0.1:6653")
+        raise ValueError(
+            f"write {words}, or another controller's address, such as tcp:127.0.0.1:6653"
+        )
     address = str(_address(value.removeprefix("tcp:")))
     try:
         ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
     except ValueError:
         # Open vSwitch does not ask for names, and would say nothing.
-        raise ValueError(f"{value}: write the controller's IP address, not its name") from None
+        raise ValueError(
+            f"{value}: write the controller's IP address, not its name"
+        ) from None
     return f"tcp:{address}"
 
 
@@ -94,7 +117,9 @@ def _address(value: object) -> object:
     Raises ValueError for another value, without repeating it: it may have a password in it.
     """
     match = (
-        re.fullmatch(r"(?:\[[^\]\s@]+\]|[^:\s/@]+):([0-9]{1,5})", value) if isinstance(value, str) else None
+        re.fullmatch(r"(?:\[[^\]\s@]+\]|[^:\s/@]+):([0-9]{1,5})", value)
+        if isinstance(value, str)
+        else None
     )
     if match is None or not 0 < int(match[1]) < 1 << 16:
         raise ValueError("this is not host:port, such as '10.0.0.5:3083'")
@@ -104,7 +129,9 @@ def _address(value: object) -> object:
 Address = Annotated[str, BeforeValidator(_address)]
 #: Where a password is, whatever the controller's working directory. Never the password itself.
 PasswordFile = Annotated[str, Field(pattern=r"^/")]
-Driver = Annotated[str, BeforeValidator(_driver), Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+Driver = Annotated[
+    str, BeforeValidator(_driver), Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")
+]
 
 
 class OpticalSwitchSpec(Strict):
@@ -140,41 +167,66 @@ class OpticalSwitchSpec(Strict):
     def _can_be_driven(self) -> OpticalSwitchSpec:
         kind = driver_kinds().get(self.driver)
         if kind is None:
-            raise ValueError(f"driver: {self.driver}; there are {', '.join(driver_kinds())}")
+            raise ValueError(
+                f"driver: {self.driver}; there are {', '.join(driver_kinds())}"
+            )
         if kind.is_bridge and self.dark is not None:
-            raise ValueError(f"dark: a bridge of Open vSwitch (driver: {self.driver}) is never dark")
+            raise ValueError(
+                f"dark: a bridge of Open vSwitch (driver: {self.driver}) is never dark"
+            )
         if kind.is_bridge and self.loss_db is not None:
             raise ValueError(
                 f"loss_db: a bridge of Open vSwitch (driver: {self.driver}) has no light to lose"
             )
         fit = [*products_of(self.driver), *CLASSES]
         if self.profile not in fit:
-            raise ValueError(f"profile: {self.profile}; the driver {self.driver} goes with {', '.join(fit)}")
+            raise ValueError(
+                f"profile: {self.profile}; the driver {self.driver} goes with {', '.join(fit)}"
+            )
         if kind.protocol is None and not kind.is_bridge and self.address is None:
-            raise ValueError(f"driver: {self.driver} is not emulated: give the address of such a switch")
+            raise ValueError(
+                f"driver: {self.driver} is not emulated: give the address of such a switch"
+            )
         return self
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> OpticalSwitchSpec:
         kind = driver_kinds()[self.driver]
         if self.address is not None and kind.is_bridge:
-            raise ValueError(f"address: {self.driver} has none; its switch connects to the controller")
-        stated = {key: getattr(self, key) for key in ("username", "password_env", "password_file")}
+            raise ValueError(
+                f"address: {self.driver} has none; its switch connects to the controller"
+            )
+        stated = {
+            key: getattr(self, key)
+            for key in ("username", "password_env", "password_file")
+        }
         for key in (key for key, value in stated.items() if value is not None):
             if self.address is None:
-                raise ValueError(f"{key}: goes with an address; an emulated switch has users of its own")
+                raise ValueError(
+                    f"{key}: goes with an address; an emulated switch has users of its own"
+                )
             if not kind.login:
                 raise ValueError(f"{key}: the driver {self.driver} has no login")
             if self.username is None:
                 raise ValueError(f"{key}: whose? there is no username")
         if self.password_env is not None and self.password_file is not None:
-            raise ValueError("password_file: there is a password_env too; keep one of them")
+            raise ValueError(
+                "password_file: there is a password_env too; keep one of them"
+            )
         for key in self.options:
             if key in RESERVED:
-                raise ValueError(f"options.{key}: belongs beside options, or in no fabric file at all")
+                raise ValueError(
+                    f"options.{key}: belongs beside options, or in no fabric file at all"
+                )
             if key not in kind.options:
-                there = f"; it has {', '.join(sorted(kind.options))}" if kind.options else ""
-                raise ValueError(f"options.{key}: the driver {self.driver} has no such option{there}")
+                there = (
+                    f"; it has {', '.join(sorted(kind.options))}"
+                    if kind.options
+                    else ""
+                )
+                raise ValueError(
+                    f"options.{key}: the driver {self.driver} has no such option{there}"
+                )
             if self.address is None and key not in kind.emulated_options:
                 raise ValueError(
                     f"options.{key}: goes with an address; the emulated switch has no use for it"
@@ -183,8 +235,13 @@ class OpticalSwitchSpec(Strict):
 
     def access(self) -> dict[str, object]:
         """Return the keys and values of an inventory entry that are given here."""
-        stated = {key: getattr(self, key) for key in ("address", "username", "password_env", "password_file")}
-        return {key: value for key, value in stated.items() if value is not None} | self.options
+        stated = {
+            key: getattr(self, key)
+            for key in ("address", "username", "password_env", "password_file")
+        }
+        return {
+            key: value for key, value in stated.items() if value is not None
+        } | self.options
 
 
 class _LinkSpec(Strict):
@@ -268,7 +325,9 @@ class LeafSpineSpec(_TreeSpec):
 
     def tree(self) -> Tree:
         if self.core is not None and (self.through is not None or self.leaves < 2):
-            raise ValueError("core: light joins several leaves, whose GPUs are plugged into them")
+            raise ValueError(
+                "core: light joins several leaves, whose GPUs are plugged into them"
+            )
         made = self.with_uplinks(
             leaf_spine(
                 self.leaves,
@@ -282,7 +341,11 @@ class LeafSpineSpec(_TreeSpec):
         )
         if self.core is not None:
             return made.lit(self.core)
-        return made if self.through is None else made.through(self.through, self.spare_ports)
+        return (
+            made
+            if self.through is None
+            else made.through(self.through, self.spare_ports)
+        )
 
 
 class _FabricSpec(Strict):
@@ -314,16 +377,26 @@ class _FabricSpec(Strict):
     def _has_what_it_needs(self) -> _FabricSpec:
         if (whole := self.whole) is not None:
             if more := self.model_fields_set - {whole, "title"}:
-                raise ValueError(f"{min(more)}: {whole} is all of a fabric, and has no such thing")
+                raise ValueError(
+                    f"{min(more)}: {whole} is all of a fabric, and has no such thing"
+                )
             return self
-        if self.fat_tree or self.leaf_spine or any(fabric_keys()[name].has_gpus for name in self.held):
+        if (
+            self.fat_tree
+            or self.leaf_spine
+            or any(fabric_keys()[name].has_gpus for name in self.held)
+        ):
             return self
         for key in ("servers", "packet_switches", "links"):
             # An empty list of links is a fabric with nothing plugged in, which may be meant.
-            if key not in self.model_fields_set or (key != "links" and not getattr(self, key)):
+            if key not in self.model_fields_set or (
+                key != "links" and not getattr(self, key)
+            ):
                 keys = [name for name, own in fabric_keys().items() if own.has_gpus]
                 there = ", ".join(["fat_tree", "leaf_spine", *keys])
-                raise ValueError(f"{key} is missing; only a fabric with one of {there} may do without")
+                raise ValueError(
+                    f"{key} is missing; only a fabric with one of {there} may do without"
+                )
         return self
 
     @property
@@ -346,7 +419,11 @@ class _FabricSpec(Strict):
     def _trees(self) -> dict[str, tuple[Tree, str]]:
         """Return the trees of the short forms and the models of their GPUs, by key."""
         shorts = {"fat_tree": self.fat_tree, "leaf_spine": self.leaf_spine}
-        made = {key: (short.tree, short) for key, short in shorts.items() if short is not None}
+        made = {
+            key: (short.tree, short)
+            for key, short in shorts.items()
+            if short is not None
+        }
         for key, value in self.held.items():
             if (tree := fabric_keys()[key].tree) is not None:
                 made[key] = partial(tree, value), value
@@ -396,7 +473,10 @@ def fabric_of_document(text: str) -> Fabric:
         spec = FabricSpec.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        where, message = (
+            ".".join(map(str, first["loc"])),
+            first["msg"].removeprefix("Value error, "),
+        )
         raise ValueError(f"{where}: {message}" if where else message) from None
     return plugged(build_fabric(spec))
 
@@ -424,13 +504,20 @@ def build_fabric(spec: _FabricSpec) -> Fabric:
         assembly.add_gpus(name, tree.numbered(model, len(assembly.gpus)))
         ports += tree.switches.items()
     packet = {
-        name: _packet_switch(spec, name, dpid, count) for dpid, (name, count) in enumerate(ports, start=1)
+        name: _packet_switch(spec, name, dpid, count)
+        for dpid, (name, count) in enumerate(ports, start=1)
     }
     optical = _optical_switches(spec)
     gpus, plugs = assembly.gpus, assembly.plugged.values()
     added = [switch for made in plugs for switch in made.switches]
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
-    names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in added)]
+    names = [
+        *servers,
+        *gpus,
+        *(name for name, _ in ports),
+        *optical,
+        *(switch.name for switch in added),
+    ]
     names += assembly.devices
     for name, count in Counter(names).items():
         if count > 1:
@@ -478,7 +565,9 @@ def build_fabric(spec: _FabricSpec) -> Fabric:
     for i, ends in enumerate(circuits):
         for port in ends:
             if not is_electrical(fabric, port):
-                raise ValueError(f"circuits[{i}]: {port} is optical; name a GPU or packet-switch port")
+                raise ValueError(
+                    f"circuits[{i}]: {port} is optical; name a GPU or packet-switch port"
+                )
     circuit_cross_connects(fabric, circuits)
     return fabric
 
@@ -490,7 +579,9 @@ def _assembly(spec: _FabricSpec) -> Assembly:
         for name, model in entry.gpus.items():
             if name in assembly.gpus:
                 there = assembly.gpus[name].server
-                raise ValueError(f"servers.{server}.gpus.{name}: {there} has that GPU too")
+                raise ValueError(
+                    f"servers.{server}.gpus.{name}: {there} has that GPU too"
+                )
             assembly.gpus[name] = Gpu.numbered(name, server, model, len(assembly.gpus))
     for key, value in spec.held.items():
         if (add := fabric_keys()[key].add) is not None:
@@ -513,14 +604,18 @@ def _optical_switches(spec: _FabricSpec) -> dict[str, OpticalSwitch]:
     }
 
 
-def _check_groups(groups: dict[str, list[Link]], limits: dict[str, tuple[int, int]]) -> None:
+def _check_groups(
+    groups: dict[str, list[Link]], limits: dict[str, tuple[int, int]]
+) -> None:
     """Raise ValueError for a link of a short form that leads to a port which is not there."""
     for where, group in groups.items():
         for port in (port for link in group for port in (link.a, link.b)):
             low, high = limits.get(port.node, (0, -1))
             if not low <= port.number <= high:
                 what = (
-                    f"has {high} ports, and takes more" if high > 0 else "is no optical switch of the fabric"
+                    f"has {high} ports, and takes more"
+                    if high > 0
+                    else "is no optical switch of the fabric"
                 )
                 raise ValueError(f"{where}.through: {port.node} {what}")
 
@@ -538,14 +633,21 @@ def _plug_in(
     devices = assembly.devices
     links = [link for group in groups.values() for link in group]
     cables: list[Link] = []
-    used = {port: where for where, group in groups.items() for link in group for port in (link.a, link.b)}
+    used = {
+        port: where
+        for where, group in groups.items()
+        for link in group
+        for port in (link.a, link.b)
+    }
     for where, texts, rate_bps, queue_s, effects in assembly.links:
         a, b = (_port(f"{where}.ends", text, limits) for text in texts)
         if a == b:
             raise ValueError(f"{where}: both ends are {a}")
         for port in (a, b):
             if port in used:
-                raise ValueError(f"{where}: port {port} is already plugged in {used[port]}")
+                raise ValueError(
+                    f"{where}: port {port} is already plugged in {used[port]}"
+                )
             used[port] = where
         link = Link(a, b, rate_bps, queue_s, acting(effects))
         device = devices.get(a.node) or devices.get(b.node)
@@ -553,9 +655,17 @@ def _plug_in(
             cables.append(_cable(where, device, link, assembly))
             continue
         for port in (a, b):
-            if port.node in assembly.gpus and port.node not in onics and port.number > 0:
-                kinds = " or ".join(dict.fromkeys(device.kind for device in devices.values()))
-                raise ValueError(f"{where}: {port} takes only the cable of a device ({kinds})")
+            if (
+                port.node in assembly.gpus
+                and port.node not in onics
+                and port.number > 0
+            ):
+                kinds = " or ".join(
+                    dict.fromkeys(device.kind for device in devices.values())
+                )
+                raise ValueError(
+                    f"{where}: {port} takes only the cable of a device ({kinds})"
+                )
         links.append(link)
     return links, cables
 

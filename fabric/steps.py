@@ -75,7 +75,9 @@ def passes_on(steps: Steps) -> bool:
     for step in steps:
         first = first or step
         ends = (step.sources, step.destinations, step.count)
-        if not all(map(np.array_equal, ends, (first.sources, first.destinations, first.count))):
+        if not all(
+            map(np.array_equal, ends, (first.sources, first.destinations, first.count))
+        ):
             return True
     return first is not None and any(
         len(np.unique(ends)) < len(ends) for ends in (first.sources, first.destinations)
@@ -95,10 +97,18 @@ def streams(steps: Steps) -> bool:
             order = np.argsort(step.destinations)
             if not np.array_equal(step.destinations[order], np.unique(step.sources)):
                 return False
-            ahead = order[np.searchsorted(step.destinations, step.sources, sorter=order)]
+            ahead = order[
+                np.searchsorted(step.destinations, step.sources, sorter=order)
+            ]
         else:
             same = (step.sources, step.destinations, step.count)
-            if not all(map(np.array_equal, same, (before.sources, before.destinations, before.count))):
+            if not all(
+                map(
+                    np.array_equal,
+                    same,
+                    (before.sources, before.destinations, before.count),
+                )
+            ):
                 return False
             if not np.array_equal(step.first, before.first[ahead]):
                 return False
@@ -124,7 +134,12 @@ class WrittenSteps:
     @classmethod
     def of(cls, steps: Steps) -> WrittenSteps:
         rows = tuple(
-            (step.op, tuple(zip(*(column.tolist() for column in _columns(step)), strict=True)))
+            (
+                step.op,
+                tuple(
+                    zip(*(column.tolist() for column in _columns(step)), strict=True)
+                ),
+            )
             for step in steps
         )
         return cls(steps.name, steps.world_size, steps.chunks, steps.step_by_step, rows)
@@ -137,10 +152,17 @@ class WrittenSteps:
         """Return the schedule itself."""
         made = []
         for op, rows in self.rows:
-            sources, destinations, first, count = map(frozen, np.reshape(rows, (-1, 4)).T)
+            sources, destinations, first, count = map(
+                frozen, np.reshape(rows, (-1, 4)).T
+            )
             made.append(Step(sources, destinations, first, count, op))
         return Steps(
-            self.name, self.world_size, self.chunks, len(made), lambda: iter(made), self.step_by_step
+            self.name,
+            self.world_size,
+            self.chunks,
+            len(made),
+            lambda: iter(made),
+            self.step_by_step,
         )
 
 
@@ -170,7 +192,9 @@ def frozen_bool(values: npt.ArrayLike) -> BoolArray:
 def check_ranks(steps: Steps, ranks: int) -> None:
     """Raise ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
     if steps.world_size != ranks:
-        raise ValueError(f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks")
+        raise ValueError(
+            f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks"
+        )
 
 
 #: A sender and a receiver.
@@ -183,10 +207,14 @@ def pairs_of(ranks: Sequence[str], steps: Steps) -> tuple[Pair, ...]:
     Raises ValueError for a world size that differs.
     """
     if len(ranks) != steps.world_size:
-        raise ValueError(f"{len(ranks)} nodes for a schedule of {steps.world_size} ranks")
+        raise ValueError(
+            f"{len(ranks)} nodes for a schedule of {steps.world_size} ranks"
+        )
     pairs: dict[Pair, None] = {}
     for step in steps:
-        for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True):
+        for source, destination in zip(
+            step.sources.tolist(), step.destinations.tolist(), strict=True
+        ):
             pairs[ranks[source], ranks[destination]] = None
     return tuple(pairs)
 
@@ -199,7 +227,13 @@ def compact(steps: Steps) -> Steps:
     known: dict[object, Step] = {}
     order = []
     for step in steps:
-        arrays = (step.sources, step.destinations, step.count, step.wavelengths, step.clockwise)
+        arrays = (
+            step.sources,
+            step.destinations,
+            step.count,
+            step.wavelengths,
+            step.clockwise,
+        )
         order.append(known.setdefault((*map(id, arrays), step.op), step))
     return replace(steps, make=lambda: iter(order))
 
@@ -211,5 +245,9 @@ def sent_in_steps(steps: Steps, vector_bytes: float) -> FloatArray:
     """
     sent_bytes = np.zeros((steps.world_size, steps.world_size))
     for step in steps:
-        np.add.at(sent_bytes, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
+        np.add.at(
+            sent_bytes,
+            (step.sources, step.destinations),
+            step.count * vector_bytes / steps.chunks,
+        )
     return sent_bytes

@@ -65,7 +65,9 @@ class Fabric:
         if link is not None and link.other(ends[0]) == ends[1]:
             return link
         if ":" not in a and ":" not in b:
-            links = [link for link in self.links if {link.a.node, link.b.node} == {a, b}]
+            links = [
+                link for link in self.links if {link.a.node, link.b.node} == {a, b}
+            ]
             if len(links) == 1:
                 return links[0]
             if links:
@@ -76,13 +78,19 @@ class Fabric:
             raise ValueError(f"there is no link between {a} and {b}")
         if link is None:
             raise ValueError(f"there is no link at {ends[0]}")
-        raise ValueError(f"the link at {ends[0]} leads to {link.other(ends[0])}, not to {ends[1]}")
+        raise ValueError(
+            f"the link at {ends[0]} leads to {link.other(ends[0])}, not to {ends[1]}"
+        )
 
     @cached_property
     def electrical_ports(self) -> tuple[Port, ...]:
         """The ports of packet switches and of GPUs without an O-NIC that have a link, in order."""
         return tuple(
-            sorted(port for port in self.link_at if port.node not in self.onics and is_electrical(self, port))
+            sorted(
+                port
+                for port in self.link_at
+                if port.node not in self.onics and is_electrical(self, port)
+            )
         )
 
     @cached_property
@@ -98,12 +106,16 @@ class Fabric:
     @cached_property
     def agents(self) -> tuple[str, ...]:
         """GPUs whose O-NIC has tunable lasers, and so an agent, which asks for light."""
-        return tuple(gpu for gpu, onic in self.onics.items() if onic.transmitters == "tunable")
+        return tuple(
+            gpu for gpu, onic in self.onics.items() if onic.transmitters == "tunable"
+        )
 
     @cached_property
     def foreign_switches(self) -> tuple[str, ...]:
         """Packet switches whose tables are not ours to write, in order."""
-        return tuple(name for name, switch in self.packet_switches.items() if not switch.is_ours)
+        return tuple(
+            name for name, switch in self.packet_switches.items() if not switch.is_ours
+        )
 
     def gpu_by_ip(self, ip: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus.values() if gpu.ip == ip), None)
@@ -118,7 +130,9 @@ def port_name(fabric: Fabric, port: Port) -> str:
 CrossConnects = Mapping[str, Iterable[CrossConnect]]
 
 
-def trace(fabric: Fabric, cross_connects: CrossConnects, source: Port) -> tuple[Port, ...]:
+def trace(
+    fabric: Fabric, cross_connects: CrossConnects, source: Port
+) -> tuple[Port, ...]:
     """Return the ports that light sent at ``source`` passes, ending where it stops.
 
     The first entry is ``source``. The last is a port of a GPU or packet switch when the light arrives
@@ -129,7 +143,9 @@ def trace(fabric: Fabric, cross_connects: CrossConnects, source: Port) -> tuple[
 
 
 def _by_ingress(cross_connects: CrossConnects) -> dict[tuple[str, int], CrossConnect]:
-    return {(name, xc.ingress): xc for name, group in cross_connects.items() for xc in group}
+    return {
+        (name, xc.ingress): xc for name, group in cross_connects.items() for xc in group
+    }
 
 
 def _trace(
@@ -161,7 +177,9 @@ def path_dbm(fabric: Fabric, path: Sequence[Port]) -> float:
     """
     fibres = [fabric.optics.fibre_db for a, b in pairwise(path) if a.node != b.node]
     passed = [
-        fabric.optical_switches[a.node].insertion_loss_db for a, b in pairwise(path) if a.node == b.node
+        fabric.optical_switches[a.node].insertion_loss_db
+        for a, b in pairwise(path)
+        if a.node == b.node
     ]
     return received_dbm(fabric.optics.launch_dbm, [*fibres, *passed])
 
@@ -203,7 +221,9 @@ class ElectricalGraph:
 
     def heads(self, tail: str) -> list[str]:
         """Return the nodes that a node's edges lead to, each once."""
-        return list(dict.fromkeys(edge.into.node for edge in self.leaving.get(tail, ())))
+        return list(
+            dict.fromkeys(edge.into.node for edge in self.leaving.get(tail, ()))
+        )
 
 
 def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> ElectricalGraph:
@@ -223,8 +243,15 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> Electrica
         if len(path) > 2 and not fabric.optics.reads(path_dbm(fabric, path)):
             continue
         rate_bps = min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at)
-        joined[port.node].setdefault(end.node, []).append(Edge(port, end, rate_bps, path))
-    edges = tuple(edge for heads in joined.values() for between in heads.values() for edge in between)
+        joined[port.node].setdefault(end.node, []).append(
+            Edge(port, end, rate_bps, path)
+        )
+    edges = tuple(
+        edge
+        for heads in joined.values()
+        for between in heads.values()
+        for edge in between
+    )
     return ElectricalGraph(gpus, switches, edges)
 
 
@@ -253,7 +280,11 @@ def channels(fabric: Fabric, port: Port) -> int | None:
 def circuit_switches(fabric: Fabric) -> list[str]:
     """Return the optical switches that join ports by circuits: no WSS, and none that is a plane's."""
     switches = fabric.optical_switches.values()
-    return [switch.name for switch in switches if switch.wavelengths is None and switch.duplex]
+    return [
+        switch.name
+        for switch in switches
+        if switch.wavelengths is None and switch.duplex
+    ]
 
 
 def circuit_cross_connects(
@@ -266,7 +297,9 @@ def circuit_cross_connects(
     whose light goes one way. Raises ValueError naming the ports when a circuit cannot be made or two
     circuits want one port.
     """
-    groups: dict[str, set[CrossConnect]] = {name: set() for name in circuit_switches(fabric)}
+    groups: dict[str, set[CrossConnect]] = {
+        name: set() for name in circuit_switches(fabric)
+    }
     holder: dict[Port, str] = {}
     for a, b in circuits:
         near, far = optical_neighbour(fabric, a), optical_neighbour(fabric, b)
@@ -276,9 +309,13 @@ def circuit_cross_connects(
             raise ValueError(f"circuit {a}-{b}: both ends are one port")
         for port in (a, b):
             if port in holder:
-                raise ValueError(f"port {port} is used by circuits {holder[port]} and {a}-{b}")
+                raise ValueError(
+                    f"port {port} is used by circuits {holder[port]} and {a}-{b}"
+                )
             holder[port] = f"{a}-{b}"
         switch = fabric.optical_switches[near.node]
         for here, there in ((near, far), (far, near)):
-            groups[switch.name].add(CrossConnect(switch.ingress(here.number), switch.egress(there.number)))
+            groups[switch.name].add(
+                CrossConnect(switch.ingress(here.number), switch.egress(there.number))
+            )
     return {name: frozenset(group) for name, group in groups.items()}

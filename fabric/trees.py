@@ -34,12 +34,18 @@ class Tree:
     def fabric(self, model: str = "gpu", paths: PathChoice = "hash") -> Fabric:
         """Return the fabric of this tree alone, each GPU in a server of its own."""
         gpus = {gpu.name: gpu for gpu in self.numbered(model, 0)}
-        switches = {name: PacketSwitch(name, i, n) for i, (name, n) in enumerate(self.switches.items(), 1)}
+        switches = {
+            name: PacketSwitch(name, i, n)
+            for i, (name, n) in enumerate(self.switches.items(), 1)
+        }
         return Fabric(gpus, switches, {}, self.links, paths=paths)
 
     def numbered(self, model: str, first: int) -> list[Gpu]:
         """Return the GPUs of the tree, with addresses from number ``first`` on; g3's server is s3."""
-        return [Gpu.numbered(name, f"s{i}", model, first + i) for i, name in enumerate(self.gpus)]
+        return [
+            Gpu.numbered(name, f"s{i}", model, first + i)
+            for i, name in enumerate(self.gpus)
+        ]
 
     def through(self, optical: str, spare_ports: int) -> Tree:
         """Return a copy of the tree whose GPUs reach their switches through an optical switch.
@@ -54,10 +60,20 @@ class Tree:
         switches, below = dict(self.switches), [(link.a, link) for link in nics]
         for name, links in own.items():
             spares = (Port(name, switches[name] + 1 + n) for n in range(spare_ports))
-            below += [(port, links[0]) for port in (*(link.b for link in links), *spares)]
+            below += [
+                (port, links[0]) for port in (*(link.b for link in links), *spares)
+            ]
             switches[name] += spare_ports
-        fibres = [replace(like, a=port, b=Port(optical, n)) for n, (port, like) in enumerate(below, 1)]
-        return Tree(self.gpus, switches, (*fibres, *uplinks), tuple((link.a, link.b) for link in nics))
+        fibres = [
+            replace(like, a=port, b=Port(optical, n))
+            for n, (port, like) in enumerate(below, 1)
+        ]
+        return Tree(
+            self.gpus,
+            switches,
+            (*fibres, *uplinks),
+            tuple((link.a, link.b) for link in nics),
+        )
 
     def lit(self, optical: str) -> Tree:
         """Return a copy of a tree of two tiers with an optical switch in place of spines.
@@ -66,7 +82,10 @@ class Tree:
         circuits, or one more or fewer. Its ports are the uplinks' in their order.
         """
         nics, uplinks = self.links[: len(self.gpus)], self.links[len(self.gpus) :]
-        fibres = tuple(replace(link, b=Port(optical, number)) for number, link in enumerate(uplinks, 1))
+        fibres = tuple(
+            replace(link, b=Port(optical, number))
+            for number, link in enumerate(uplinks, 1)
+        )
         free: dict[str, list[Port]] = {}
         for link in uplinks:
             free.setdefault(link.a.node, []).append(link.a)
@@ -79,7 +98,9 @@ class Tree:
                 if a is not None and b is not None:
                     circuits.append((free[a].pop(0), free[b].pop(0)))
             leaves = [leaves[0], leaves[-1], *leaves[1:-1]]
-        switches = {name: count for name, count in self.switches.items() if name in free}
+        switches = {
+            name: count for name, count in self.switches.items() if name in free
+        }
         return Tree(self.gpus, switches, (*nics, *fibres), tuple(circuits))
 
     def with_uplinks(self, rate_bps: float) -> Tree:
@@ -87,16 +108,23 @@ class Tree:
         return replace(
             self,
             links=tuple(
-                replace(link, rate_bps=rate_bps) if link.a.node in self.switches else link
+                replace(link, rate_bps=rate_bps)
+                if link.a.node in self.switches
+                else link
                 for link in self.links
             ),
         )
 
 
 def _linked(
-    gpus: Sequence[str], switches: Iterable[str], nics: Iterable[tuple[str, str]],
-    uplinks: Iterable[tuple[str, str]], rate_bps: float, uplink_bps: float, queue_s: float,
-) -> Tree:  # fmt: skip
+    gpus: Sequence[str],
+    switches: Iterable[str],
+    nics: Iterable[tuple[str, str]],
+    uplinks: Iterable[tuple[str, str]],
+    rate_bps: float,
+    uplink_bps: float,
+    queue_s: float,
+) -> Tree:
     """Return a tree whose switches' ports are taken one after the other, in the order of the links."""
     ports = dict.fromkeys(switches, 0)
 
@@ -137,13 +165,29 @@ def fat_tree(
     gpus = [f"g{i}" for i in range(each * len(edges))]
     cores = [f"c{i}" for i in range(half * half)]
     aggregation = [f"p{pod}-a{i}" for pod in range(k) for i in range(half)]
-    uplinks = [(f"p{pod}-e{e}", f"p{pod}-a{a}") for pod in range(k) for e in range(half) for a in range(half)]
+    uplinks = [
+        (f"p{pod}-e{e}", f"p{pod}-a{a}")
+        for pod in range(k)
+        for e in range(half)
+        for a in range(half)
+    ]
     uplinks += [
-        (f"p{pod}-a{a}", cores[a * half + c]) for pod in range(k) for a in range(half) for c in range(half)
+        (f"p{pod}-a{a}", cores[a * half + c])
+        for pod in range(k)
+        for a in range(half)
+        for c in range(half)
     ]
     nics = [(gpu, edges[i // each]) for i, gpu in enumerate(gpus)]
     uplink_bps = each * rate_bps / (half * oversubscription)
-    return _linked(gpus, [*edges, *aggregation, *cores], nics, uplinks, rate_bps, uplink_bps, queue_s)
+    return _linked(
+        gpus,
+        [*edges, *aggregation, *cores],
+        nics,
+        uplinks,
+        rate_bps,
+        uplink_bps,
+        queue_s,
+    )
 
 
 def leaf_spine(

@@ -27,7 +27,9 @@ def parse_rate(text: str) -> float:
     """Return a rate such as ``"40 Gbit/s"`` in bits per second. Raises ValueError with the expected form."""
     match = _RATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a rate; write a number and a unit, such as '40 Gbit/s'")
+        raise ValueError(
+            f"{text!r} is not a rate; write a number and a unit, such as '40 Gbit/s'"
+        )
     return _finite(text, float(match[1]) * _PREFIX[match[2]])
 
 
@@ -35,7 +37,9 @@ def parse_time(text: str) -> float:
     """Return a time such as ``"25 ms"`` in seconds. Raises ValueError with the expected form."""
     match = _TIME.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a time; write a number and a unit, such as '25 ms'")
+        raise ValueError(
+            f"{text!r} is not a time; write a number and a unit, such as '25 ms'"
+        )
     return _finite(text, float(match[1]) * _SMALL[match[2]])
 
 
@@ -46,7 +50,9 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a size; write a number and a unit, such as '64 MiB'")
+        raise ValueError(
+            f"{text!r} is not a size; write a number and a unit, such as '64 MiB'"
+        )
     if match[3]:
         power: int = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}[match[2]]
         return round(_finite(text, float(match[1]) * float(1024**power)))

@@ -20,7 +20,9 @@ class Strict(BaseModel):
 def _quantity(parse: object) -> BeforeValidator:
     def check(value: object) -> object:
         if not isinstance(value, str):
-            raise ValueError(f"{value!r} has no unit; write for example '40 Gbit/s', '25 ms', '1 MB'")
+            raise ValueError(
+                f"{value!r} has no unit; write for example '40 Gbit/s', '25 ms', '1 MB'"
+            )
         return parse(value)  # type: ignore[operator]
 
     return BeforeValidator(check)

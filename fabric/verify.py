@@ -19,7 +19,9 @@ def checkable(kind: str, ranks: int, chunks: int) -> None:
     """Raise ValueError if a schedule of so many ranks and chunks is too large for :func:`verify`."""
     contributors = ranks if kind in ("all-reduce", "reduce-scatter", "reduce") else 1
     if ranks * chunks * contributors > CHECK_LIMIT:
-        raise ValueError(f"{ranks} GPUs and {chunks} chunks are more than can be checked")
+        raise ValueError(
+            f"{ranks} GPUs and {chunks} chunks are more than can be checked"
+        )
 
 
 def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
@@ -41,7 +43,9 @@ def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
         except ValueError as error:
             raise ValueError(f"{steps.name}, step {number}: {error}") from None
     if number + 1 != steps.steps:
-        raise ValueError(f"{steps.name}: it says {steps.steps} steps and has {number + 1}")
+        raise ValueError(
+            f"{steps.name}: it says {steps.steps} steps and has {number + 1}"
+        )
     expected = _own(before).sum(axis=0)
     wrong = np.argwhere(after & (~there | (counts != expected).any(axis=2)))
     if len(wrong):
@@ -50,9 +54,15 @@ def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
         if there[rank, chunk]:
             owners = np.flatnonzero(before[:, chunk]).tolist()
             times = counts[rank, chunk, : len(owners)].tolist()
-            off = [(owner, count) for owner, count in zip(owners, times, strict=True) if count != 1]
+            off = [
+                (owner, count)
+                for owner, count in zip(owners, times, strict=True)
+                if count != 1
+            ]
             detail = f"the value of rank {off[0][0]} {off[0][1]} times"
-        raise ValueError(f"{steps.name}: rank {rank} ends with {detail} in chunk {chunk}")
+        raise ValueError(
+            f"{steps.name}: rank {rank} ends with {detail} in chunk {chunk}"
+        )
     return steps
 
 
@@ -82,13 +92,22 @@ def _apply(step: Step, counts: IntArray, there: BoolArray) -> None:
         raise ValueError("a transfer from a rank to itself")
     if ((step.first < 0) | (step.count < 1) | (step.first + step.count > chunks)).any():
         raise ValueError(f"a transfer of chunks that are none of {chunks}")
-    sources, destinations = (np.repeat(a, step.count) for a in (step.sources, step.destinations))
-    within = np.arange(len(sources)) - np.repeat(np.cumsum(step.count) - step.count, step.count)
+    sources, destinations = (
+        np.repeat(a, step.count) for a in (step.sources, step.destinations)
+    )
+    within = np.arange(len(sources)) - np.repeat(
+        np.cumsum(step.count) - step.count, step.count
+    )
     chunk = np.repeat(step.first, step.count) + within
-    for ranks, what in ((sources, "sends"), *([(destinations, "adds to")] if step.op == "reduce" else [])):
+    for ranks, what in (
+        (sources, "sends"),
+        *([(destinations, "adds to")] if step.op == "reduce" else []),
+    ):
         if not there[ranks, chunk].all():
             k = int(np.argmin(there[ranks, chunk]))
-            raise ValueError(f"rank {ranks[k]} {what} chunk {chunk[k]}, which it does not have")
+            raise ValueError(
+                f"rank {ranks[k]} {what} chunk {chunk[k]}, which it does not have"
+            )
     sent = counts[sources, chunk]
     if step.op == "reduce":
         np.add.at(counts, (destinations, chunk), sent)

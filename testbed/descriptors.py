@@ -21,8 +21,17 @@ def too_few(error: BaseException | None, depth: int = _DEPTH) -> str | None:
         return None
     if isinstance(error, OSError) and error.errno in _LACKING:
         return _line(error.errno)
-    inside = (error.__cause__, error.__context__, getattr(error, "reason", None), *error.args)
-    lines = (too_few(cause, depth - 1) for cause in inside if isinstance(cause, BaseException))
+    inside = (
+        error.__cause__,
+        error.__context__,
+        getattr(error, "reason", None),
+        *error.args,
+    )
+    lines = (
+        too_few(cause, depth - 1)
+        for cause in inside
+        if isinstance(cause, BaseException)
+    )
     return next((line for line in lines if line is not None), None)
 
 

@@ -101,7 +101,9 @@ class Device:
         """Return how many bytes the queues at the ends of a cable of its nodes hold at least."""
         return 0
 
-    def worker_keys(self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int) -> dict[str, Any]:
+    def worker_keys(
+        self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int
+    ) -> dict[str, Any]:
         """Return keys that a worker's spec has besides, of this rank of a job on these GPUs.
 
         Raises ValueError for a job that cannot be.
@@ -121,7 +123,9 @@ class Device:
     def leave(self, interfaces: Iterable[str]) -> None:
         """Send nothing out by these interfaces from now on, and by all others."""
 
-    def affect(self, effects: Effects, rate_bps: float, directions: Sequence[Direction]) -> None:
+    def affect(
+        self, effects: Effects, rate_bps: float, directions: Sequence[Direction]
+    ) -> None:
         """Have frames of these directions of a link meet these effects from now on, in place of earlier ones.
 
         Times and ``rate_bps``, the link's, are as emulated.

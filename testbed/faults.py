@@ -75,7 +75,10 @@ class FaultClient:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -126,7 +129,9 @@ class FaultClient:
 
     def faults(self) -> list[FaultReport]:
         """Return every fault since the lab came up, in the order of the requests."""
-        return [FaultReport(**entry) for entry in self._call("GET", "/v1/faults")["faults"]]
+        return [
+            FaultReport(**entry) for entry in self._call("GET", "/v1/faults")["faults"]
+        ]
 
     def fault(self, fault_id: str) -> FaultReport:
         report = next((fault for fault in self.faults() if fault.id == fault_id), None)
@@ -143,10 +148,14 @@ class FaultClient:
         """Return the hosts and workers at the GPUs' NICs. ``fill``: first put an idle host at each NIC that
         has nothing.
         """
-        hosts: list[dict[str, Any]] = self._call("POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S)
+        hosts: list[dict[str, Any]] = self._call(
+            "POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S
+        )
         return hosts
 
-    def run(self, host: str, namespace: str | None, words: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def run(
+        self, host: str, namespace: str | None, words: Sequence[str], timeout_s: float
+    ) -> dict[str, Any]:
         """Run a command in a network namespace of another host of the lab. Return its ``stdout``, ``stderr``
         and ``code``.
 
@@ -154,21 +163,29 @@ class FaultClient:
         """
         body = {"namespace": namespace, "words": list(words), "timeout_s": timeout_s}
         path = f"/v1/hosts/{host}/run"
-        reply: dict[str, Any] = self._call("POST", path, body, timeout_s=timeout_s + ANSWER_S)
+        reply: dict[str, Any] = self._call(
+            "POST", path, body, timeout_s=timeout_s + ANSWER_S
+        )
         return reply
 
-    def _call(self, method: str, path: str, body: Any = None, timeout_s: float = ANSWER_S) -> Any:
+    def _call(
+        self, method: str, path: str, body: Any = None, timeout_s: float = ANSWER_S
+    ) -> Any:
         import httpx
 
         try:
             answer = self._http.request(method, path, json=body, timeout=timeout_s)
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
-            raise FaultError(None, f"the server agent at {self.agent} does not answer: {reason}") from None
+            raise FaultError(
+                None, f"the server agent at {self.agent} does not answer: {reason}"
+            ) from None
         try:
             reply = answer.json()
         except ValueError:
             reply = {"detail": answer.text.strip()}
         if answer.is_error:
-            raise FaultError(answer.status_code, str(reply.get("detail") or answer.reason_phrase))
+            raise FaultError(
+                answer.status_code, str(reply.get("detail") or answer.reason_phrase)
+            )
         return reply

@@ -60,7 +60,9 @@ class _UnableError(Exception):
 class Forked:
     """A process that a fork server has forked; has what is used of ``subprocess.Popen``."""
 
-    def __init__(self, args: Sequence[str], connection: socket.socket, pid: int, pidfd: int) -> None:
+    def __init__(
+        self, args: Sequence[str], connection: socket.socket, pid: int, pidfd: int
+    ) -> None:
         self.args, self.pid = args, pid
         # None while it runs, as of a Popen.
         self.returncode: int | Any = None
@@ -136,10 +138,20 @@ def start_process(
     """
     path = environment.get(SOCKET)
     if user is not None or not told:
-        environment = {name: value for name, value in environment.items() if name != SOCKET}
+        environment = {
+            name: value for name, value in environment.items() if name != SOCKET
+        }
     if path and command[0] == sys.executable and "-m" in command:
         with suppress(_UnableError):
-            return _ask(path, command, environment, (output, errors or output), directory, follow, user)
+            return _ask(
+                path,
+                command,
+                environment,
+                (output, errors or output),
+                directory,
+                follow,
+                user,
+            )
     return subprocess.Popen(
         [*dying_with_starter(follow), *_without_privileges(user), *command],
         stdin=subprocess.DEVNULL,
@@ -158,7 +170,11 @@ def dying_with_starter(number: signal.Signals | None) -> list[str]:
     Returns no words if ``number`` is None or the machine has no setpriv.
     """
     setpriv = shutil.which("setpriv") if number is not None else None
-    return [setpriv, "--pdeathsig", number.name.removeprefix("SIG")] if setpriv and number else []
+    return (
+        [setpriv, "--pdeathsig", number.name.removeprefix("SIG")]
+        if setpriv and number
+        else []
+    )
 
 
 def _without_privileges(user: int | None) -> list[str]:
@@ -174,7 +190,9 @@ def _without_privileges(user: int | None) -> list[str]:
 
 def pidfd_of(process: Process) -> int:
     """Return a descriptor of a process, for the caller to close. Raises OSError."""
-    return process.pidfd() if isinstance(process, Forked) else os.pidfd_open(process.pid)
+    return (
+        process.pidfd() if isinstance(process, Forked) else os.pidfd_open(process.pid)
+    )
 
 
 class ForkServer:
@@ -184,7 +202,9 @@ class ForkServer:
     ``path``: its socket, which lives as long as this. ``modules``: what it imports first. Raises OSError.
     """
 
-    def __init__(self, path: Path, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, modules: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         self.path = path
         # Who calls before all is imported waits.
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -198,7 +218,14 @@ class ForkServer:
                 return
             room = "-" * _LONGEST
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listener.fileno()), *modules, room],
+                [
+                    sys.executable,
+                    "-m",
+                    __name__,
+                    str(listener.fileno()),
+                    *modules,
+                    room,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
@@ -244,7 +271,10 @@ def forking(modules: Sequence[str]) -> Iterator[bool]:
 
 def prepare(path: str, modules: Sequence[str]) -> None:
     """Have a server import modules before it forks anything else. Without effect if there is no server."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, suppress(OSError):
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
+        suppress(OSError),
+    ):
         connection.settimeout(_ANSWER_S)
         connection.connect(path)
         connection.send(json.dumps(modules).encode())
@@ -291,13 +321,19 @@ def _ask(
     if len(message) > _LONGEST:
         raise _UnableError
     with ExitStack() as undo:
-        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        connection = undo.enter_context(
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
         namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         undo.callback(os.close, namespace)
         connection.settimeout(_ANSWER_S)
         try:
             connection.connect(path)
-            socket.send_fds(connection, [message], [*(output.fileno() for output in outputs), namespace])
+            socket.send_fds(
+                connection,
+                [message],
+                [*(output.fileno() for output in outputs), namespace],
+            )
             answer, (pidfd, *_), _, _ = socket.recv_fds(connection, 64, 1)
         except (OSError, ValueError):
             # There is no server, or it has ended, or it is elsewhere.
@@ -367,7 +403,9 @@ def _serve(listener: socket.socket) -> _Forked | None:
                 child.connection.send(str(code).encode())
             child.close()
             children.remove(child)
-        for child in [child for child in children if child.connection.fileno() in ready]:
+        for child in [
+            child for child in children if child.connection.fileno() in ready
+        ]:
             child.left = True
             if child.follow:
                 signal.pidfd_send_signal(child.pidfd, child.follow)
@@ -455,7 +493,9 @@ def can_fork_server() -> bool:
     return _own_room is not None and threading.active_count() == 1
 
 
-def _fork_server(listener: socket.socket, modules: Sequence[str], environment: Mapping[str, str]) -> _OwnFork:
+def _fork_server(
+    listener: socket.socket, modules: Sequence[str], environment: Mapping[str, str]
+) -> _OwnFork:
     """Fork a server from this process and return it. Raises OSError."""
     near, far = os.pipe()
     pid = os.fork()
@@ -544,9 +584,16 @@ def _reopen_streams(unbuffered: bool) -> None:
     """Make the standard streams again, as the old ones know what the server's were: seekable, for example."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        mode, by_line = ("w", name == "stderr" or unbuffered) if number else ("r", False)
+        mode, by_line = (
+            ("w", name == "stderr" or unbuffered) if number else ("r", False)
+        )
         stream = os.fdopen(
-            number, mode, 1 if by_line else -1, encoding=old.encoding, errors=old.errors, closefd=False
+            number,
+            mode,
+            1 if by_line else -1,
+            encoding=old.encoding,
+            errors=old.errors,
+            closefd=False,
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
@@ -559,7 +606,12 @@ class _Room:
     """
 
     def __init__(self) -> None:
-        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        fields = (
+            Path("/proc/self/stat")
+            .read_text(encoding="ascii")
+            .rpartition(")")[2]
+            .split()
+        )
         # As proc(5) numbers them, less three: ends of code and start of the stack, ends of data and start of
         # the heap, ends of arguments, ends of environment.
         self._code, self._data = [*map(int, fields[23:26])], [*map(int, fields[42:45])]
@@ -571,11 +623,22 @@ class _Room:
         variables = [f"{name}={value}" for name, value in environment.items()]
         ends = [*_put(words, *self._words), *_put(variables, *self._variables)]
         code, code_end, stack = self._code
-        layout = (code, code_end, *self._data, _libc.sbrk(ctypes.c_long(0)), stack, *ends)
+        layout = (
+            code,
+            code_end,
+            *self._data,
+            _libc.sbrk(ctypes.c_long(0)),
+            stack,
+            *ends,
+        )
         # struct prctl_mm_map, with no auxiliary vector and no executable to change
         memory_map = struct.pack("=12QIi", *layout, 0, 0, -1)
         _libc.prctl(
-            _PR_SET_MM, _PR_SET_MM_MAP, memory_map, ctypes.c_ulong(len(memory_map)), ctypes.c_ulong(0)
+            _PR_SET_MM,
+            _PR_SET_MM_MAP,
+            memory_map,
+            ctypes.c_ulong(len(memory_map)),
+            ctypes.c_ulong(0),
         )
 
 
@@ -627,10 +690,14 @@ def _end(code: int) -> NoReturn:
 def main() -> None:
     room = _Room()
     _, listener, *modules, _ = sys.argv
-    environment = {name: value for name, value in os.environ.items() if name != "RINGLIGHT_ROOM"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "RINGLIGHT_ROOM"
+    }
     os.environ.clear()
     os.environ.update(environment)
-    room.show([sys.executable, "-m", "ringlight.testbed.forkserver", *modules], environment)
+    room.show(
+        [sys.executable, "-m", "ringlight.testbed.forkserver", *modules], environment
+    )
     _import(modules)
     _serve_all(socket.socket(fileno=int(listener)), room)
 

@@ -43,7 +43,10 @@ FROZEN = "frozen by its control group"
 GAP = "its clock has a gap"
 SUSPENDED = "it was suspended"
 _STATES = {"T": STOPPED, "t": HELD}
-_V1, _V2 = Path("/sys/fs/cgroup/freezer"), (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+_V1, _V2 = (
+    Path("/sys/fs/cgroup/freezer"),
+    (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")),
+)
 _NANOSECONDS = 1e9
 
 
@@ -100,7 +103,9 @@ def _froze(line: str) -> bool:
         return False
     if controllers == "freezer":
         return _reads(_V1 / below / "freezer.state", "FROZEN")
-    return not controllers and any(_reads(root / below / "cgroup.events", "frozen 1") for root in _V2)
+    return not controllers and any(
+        _reads(root / below / "cgroup.events", "frozen 1") for root in _V2
+    )
 
 
 def _reads(path: Path, line: str) -> bool:
@@ -117,14 +122,20 @@ def families() -> dict[int, list[int]]:
         if not entry.name.isdigit():
             continue
         try:
-            stat = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace")
+            stat = Path(entry.path, "stat").read_text(
+                encoding="utf-8", errors="replace"
+            )
         except OSError:
             continue
-        children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+        children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(
+            int(entry.name)
+        )
     return children
 
 
-def with_children(watched: Iterable[Watched], children: Mapping[int, list[int]]) -> list[Watched]:
+def with_children(
+    watched: Iterable[Watched], children: Mapping[int, list[int]]
+) -> list[Watched]:
     """Return the processes, and all processes that those with a ``tree`` have started, under the name of the
     starter.
     """
@@ -133,7 +144,10 @@ def with_children(watched: Iterable[Watched], children: Mapping[int, list[int]])
         process = left.pop()
         listed.append(process)
         if process.tree:
-            left += [Watched(process.kind, process.name, pid, True) for pid in children.get(process.pid, ())]
+            left += [
+                Watched(process.kind, process.name, pid, True)
+                for pid in children.get(process.pid, ())
+            ]
     return listed
 
 
@@ -181,9 +195,13 @@ class Standstills:
     """From looks at processes to who stood still for longer than its work bears."""
 
     #: Who stands still: since when, how, and whether that was reported.
-    _since: dict[tuple[ProcessKind, str], tuple[float, str, bool]] = field(default_factory=dict)
+    _since: dict[tuple[ProcessKind, str], tuple[float, str, bool]] = field(
+        default_factory=dict
+    )
 
-    def look(self, t: float, still: Mapping[tuple[ProcessKind, str], str]) -> list[Death]:
+    def look(
+        self, t: float, still: Mapping[tuple[ProcessKind, str], str]
+    ) -> list[Death]:
         """Return the news at ``t`` (CLOCK_MONOTONIC, seconds): processes that have stood still for too long,
         or continue.
 
@@ -206,11 +224,16 @@ class Standstills:
         return deaths
 
 
-def own_standstill(own: tuple[ProcessKind, str], before: Moment, now: Moment) -> list[Death]:
+def own_standstill(
+    own: tuple[ProcessKind, str], before: Moment, now: Moment
+) -> list[Death]:
     """Return the standstills that the own clock shows: the own process stood still, or the machine slept."""
     deaths: list[Death] = []
     if own_gap_s(before, now, LOOK_S) >= OWN_BEARS_S:
-        deaths += [Death(before.t, *own, GAP, frozen=True), Death(now.t, *own, frozen=True)]
+        deaths += [
+            Death(before.t, *own, GAP, frozen=True),
+            Death(now.t, *own, frozen=True),
+        ]
     if (slept_s := now.slept_s - before.slept_s) >= BEARS_S:
         machine: tuple[ProcessKind, str] = ("machine", os.uname().nodename)
         # CLOCK_MONOTONIC stands while a machine sleeps.
@@ -244,7 +267,10 @@ class FreezeWatch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop.set()
         self._thread.join(STOP_S)

@@ -51,7 +51,9 @@ class Lab:
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
-            raise LabError(f"lab id {self.id!r} is not 3 or 4 lower-case letters and digits")
+            raise LabError(
+                f"lab id {self.id!r} is not 3 or 4 lower-case letters and digits"
+            )
 
     @property
     def prefix(self) -> str:
@@ -112,7 +114,11 @@ class Lab:
         """
         state = self.make_state_dir()
         try:
-            return _lock(state / "lock", fcntl.LOCK_SH, f"lab {self.id} is being cleaned; try another id")
+            return _lock(
+                state / "lock",
+                fcntl.LOCK_SH,
+                f"lab {self.id} is being cleaned; try another id",
+            )
         except OSError:
             # A full disk has room for a directory, and none for a file in it.
             with suppress(OSError):

@@ -59,7 +59,9 @@ class ProgramOptions(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """Return what ``environment.json`` says of it; nothing if it is not wanted."""
 
-    def write(self, path: Path, url: str, cacert: str | None, token: Path | None, logs: Path) -> None:
+    def write(
+        self, path: Path, url: str, cacert: str | None, token: Path | None, logs: Path
+    ) -> None:
         """Write a file from which the testbed's :class:`LabProgram` is read.
 
         ``url``: of the controller's REST API, ``cacert``: what its certificate is checked with, ``token``:

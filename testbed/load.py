@@ -56,11 +56,15 @@ class ProcessorLoad:
         """Return the shares of the processors' time since the last call, or since this object was made."""
         before, self._machine = self._machine, machine_ticks()
         known, self._processes = self._processes, self._others()
-        total, idle, stolen = (now - then for now, then in zip(self._machine, before, strict=True))
+        total, idle, stolen = (
+            now - then for now, then in zip(self._machine, before, strict=True)
+        )
         if total <= 0:
             return Shares()
         # One that was not there at the last reading has begun since.
-        other_ticks = sum(ticks - known.get(process, 0) for process, ticks in self._processes.items())
+        other_ticks = sum(
+            ticks - known.get(process, 0) for process, ticks in self._processes.items()
+        )
         return Shares(1 - idle / total, stolen / total, min(1.0, other_ticks / total))
 
     def _others(self) -> dict[tuple[int, int], int]:
@@ -71,7 +75,9 @@ class ProcessorLoad:
             if not entry.name.isdigit():
                 continue
             try:
-                stat = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace")
+                stat = Path(entry.path, "stat").read_text(
+                    encoding="utf-8", errors="replace"
+                )
             except OSError:
                 # It has ended meanwhile.
                 continue
@@ -79,7 +85,11 @@ class ProcessorLoad:
             fields = rest.split()
             key = int(entry.name), int(fields[19]), name
             kernel = int(fields[6]) & _KERNEL_THREAD
-            seen[key] = self._foreign[key] if key in self._foreign else not kernel and self._is_foreign(*key)
+            seen[key] = (
+                self._foreign[key]
+                if key in self._foreign
+                else not kernel and self._is_foreign(*key)
+            )
             if seen[key]:
                 ticks[key[:2]] = int(fields[11]) + int(fields[12])
         self._foreign = seen
@@ -89,7 +99,9 @@ class ProcessorLoad:
         if pid == os.getpid() or name.startswith(SERVICES):
             return False
         try:
-            return self._label not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return self._label not in Path(f"/proc/{pid}/environ").read_bytes().split(
+                b"\0"
+            )
         except OSError:
             return False
 

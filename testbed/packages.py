@@ -7,7 +7,15 @@ from importlib.util import find_spec
 from ringlight.testbed.lab import LabError
 
 #: Modules of the extra ``emulate`` without which no lab comes up.
-_OF_LABS = ("docker", "mininet", "os_ken", "pyroute2", "fastapi", "uvicorn", "prometheus_client")
+_OF_LABS = (
+    "docker",
+    "mininet",
+    "os_ken",
+    "pyroute2",
+    "fastapi",
+    "uvicorn",
+    "prometheus_client",
+)
 
 
 def check_packages() -> None:

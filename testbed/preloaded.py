@@ -7,7 +7,10 @@ from ringlight.testbed.devices import device_kinds
 _EMULATION = "ringlight.testbed.emulation"
 TESTBED = (f"{_EMULATION}.__main__", f"{_EMULATION}.testbed")
 #: A training worker, and one that measures links.
-WORKER = tuple(f"ringlight.containers.worker.{name}" for name in ("__main__", "linktest", "gradients", "run"))
+WORKER = tuple(
+    f"ringlight.containers.worker.{name}"
+    for name in ("__main__", "linktest", "gradients", "run")
+)
 #: All that a lab may start.
 _PROGRAMS = (
     *("ringlight.controller.__main__", "ringlight.controller.running"),
@@ -19,4 +22,7 @@ _PROGRAMS = (
 
 def lab_modules() -> tuple[str, ...]:
     """Return all that a lab may start, devices of extensions among it."""
-    return (*_PROGRAMS, *(module for kind in device_kinds().values() for module in kind.modules))
+    return (
+        *_PROGRAMS,
+        *(module for kind in device_kinds().values() for module in kind.modules),
+    )

@@ -40,7 +40,12 @@ def _change(*, to_ours: bool) -> None:
     # may be written to from inside a container.
     for name, usual, ours in WEIGHTS:
         with suppress(OSError):
-            _replace(CGROUPS / name, int, usual if to_ours else ours, ours if to_ours else usual)
+            _replace(
+                CGROUPS / name,
+                int,
+                usual if to_ours else ours,
+                ours if to_ours else usual,
+            )
     with suppress(OSError, ValueError):
         session = PROCESSES / str(int(OVS_PID.read_text())) / "autogroup"
         there, target = NICENESS if to_ours else NICENESS[::-1]

@@ -69,7 +69,9 @@ class Addresses:
         return None if self.tls is None else str(self.tls[0].absolute())
 
 
-def check_ready(runtime: str, addresses: Addresses, programs: Sequence[ProgramOptions] = ()) -> None:
+def check_ready(
+    runtime: str, addresses: Addresses, programs: Sequence[ProgramOptions] = ()
+) -> None:
     """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing.
 
     ``programs``: what is to run next to the controller.
@@ -96,7 +98,9 @@ def _check_services(runtime: str) -> None:
             remedy = "start it with: ringlight setup  (or choose --runtime namespace)"
             raise LabError(f"Docker is not running; {remedy}")
         if not image_present():
-            raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
+            raise LabError(
+                f"the worker image {image_tag()} is missing; make it with: ringlight setup"
+            )
 
 
 def _check_doors(addresses: Addresses) -> None:
@@ -134,9 +138,15 @@ def _check_free(addresses: Mapping[str, str]) -> None:
     text = " and ".join(f"port {port} ({option})" for option, port in ports.items())
     reasons = "; ".join(dict.fromkeys(taken.values()))
     labs = labs_at(ports.values())
-    owner = "; ".join(_ending(lab) for lab in labs) if labs else "another program has it; stop that one"
+    owner = (
+        "; ".join(_ending(lab) for lab in labs)
+        if labs
+        else "another program has it; stop that one"
+    )
     options = " and ".join(ports)
-    raise LabError(f"{text} cannot be used: {reasons}; {owner}, or choose other ports with {options}")
+    raise LabError(
+        f"{text} cannot be used: {reasons}; {owner}, or choose other ports with {options}"
+    )
 
 
 def _why_taken(address: str, option: str) -> str | None:
@@ -146,7 +156,9 @@ def _why_taken(address: str, option: str) -> str | None:
     """
     host, _, number = address.rpartition(":")
     if not host or not number.isdigit() or not 0 < int(number) < 65536:
-        raise LabError(f"{option}: {address!r} is not host:port, such as 127.0.0.1:8080")
+        raise LabError(
+            f"{option}: {address!r} is not host:port, such as 127.0.0.1:8080"
+        )
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -177,7 +189,9 @@ def labs_at(ports: Iterable[int]) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         # It may end, or be another user's.
         with suppress(OSError):
-            if not any(os.readlink(open_file) in sockets for open_file in process.glob("fd/*")):
+            if not any(
+                os.readlink(open_file) in sockets for open_file in process.glob("fd/*")
+            ):
                 continue
             for entry in (process / "environ").read_bytes().split(b"\0"):
                 name, _, lab = entry.decode(errors="replace").partition("=")
@@ -277,7 +291,10 @@ class LabProcesses:
     @property
     def pids(self) -> dict[str, int]:
         """Process ids of ``testbed`` and ``controller``, as the inventory was read last."""
-        kept = {name: entry["pid"] for name, entry in self.inventory.get("processes", {}).items()}
+        kept = {
+            name: entry["pid"]
+            for name, entry in self.inventory.get("processes", {}).items()
+        }
         return ({} if self._testbed is None else {"testbed": self._testbed.pid}) | kept
 
     def __enter__(self) -> LabProcesses:
@@ -285,7 +302,10 @@ class LabProcesses:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -294,14 +314,21 @@ class LabProcesses:
         check_ready(self.runtime, self.addresses, self._programs)
         try:
             self._lock = self.lab.hold()
-            (self.state / "fabric.json").write_text(json.dumps(self._fabric), encoding="utf-8")
+            (self.state / "fabric.json").write_text(
+                json.dumps(self._fabric), encoding="utf-8"
+            )
             if self.addresses.token:
                 token = self.state / "token"
                 token.touch(mode=0o600)
                 token.write_text(self.addresses.token, encoding="utf-8")
             for program in self._programs:
-                to, secret = self.addresses, self.state / "token" if self.addresses.token else None
-                program.write(self._plan_of(program), to.url, to.cacert, secret, self.logs)
+                to, secret = (
+                    self.addresses,
+                    self.state / "token" if self.addresses.token else None,
+                )
+                program.write(
+                    self._plan_of(program), to.url, to.cacert, secret, self.logs
+                )
             keeps = {
                 "command": self._controller(),
                 "rest": self.addresses.rest,
@@ -310,7 +337,9 @@ class LabProcesses:
             }
             (self.state / _KEEPS).write_text(json.dumps(keeps), encoding="utf-8")
             if self._spread is not None:
-                self._program = self._spread.begin(self.state, self.runtime, self._options)
+                self._program = self._spread.begin(
+                    self.state, self.runtime, self._options
+                )
             self._start_testbed()
             self._wait_for("inventory.json")
             self.read_inventory()
@@ -322,11 +351,23 @@ class LabProcesses:
     @property
     def _both(self) -> list[str]:
         """Options of testbed and controller."""
-        return ["--fabric", str(self.state / "fabric.json"), "--openflow", self.addresses.openflow]
+        return [
+            "--fabric",
+            str(self.state / "fabric.json"),
+            "--openflow",
+            self.addresses.openflow,
+        ]
 
     def _controller(self) -> list[str]:
         command = [
-            *(sys.executable, "-m", "ringlight.controller", *self._both, "--rest", self.addresses.rest),
+            *(
+                sys.executable,
+                "-m",
+                "ringlight.controller",
+                *self._both,
+                "--rest",
+                self.addresses.rest,
+            ),
             *("--inventory", str(self.state / "inventory.json")),
             *("--state", str(self.state / "controller")),
         ]
@@ -334,10 +375,21 @@ class LabProcesses:
         if self.addresses.tls is not None:
             cert, key = (str(path.absolute()) for path in self.addresses.tls)
             command += ["--tls-cert", cert, "--tls-key", key]
-        return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
+        return (
+            [*command, "--token-file", str(self.state / "token")]
+            if self.addresses.token
+            else command
+        )
 
     def _start_testbed(self) -> None:
-        lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
+        lab = [
+            "--lab",
+            self.lab.id,
+            "--state",
+            str(self.state),
+            "--runtime",
+            self.runtime,
+        ]
         programs = [f"--program={p.name}={self._plan_of(p)}" for p in self._programs]
         command = [sys.executable, *self._program, *self._both, *lab, *programs]
         command += ["--keep", str(self.state / _KEEPS), *self._options]
@@ -347,7 +399,10 @@ class LabProcesses:
                 command, self.lab.environment(), output, follow=follow, told=self._lends
             )
         self._freezes = FreezeWatch(
-            ("runner", "ringlight"), self._watched, self._see_testbed, self._follow_testbed
+            ("runner", "ringlight"),
+            self._watched,
+            self._see_testbed,
+            self._follow_testbed,
         )
         self._freezes.__enter__()
 
@@ -370,7 +425,9 @@ class LabProcesses:
     def _follow_testbed(self) -> None:
         """Report at once who stands still, as the one who waits for them may wait for long."""
         for death in self._reported.read():
-            if death.is_astray and not (death.kind == "testbed" and death.t <= self._testbed_went_on_s):
+            if death.is_astray and not (
+                death.kind == "testbed" and death.t <= self._testbed_went_on_s
+            ):
                 self._see(death)
 
     def _end_watch(self) -> None:
@@ -389,14 +446,18 @@ class LabProcesses:
         while not path.exists():
             self.check()
             if time.monotonic() > deadline:
-                raise LabError(f"the testbed was not up after {UP_S:.0f} s; its last words: {self._last()}")
+                raise LabError(
+                    f"the testbed was not up after {UP_S:.0f} s; its last words: {self._last()}"
+                )
             time.sleep(0.02)
 
     def read_inventory(self) -> dict[str, Any]:
         """Read the inventory again and return it: process ids change when something is started again. Raises
         OSError.
         """
-        self.inventory = json.loads((self.state / "inventory.json").read_text(encoding="utf-8"))
+        self.inventory = json.loads(
+            (self.state / "inventory.json").read_text(encoding="utf-8")
+        )
         return self.inventory
 
     def wait_healthy(self) -> None:
@@ -406,7 +467,9 @@ class LabProcesses:
         while (reason := self.unwell()) is not None:
             self.check()
             if time.monotonic() > deadline:
-                raise LabError(f"the controller was not ready after {patience_s:.0f} s: {reason}")
+                raise LabError(
+                    f"the controller was not ready after {patience_s:.0f} s: {reason}"
+                )
             time.sleep(0.05)
 
     def lighting_s(self) -> float:
@@ -415,7 +478,11 @@ class LabProcesses:
         """
         times_s = [0.0]
         for switch in self.inventory.get("optical_switches", {}).values():
-            timing = {name: value for name, value in switch.get("profile", {}).items() if name.endswith("_s")}
+            timing = {
+                name: value
+                for name, value in switch.get("profile", {}).items()
+                if name.endswith("_s")
+            }
             of_one = timing.pop("command_per_xc_s", 0.0)
             # A command may change few of them.
             times_s.append(switch.get("size", 0) * of_one + 10 * sum(timing.values()))
@@ -432,16 +499,24 @@ class LabProcesses:
         try:
             # Without TLS there is nothing to trust, and reading whom the machine trusts takes time.
             trusted = cacert is not None and trusting(cacert, anywhere=True)
-            health = httpx.get(url, headers=headers, timeout=ANSWER_S, trust_env=False, verify=trusted)
+            health = httpx.get(
+                url, headers=headers, timeout=ANSWER_S, trust_env=False, verify=trusted
+            )
             document = health.raise_for_status().json()
         except httpx.HTTPError as error:
             return f"no answer at {url}: {error or type(error).__name__}"
-        return None if document["status"] == "ok" else "; ".join(document.get("reasons") or [str(document)])
+        return (
+            None
+            if document["status"] == "ok"
+            else "; ".join(document.get("reasons") or [str(document)])
+        )
 
     def check(self) -> None:
         """Raise LabError when the testbed has ended, could not be built elsewhere, or has lost its state."""
         if self._lock is not None and not (self.state / "lock").exists():
-            raise LabError(f"the lab's state directory {self.state} was removed while the lab was up")
+            raise LabError(
+                f"the lab's state directory {self.state} was removed while the lab was up"
+            )
         if self._testbed is not None and (code := self._testbed.poll()) is not None:
             if self._spread is not None and not self.inventory:
                 self._await_reason(self._spread)
@@ -526,10 +601,17 @@ class LabProcesses:
     def _last(self) -> str:
         """Return the last line that the testbed wrote; of a structured log line its message."""
         try:
-            lines = (self.logs / "testbed.log").read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = (
+                (self.logs / "testbed.log")
+                .read_text(encoding="utf-8", errors="replace")
+                .splitlines()
+            )
         except OSError:
             lines = []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+        last = next(
+            (line.strip() for line in reversed(lines) if line.strip()),
+            "it left no message",
+        )
         try:
             return str(json.loads(last)["message"])
         except (ValueError, KeyError, TypeError):
@@ -582,7 +664,9 @@ def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]
     if lab_id is not None:
         Lab(lab_id)
         if lab_id not in ids:
-            raise LabError(f"lab {lab_id} is not up; there is {', '.join(ids) or 'none'}")
+            raise LabError(
+                f"lab {lab_id} is not up; there is {', '.join(ids) or 'none'}"
+            )
         ids = [lab_id]
     for lab in map(Lab, ids):
         # The testbed ends its controller; one whose testbed is dead is ended here.
@@ -621,17 +705,23 @@ def _standing() -> list[str]:
 
 
 def _read_standing(lab: Lab) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((lab.state_dir / _STANDING).read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(
+        (lab.state_dir / _STANDING).read_text(encoding="utf-8")
+    )
     return document
 
 
 def _kept_pids(lab: Lab) -> dict[str, int]:
     """Return the ids of the processes that the testbed keeps running now, by name."""
     try:
-        inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
+        inventory = json.loads(
+            (lab.state_dir / "inventory.json").read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         return {}
-    return {name: entry["pid"] for name, entry in inventory.get("processes", {}).items()}
+    return {
+        name: entry["pid"] for name, entry in inventory.get("processes", {}).items()
+    }
 
 
 def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) -> None:

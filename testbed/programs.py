@@ -12,7 +12,11 @@ import shutil
 from pathlib import Path
 
 #: What Docker and the worker image need: a program, and the package that has it.
-OF_DOCKER = (("dockerd", "docker.io"), ("iptables", "iptables"), ("mmdebstrap", "mmdebstrap"))
+OF_DOCKER = (
+    ("dockerd", "docker.io"),
+    ("iptables", "iptables"),
+    ("mmdebstrap", "mmdebstrap"),
+)
 #: What every lab needs: a program or a file, and its package.
 OF_LABS = (
     ("ovs-vswitchd", "openvswitch-switch"),

@@ -44,7 +44,9 @@ def has_systemd() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def _answers(path: Path, request: bytes, expected: bytes, timeout_s: float = 15.0) -> bool:
+def _answers(
+    path: Path, request: bytes, expected: bytes, timeout_s: float = 15.0
+) -> bool:
     """Return whether a service on a Unix socket answers ``request`` with something that holds ``expected``.
 
     A service that has ended refuses the connection immediately. A running one may be slow: while many labs
@@ -72,7 +74,9 @@ def open_vswitch_database_running() -> bool:
     """Return whether the database answers, which is the half that knows which bridges there are. Raises
     ServiceError.
     """
-    return _answers(OVS_SOCKET, b'{"method":"list_dbs","params":[],"id":0}', b"Open_vSwitch")
+    return _answers(
+        OVS_SOCKET, b'{"method":"list_dbs","params":[],"id":0}', b"Open_vSwitch"
+    )
 
 
 def open_vswitch_running() -> bool:
@@ -87,7 +91,9 @@ def open_vswitch_running() -> bool:
 
 def bpf_fs_mounted() -> bool:
     mounts = Path("/proc/mounts").read_text().splitlines()
-    return any(line.split()[1] == str(BPF_FS) and line.split()[2] == "bpf" for line in mounts)
+    return any(
+        line.split()[1] == str(BPF_FS) and line.split()[2] == "bpf" for line in mounts
+    )
 
 
 def running_pids(*, docker: bool) -> dict[str, int]:
@@ -106,7 +112,9 @@ def running_pids(*, docker: bool) -> dict[str, int]:
 
 def _clean_environment() -> dict[str, str]:
     """Return this process's environment without the label of a lab: a service outlives every lab."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGLIGHT_")}
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith("RINGLIGHT_")
+    }
     environment["PATH"] = environment.get("PATH", "") + ":/usr/sbin:/sbin"
     return environment
 
@@ -135,7 +143,9 @@ def _wait(running: Callable[[], bool], what: str, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not running():
         if time.monotonic() > deadline:
-            raise ServiceError(f"{what} did not answer within {timeout_s:.0f} s of its start")
+            raise ServiceError(
+                f"{what} did not answer within {timeout_s:.0f} s of its start"
+            )
         time.sleep(0.1)
 
 
@@ -148,7 +158,9 @@ def start_open_vswitch() -> None:
     elif OVS_CTL.exists():
         _start_ovs_by_hand()
     else:
-        raise ServiceError("Open vSwitch is not installed; run: apt-get install openvswitch-switch")
+        raise ServiceError(
+            "Open vSwitch is not installed; run: apt-get install openvswitch-switch"
+        )
     _wait(open_vswitch_running, "Open vSwitch", 20)
 
 
@@ -168,7 +180,9 @@ def _start_ovs_by_hand() -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServiceError(f"Open vSwitch could not be started: {error}") from None
     if done.returncode and not open_vswitch_running():
-        raise ServiceError(f"Open vSwitch could not be started: {OVS_CTL} start gave {done.returncode}")
+        raise ServiceError(
+            f"Open vSwitch could not be started: {OVS_CTL} start gave {done.returncode}"
+        )
 
 
 def start_docker() -> None:
@@ -180,7 +194,9 @@ def start_docker() -> None:
     else:
         dockerd = shutil.which("dockerd", path=_clean_environment()["PATH"])
         if dockerd is None:
-            raise ServiceError("Docker is not installed; run: apt-get install docker.io")
+            raise ServiceError(
+                "Docker is not installed; run: apt-get install docker.io"
+            )
         _forget_dead_docker()
         with DOCKER_LOG.open("ab") as log:
             subprocess.Popen(
@@ -230,7 +246,9 @@ def root_needed(what: str) -> str:
     for which the launcher would make the environment again.
     """
     installed = Path(sys.prefix, "bin/ringlight")
-    program = [str(installed)] if installed.exists() else [sys.executable, "-m", _COMMAND]
+    program = (
+        [str(installed)] if installed.exists() else [sys.executable, "-m", _COMMAND]
+    )
     kept = [name for name in sorted(os.environ) if name.startswith("RINGLIGHT_")]
     command = shlex.join([*program, *sys.argv[1:]])
     if Path(sys.argv[0]).name not in ("ringlight", "app.py"):

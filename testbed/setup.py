@@ -19,7 +19,11 @@ Progress = Callable[[str], None]
 #: A worker image of other sources that is younger may belong to a test run that goes on now.
 OLD_IMAGE_S = 3600.0
 #: What a person calls us by: the launcher in the tree, or the command of an installed package.
-OURSELVES = "./ringlight" if (Path(__file__).resolve().parents[1] / "ringlight").is_file() else "ringlight"
+OURSELVES = (
+    "./ringlight"
+    if (Path(__file__).resolve().parents[1] / "ringlight").is_file()
+    else "ringlight"
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,9 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
 
     services.check_privileges()
     # All at once, before anything is started. A Docker that answers may be one without programs here.
-    if lacking := programs.missing(docker=runtime == "docker" and not services.docker_running()):
+    if lacking := programs.missing(
+        docker=runtime == "docker" and not services.docker_running()
+    ):
         raise services.ServiceError(
             f"this machine lacks {', '.join(lacking)}; run: apt-get install {' '.join(lacking)}"
         )
@@ -54,7 +60,9 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
             remove_old_images(ensure_image(progress), progress)
 
 
-def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S) -> None:
+def remove_old_images(
+    keep: str, progress: Progress, age_s: float = OLD_IMAGE_S
+) -> None:
     """Remove the images that were made before ``keep`` from other sources and that nothing needs any more.
 
     Those are images with its name and our label, older than ``age_s`` seconds, of which there is no
@@ -70,13 +78,19 @@ def remove_old_images(keep: str, progress: Progress, age_s: float = OLD_IMAGE_S)
 
 def _program(what: str, package: str) -> Check:
     installed = programs.present(what)
-    return Check(what, installed, "" if installed else "not found", f"apt-get install {package}")
+    return Check(
+        what, installed, "" if installed else "not found", f"apt-get install {package}"
+    )
 
 
 def _simgrid() -> Check:
     """Return the state of SimGrid. It is optional: only one comparison of the test suite needs it."""
     there = any(Path("/usr/lib/python3/dist-packages").glob("simgrid.*.so"))
-    state = "there" if there else "absent, its test is skipped: apt-get install python3-simgrid"
+    state = (
+        "there"
+        if there
+        else "absent, its test is skipped: apt-get install python3-simgrid"
+    )
     return Check("SimGrid", True, state)
 
 
@@ -129,7 +143,12 @@ def doctor_checks() -> list[Check]:
     """Return all checks, in the order in which a person would repair what fails. Changes nothing."""
     root = os.geteuid() == 0
     checks = [
-        Check("root", root, "yes" if root else f"uid {os.geteuid()}", f"sudo {OURSELVES} doctor"),
+        Check(
+            "root",
+            root,
+            "yes" if root else f"uid {os.geteuid()}",
+            f"sudo {OURSELVES} doctor",
+        ),
         Check(
             "kernel",
             platform.system() == "Linux",
@@ -137,9 +156,19 @@ def doctor_checks() -> list[Check]:
         ),
         *(_program(*needed) for needed in programs.OF_LABS + programs.OF_DOCKER),
         _simgrid(),
-        Check("Open vSwitch runs", services.open_vswitch_running(), "", f"{OURSELVES} setup"),
+        Check(
+            "Open vSwitch runs",
+            services.open_vswitch_running(),
+            "",
+            f"{OURSELVES} setup",
+        ),
         Check("Docker runs", services.docker_running(), "", f"{OURSELVES} setup"),
-        Check("BPF file system", services.bpf_fs_mounted(), "/sys/fs/bpf", f"{OURSELVES} setup"),
+        Check(
+            "BPF file system",
+            services.bpf_fs_mounted(),
+            "/sys/fs/bpf",
+            f"{OURSELVES} setup",
+        ),
     ]
     if root:
         checks += [
@@ -157,5 +186,7 @@ def doctor_checks() -> list[Check]:
     if services.docker_running():
         from ringlight.containers.image import image_present, image_tag
 
-        checks.append(Check("worker image", image_present(), image_tag(), f"{OURSELVES} setup"))
+        checks.append(
+            Check("worker image", image_present(), image_tag(), f"{OURSELVES} setup")
+        )
     return [*checks, _port_free(8080), _port_free(6653)]

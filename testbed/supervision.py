@@ -95,7 +95,9 @@ class Supervisor:
         self._stopping = False
         self._charges: dict[str, _Charge] = {}
         self._wake_read, self._wake_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name=f"supervisor: {kind}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"supervisor: {kind}", daemon=True
+        )
         try:
             for name, start in starts.items():
                 self._charges[name] = _launch(start)
@@ -166,8 +168,14 @@ class Supervisor:
             with self._lock:
                 if self._stopping:
                     return
-                waiting = [c.due for c in self._charges.values() if c.due is not None and not c.away]
-                alive = {c.pidfd: name for name, c in self._charges.items() if c.due is None}
+                waiting = [
+                    c.due
+                    for c in self._charges.values()
+                    if c.due is not None and not c.away
+                ]
+                alive = {
+                    c.pidfd: name for name, c in self._charges.items() if c.due is None
+                }
             poll = select.poll()
             poll.register(self._wake_read, select.POLLIN)
             for descriptor in alive:
@@ -200,7 +208,9 @@ class Supervisor:
             charge.pause_s = FIRST_PAUSE_S if steady else charge.pause_s
             charge.due = now + charge.pause_s
         pause = "later" if charge.away else f"in {charge.pause_s:.1f} s"
-        log.error("%s %s has ended (%s); it is started again %s", self.kind, name, how, pause)
+        log.error(
+            "%s %s has ended (%s); it is started again %s", self.kind, name, how, pause
+        )
         if self._on_end is not None:
             self._on_end(name, how, charge.asked)
 
@@ -217,7 +227,11 @@ class Supervisor:
                 charge.pause_s, charge.due = pause_s, time.monotonic() + pause_s
                 return
             os.close(charge.pidfd)
-            fresh.pause_s, fresh.restarts, fresh.ended = pause_s, charge.restarts + 1, charge.ended
+            fresh.pause_s, fresh.restarts, fresh.ended = (
+                pause_s,
+                charge.restarts + 1,
+                charge.ended,
+            )
             self._charges[name] = fresh
         log.warning("%s %s runs again", self.kind, name)
         try:

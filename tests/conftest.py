@@ -28,9 +28,26 @@ os.environ["RINGLIGHT_CALIBRATION"] = (
 collect_ignore = ["data"]
 #: Files that take longest are begun first, so that no process has one left when the others have ended.
 LONGEST = (
-    *("test_own_containers", "test_hosts", "test_examples", "test_openapi", "test_random_light"),
-    *("test_emulation_backend", "test_averaged_jobs", "test_other_controllers", "test_run"),
-    *("test_matrix", "test_collectives", "test_worker_flows", "test_cluster_scenario", "test_cli"),
+    *(
+        "test_own_containers",
+        "test_hosts",
+        "test_examples",
+        "test_openapi",
+        "test_random_light",
+    ),
+    *(
+        "test_emulation_backend",
+        "test_averaged_jobs",
+        "test_other_controllers",
+        "test_run",
+    ),
+    *(
+        "test_matrix",
+        "test_collectives",
+        "test_worker_flows",
+        "test_cluster_scenario",
+        "test_cli",
+    ),
     *("test_cluster_replay", "test_transport", "test_optical_soak", "test_sweeps"),
 )
 #: Every process that the tests start inherits this: the process id of the test run that it belongs to.
@@ -50,7 +67,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="whole sweeps and more random cases, for which the suite has a shorter form",
     )
     parser.addoption(
-        "--light-seed", type=int, metavar="N", help="seed of the random test of light; else one is drawn"
+        "--light-seed",
+        type=int,
+        metavar="N",
+        help="seed of the random test of light; else one is drawn",
     )
     parser.addoption(
         "--light-operations",
@@ -67,7 +87,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.pluginmanager.rewrite_hook._must_rewrite.discard("ringlight")
     # How long an example takes says how busy the machine is.
-    settings.register_profile("ours", deadline=None, max_examples=200 if config.getoption("--long") else 25)
+    settings.register_profile(
+        "ours", deadline=None, max_examples=200 if config.getoption("--long") else 25
+    )
     settings.load_profile("ours")
 
 
@@ -113,7 +135,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     minutes = pyfuncitem.config.getoption("--fuzz")
     if minutes is not None:
         ends = time.monotonic() + 60 * minutes / len(pyfuncitem.session.items)
-        arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        arguments = {
+            name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames
+        }
         while time.monotonic() < ends:
             pyfuncitem.obj(**arguments)
     return (yield)
@@ -147,7 +171,9 @@ def environments() -> Iterator[tuple[int, dict[str, str]]]:
     """Every process that may be looked at, and the environment that it was started with."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            words = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            words = (
+                (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            )
         except OSError:
             continue
         yield int(entry.name), dict(word.partition("=")[::2] for word in words)
@@ -156,12 +182,17 @@ def environments() -> Iterator[tuple[int, dict[str, str]]]:
 def lives(pid: str) -> bool:
     """Whether a process runs. One that nobody takes note of, as in a container without init, has ended."""
     try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (
+            Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+            not in "ZX"
+        )
     except OSError:
         return False
 
 
-def sampled(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def sampled(
+    items: Iterable[pytest.Item],
+) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Those that run, and those that only --long runs. One that is asked for by itself runs."""
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
@@ -174,7 +205,9 @@ def sampled(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytes
     return kept, left_out
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     if config.getoption("--fuzz") is not None:
         others = [item for item in items if not item.get_closest_marker("fuzz")]
         items[:] = [item for item in items if item.get_closest_marker("fuzz")]
@@ -191,4 +224,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         if item.get_closest_marker("root"):
-            item.add_marker(pytest.mark.skip(reason="needs root: run ./ringlight test as root"))
+            item.add_marker(
+                pytest.mark.skip(reason="needs root: run ./ringlight test as root")
+            )

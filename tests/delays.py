@@ -22,6 +22,7 @@ def with_delay(fabric: Fabric, a: str, b: str, delay_s: float) -> Fabric:
     """Return the fabric with a delay of the one link between two nodes or ports."""
     slow = fabric.link_between(a, b)
     links = tuple(
-        replace(link, effects={"delay": Delay(delay_s)}) if link is slow else link for link in fabric.links
+        replace(link, effects={"delay": Delay(delay_s)}) if link is slow else link
+        for link in fabric.links
     )
     return replace(fabric, links=links)

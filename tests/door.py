@@ -13,7 +13,9 @@ from ringlight.fabric.extension import InstalledExtension
 
 
 @contextmanager
-def door(*installed: InstalledExtension, readers: tuple[Any, ...] = ()) -> Iterator[None]:
+def door(
+    *installed: InstalledExtension, readers: tuple[Any, ...] = ()
+) -> Iterator[None]:
     """Have exactly these extensions installed for the ``with`` block.
 
     ``readers``: cached functions that have read a field, and read it anew in the block and after it.

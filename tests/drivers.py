@@ -22,7 +22,9 @@ def _is_servable(protocol: str) -> bool:
 
 
 #: What the emulated switch can serve on this machine, each with a driver of the same name.
-PROTOCOLS = tuple(protocol for protocol in protocols_of("mems") if _is_servable(protocol))
+PROTOCOLS = tuple(
+    protocol for protocol in protocols_of("mems") if _is_servable(protocol)
+)
 
 
 def entry_of(driver: str, address: str, user: str, password: Path) -> dict[str, Any]:

@@ -29,7 +29,9 @@ def assert_as_planned(run: Run) -> None:
             assert len(job.by_index) == job.plan.iterations, said
         if job.plan.workload is not None and job.done:
             assert all(done.results_checked for done in job.done.values()), said
-    assert [action.plan.name for action in run.actions] == [event.name for event in run.plan.events]
+    assert [action.plan.name for action in run.actions] == [
+        event.name for event in run.plan.events
+    ]
     assert [action.error for action in run.actions] == [None] * len(run.actions)
     assert all(action.ended is not None for action in run.actions)
 
@@ -46,10 +48,14 @@ def assert_shown(name: str, runs: Sequence[Run]) -> None:
     if name == "spare":
         others = {"swapped": ("g0", "g5", "g3"), "shrunk": ("g0", "g3")}
         for run in runs:
-            assert run.jobs["red"].last_gpus == others.get(run.plan.arm, ("g0", "g1", "g3"))
+            assert run.jobs["red"].last_gpus == others.get(
+                run.plan.arm, ("g0", "g1", "g3")
+            )
             assert not run.jobs["blue"].recoveries
     if name in ("dead_switch", "dark_time", "sonic_ocs"):
-        moved = {run.plan.arm: set(run.circuits) != set(run.circuits_before) for run in runs}
+        moved = {
+            run.plan.arm: set(run.circuits) != set(run.circuits_before) for run in runs
+        }
         assert moved == {arm: arm not in ("undisturbed", "apart") for arm in moved}
     notes_of(name).shown(runs)
 

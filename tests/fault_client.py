@@ -17,5 +17,9 @@ class FaultClient(faults.FaultClient):
     def lose(self, target: str, *, back_after_s: float | None = None) -> str:
         return self.ask("lose", target, back_after_s=back_after_s)
 
-    def disturb(self, control: Mapping[str, Any], *, back_after_s: float | None = None) -> str:
-        return self.ask("disturb", "control network", back_after_s=back_after_s, control=control)
+    def disturb(
+        self, control: Mapping[str, Any], *, back_after_s: float | None = None
+    ) -> str:
+        return self.ask(
+            "disturb", "control network", back_after_s=back_after_s, control=control
+        )

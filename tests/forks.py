@@ -24,7 +24,11 @@ COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 MODULES = (
     *lab_modules(),
     # what workers import of extensions
-    *(f"{item.package}.{name}" for item in extensions() for name in item.extension.worker),
+    *(
+        f"{item.package}.{name}"
+        for item in extensions()
+        for name in item.extension.worker
+    ),
     "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",
     "ringlight.experiments.runner.command",
@@ -56,7 +60,9 @@ def server() -> ForkServer:
     """Started when it is first asked for; ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="ringlight-forks-"))
     # What it forks says at SIGABRT what each of its threads is doing.
-    made = ForkServer(folder / "socket", MODULES, {**os.environ, "PYTHONFAULTHANDLER": "1"})
+    made = ForkServer(
+        folder / "socket", MODULES, {**os.environ, "PYTHONFAULTHANDLER": "1"}
+    )
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(made.close)
     return made
@@ -76,7 +82,10 @@ class Command:
     """
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str] | None = None, directory: Path = ROOT
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        directory: Path = ROOT,
     ) -> None:
         inherited = os.environ if environment is None else environment
         self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
@@ -87,7 +96,11 @@ class Command:
             errors=self._errors,
             directory=directory,
         )
-        self.poll, self.wait, self.kill = self.process.poll, self.process.wait, self.process.kill
+        self.poll, self.wait, self.kill = (
+            self.process.poll,
+            self.process.wait,
+            self.process.kill,
+        )
         self.pid, self.send_signal = self.process.pid, self.process.send_signal
 
     @property
@@ -125,7 +138,9 @@ def ringlight(
     timeout_s: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
     """``ringlight`` as a user gives it. Raises subprocess.TimeoutExpired."""
-    return run([*COMMAND, *words], {**os.environ, **(environment or {})}, directory, timeout_s)
+    return run(
+        [*COMMAND, *words], {**os.environ, **(environment or {})}, directory, timeout_s
+    )
 
 
 def running(
@@ -135,7 +150,9 @@ def running(
     environment = {**environment, SOCKET: place()}
     output, into = os.pipe()
     with open(into, "wb") as said, open(errors, "wb") as wrong:
-        process = start_process(command, environment, said, errors=wrong, directory=ROOT)
+        process = start_process(
+            command, environment, said, errors=wrong, directory=ROOT
+        )
     return process, open(output)
 
 

@@ -20,11 +20,21 @@ from pathlib import Path
 
 from ringlight.containers.image import ROOT
 
-ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experiments", "extensions")
+ROOMS = (
+    "fabric",
+    "workloads",
+    "controller",
+    "testbed",
+    "containers",
+    "experiments",
+    "extensions",
+)
 #: First words of a docstring that is a clause in place of an action.
 CLAUSES = ("What", "Whether", "How", "Where", "Who", "Which", "Why", "Whose", "When")
 #: Names that say nothing of a thing.
-NO_NAMES = frozenset({"found", "one", "at", "wanted", "said", "told", "lit", "asked", "others"})
+NO_NAMES = frozenset(
+    {"found", "one", "at", "wanted", "said", "told", "lit", "asked", "others"}
+)
 #: How a unit stands in the name of a function or in its docstring.
 UNIT = re.compile(
     r"(_s|_ns|_ms|_us|_bps|_bytes|_bits|_dbm?|_hz|_ghz|_nm|_share|_ratio|_factor|_rate|_mw|_w|_k|_m|_km)\b"
@@ -42,7 +52,9 @@ def files() -> tuple[Path, ...]:
 
 def core_files() -> tuple[Path, ...]:
     """Return the Python files of the core, sorted."""
-    return tuple(path for path in files() if not path.is_relative_to(ROOT / "extensions"))
+    return tuple(
+        path for path in files() if not path.is_relative_to(ROOT / "extensions")
+    )
 
 
 @cache
@@ -76,7 +88,10 @@ def clauses() -> Iterator[str]:
 
 
 def _decorators(node: Function) -> set[str]:
-    return {ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in node.decorator_list}
+    return {
+        ast.unparse(one).partition("(")[0].rpartition(".")[2]
+        for one in node.decorator_list
+    }
 
 
 def _returns(node: Function) -> bool:
@@ -94,7 +109,11 @@ def unsaid_returns() -> Iterator[str]:
     Properties, commands, routes and context managers that give nothing are left out.
     """
     for path, node, text in documented():
-        if not isinstance(node, Function) or node.name.startswith("_") or not _returns(node):
+        if (
+            not isinstance(node, Function)
+            or node.name.startswith("_")
+            or not _returns(node)
+        ):
             continue
         if _decorators(node) & {
             "property",
@@ -142,9 +161,17 @@ def unitless() -> Iterator[str]:
     """Yield public functions and properties that return a float and name no unit."""
     for path in files():
         for node in ast.walk(tree_of(path)):
-            if not isinstance(node, Function) or node.name.startswith("_") or node.returns is None:
+            if (
+                not isinstance(node, Function)
+                or node.name.startswith("_")
+                or node.returns is None
+            ):
                 continue
-            if ast.unparse(node.returns).strip("'\"") not in ("float", "float | None", "FloatArray"):
+            if ast.unparse(node.returns).strip("'\"") not in (
+                "float",
+                "float | None",
+                "FloatArray",
+            ):
                 continue
             if not UNIT.search(f"{node.name} {ast.get_docstring(node) or ''}"):
                 yield f"{place(path, node)}: {node.name}"
@@ -176,7 +203,11 @@ def type_circles() -> Iterator[str]:
             if isinstance(node, ast.ImportFrom) and node.module:
                 base = node.module.removeprefix("ringlight.")
                 for alias in node.names:
-                    other = f"{base}.{alias.name}" if f"{base}.{alias.name}" in names else base
+                    other = (
+                        f"{base}.{alias.name}"
+                        if f"{base}.{alias.name}" in names
+                        else base
+                    )
                     if other in names and other != name:
                         graph.add_edge(name, other)
     for group in sorted(map(sorted, nx.strongly_connected_components(graph))):
@@ -211,7 +242,9 @@ def _module(path: Path) -> str:
 
 def statements(paths: Iterable[Path]) -> int:
     """Return the number of statements of some files."""
-    return sum(isinstance(node, ast.stmt) for path in paths for node in ast.walk(tree_of(path)))
+    return sum(
+        isinstance(node, ast.stmt) for path in paths for node in ast.walk(tree_of(path))
+    )
 
 
 def tokens_a_line() -> dict[str, float]:

@@ -26,7 +26,13 @@ class Asked:
 
 def answer(status: int, body: object = None, **headers: str) -> bytes:
     """An HTTP response; ``body`` is JSON unless it is bytes."""
-    content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    content = (
+        body
+        if isinstance(body, bytes)
+        else b""
+        if body is None
+        else json.dumps(body).encode()
+    )
     lines = [
         f"HTTP/1.1 {status} x",
         *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
@@ -38,8 +44,18 @@ def answer(status: int, body: object = None, **headers: str) -> bytes:
 
 def request(method: str, target: str, body: object = None, **headers: str) -> bytes:
     """An HTTP request; ``body`` is JSON unless it is bytes."""
-    content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {target} HTTP/1.1", "host: x", f"content-length: {len(content)}"]
+    content = (
+        body
+        if isinstance(body, bytes)
+        else b""
+        if body is None
+        else json.dumps(body).encode()
+    )
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        "host: x",
+        f"content-length: {len(content)}",
+    ]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + content
 
@@ -82,7 +98,9 @@ class Script:
                 return
             self.connections += 1
             self._open.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            thread = threading.Thread(
+                target=self._serve, args=(connection,), daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 

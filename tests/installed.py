@@ -21,8 +21,19 @@ def install(package: Path, folder: Path) -> Path:
     source, target = folder / "package", folder / "installed"
     shutil.copytree(package, source, ignore=shutil.ignore_patterns("__pycache__"))
     pip = [] if importlib.util.find_spec("pip") else ["uv"]
-    words = [sys.executable, "-m", *pip, "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*words, "--no-index", "--target", target, source], check=True, timeout=120)
+    words = [
+        sys.executable,
+        "-m",
+        *pip,
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    subprocess.run(
+        [*words, "--no-index", "--target", target, source], check=True, timeout=120
+    )
     return target
 
 
@@ -34,7 +45,9 @@ def finding(target: Path) -> Mapping[str, str]:
     return {**rest, "PYTHONPATH": os.pathsep.join(filter(None, path)), "NO_COLOR": "1"}
 
 
-def ringlight(environment: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+def ringlight(
+    environment: Mapping[str, str], *words: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return what came of it."""
     return subprocess.run(
         [*COMMAND, *words],

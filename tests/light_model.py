@@ -83,13 +83,19 @@ def clash(pair: Pair, other: Pair) -> bool:
 def clashing(group: Iterable[Pair], comers: Iterable[Pair]) -> Pairs:
     """Return those of a group that stand where one of the comers would."""
     comers = tuple(comers)
-    return frozenset(pair for pair in group if any(clash(pair, comer) for comer in comers))
+    return frozenset(
+        pair for pair in group if any(clash(pair, comer) for comer in comers)
+    )
 
 
 def after(pairs: Pairs, wish: Wish) -> Pairs:
     """Return what a set of pairs becomes by a wish that nothing refuses."""
     left = frozenset(pair for pair in pairs if pair[0] not in wish.delete)
-    kept = frozenset[Pair]() if wish.mode == "replace" else left - clashing(left, wish.pairs)
+    kept = (
+        frozenset[Pair]()
+        if wish.mode == "replace"
+        else left - clashing(left, wish.pairs)
+    )
     return kept | frozenset(wish.pairs)
 
 
@@ -128,12 +134,15 @@ def nexts(world: World, change: Change, calm: frozenset[str]) -> list[World]:
             return []
         for name in calm & wishes.keys():
             stands = world[name].stands
-            if _refuses(stands, wishes[name]) or change.plans.get(name) != plan_of(stands, wishes[name]):
+            if _refuses(stands, wishes[name]) or change.plans.get(name) != plan_of(
+                stands, wishes[name]
+            ):
                 return []
         return [world if change.dry_run else carried_out(world, change)]
     if change.outcome == "conflict":
         refuses = any(
-            wish.mode == "safe" and (name not in calm or _refuses(world[name].stands, wish))
+            wish.mode == "safe"
+            and (name not in calm or _refuses(world[name].stands, wish))
             for name, wish in wishes.items()
         )
         return [world] if refuses else []
@@ -142,7 +151,9 @@ def nexts(world: World, change: Change, calm: frozenset[str]) -> list[World]:
     return [world] if wishes.keys() - calm else []
 
 
-def after_all(worlds: Sequence[World], changes: Sequence[Change], calm: frozenset[str]) -> list[World]:
+def after_all(
+    worlds: Sequence[World], changes: Sequence[Change], calm: frozenset[str]
+) -> list[World]:
     """Return the worlds after simultaneous changes, in every order that explains their answers."""
     reached: dict[frozenset[tuple[str, Carried]], World] = {}
 
@@ -172,10 +183,15 @@ def touched(doubt: Doubt, wish: Wish) -> Doubt:
     if wish.mode == "replace":
         return replace(doubt, must=frozenset())
     doubtful = clashing(doubt.must, wish.pairs) | doubt.must & frozenset(wish.pairs)
-    return replace(doubt, must=frozenset(p for p in doubt.must - doubtful if p[0] not in wish.delete))
+    return replace(
+        doubt,
+        must=frozenset(p for p in doubt.must - doubtful if p[0] not in wish.delete),
+    )
 
 
-def written(doubt: Doubt, worlds: Sequence[World], name: str, wish: Wish, *, surely: bool) -> Doubt:
+def written(
+    doubt: Doubt, worlds: Sequence[World], name: str, wish: Wish, *, surely: bool
+) -> Doubt:
     """Return the doubt after a write by hand. ``surely``: the switch answered, and nobody else wrote."""
     left = touched(doubt, wish)
     intents = frozenset().union(*(world[name].intent for world in worlds))
@@ -188,14 +204,18 @@ def written(doubt: Doubt, worlds: Sequence[World], name: str, wish: Wish, *, sur
 # At rest
 
 
-def wrong(world: World, doubts: Mapping[str, Doubt], name: str, intent: Pairs, stands: Pairs) -> str:
+def wrong(
+    world: World, doubts: Mapping[str, Doubt], name: str, intent: Pairs, stands: Pairs
+) -> str:
     """Return how a switch at rest differs from what a world allows; empty where it does not.
 
     ``intent``: what the controller says that it should carry; ``stands``: what it carries.
     """
     expected = world[name]
     if intent != expected.intent:
-        return f"the controller wants {shown(intent)}, the model {shown(expected.intent)}"
+        return (
+            f"the controller wants {shown(intent)}, the model {shown(expected.intent)}"
+        )
     doubt = doubts.get(name)
     if doubt is None:
         return (
@@ -221,7 +241,10 @@ def at_rest(
     """Return what is wrong with the switches by the world that explains most; nothing if one explains all."""
 
     def complaints(world: World) -> list[str]:
-        texts = {name: wrong(world, doubts, name, intents[name], stands[name]) for name in world}
+        texts = {
+            name: wrong(world, doubts, name, intents[name], stands[name])
+            for name in world
+        }
         return [f"{name}: {text}" for name, text in texts.items() if text]
 
     return min(map(complaints, worlds), key=len)

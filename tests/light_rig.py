@@ -42,20 +42,32 @@ START_S = 30.0
 USER, PASSWORD = "ann", "l1ght-s3cret"
 #: By name, the driver of each switch: all protocols, and at least as many switches as a change is over.
 SWITCHES: Mapping[str, str] = {
-    f"ocs{n}": driver for n, driver in enumerate((*PROTOCOLS, *["scpi"] * (MIN_SWITCHES - len(PROTOCOLS))))
+    f"ocs{n}": driver
+    for n, driver in enumerate(
+        (*PROTOCOLS, *["scpi"] * (MIN_SWITCHES - len(PROTOCOLS)))
+    )
 }
 #: On each switch two GPUs and two ports of the packet switch, as faceplates 1 to 4.
 FABRIC: dict[str, Any] = {
-    "servers": {"s0": {"gpus": {f"g{i}": "tesla-m40" for i in range(2 * len(SWITCHES))}}},
+    "servers": {
+        "s0": {"gpus": {f"g{i}": "tesla-m40" for i in range(2 * len(SWITCHES))}}
+    },
     "packet_switches": {"tor0": {"ports": 2 * len(SWITCHES)}},
     "optical_switches": {
-        name: {"size": SIZE, "profile": "ideal", "driver": driver} for name, driver in SWITCHES.items()
+        name: {"size": SIZE, "profile": "ideal", "driver": driver}
+        for name, driver in SWITCHES.items()
     },
     "links": [
         {"ends": [end, f"{name}:{port}"], "rate": "10 Gbit/s"}
         for index, name in enumerate(SWITCHES)
         for port, end in enumerate(
-            (f"g{2 * index}", f"g{2 * index + 1}", f"tor0:{2 * index + 1}", f"tor0:{2 * index + 2}"), start=1
+            (
+                f"g{2 * index}",
+                f"g{2 * index + 1}",
+                f"tor0:{2 * index + 1}",
+                f"tor0:{2 * index + 2}",
+            ),
+            start=1,
         )
     ],
 }
@@ -76,20 +88,43 @@ class EmulatedSwitch:
         address = f"127.0.0.1:{self._scpi if self.protocol == 'scpi' else self._serve}"
         self.entry = entry_of(self.protocol, address, USER, rig.password)
         self.entry |= {"profile": profiles()["ideal"].declared()}
-        self.rest = httpx.Client(base_url=f"http://127.0.0.1:{self._rest}", timeout=20.0, trust_env=False)
+        self.rest = httpx.Client(
+            base_url=f"http://127.0.0.1:{self._rest}", timeout=20.0, trust_env=False
+        )
         self.driver: OpticalSwitchDriver = make_driver(name, self.entry, SIZE)
         self._writing = threading.Lock()
 
     def start(self) -> None:
         """Start the process; it goes on from the light that an earlier one left."""
         self._ready.unlink(missing_ok=True)
-        serve = () if self.protocol == "scpi" else ("--serve", f"{self.protocol}=127.0.0.1:{self._serve}")
-        users = ("--users", str(self._users)) if driver_kinds()[self.protocol].login else ()
+        serve = (
+            ()
+            if self.protocol == "scpi"
+            else ("--serve", f"{self.protocol}=127.0.0.1:{self._serve}")
+        )
+        users = (
+            ("--users", str(self._users)) if driver_kinds()[self.protocol].login else ()
+        )
         with self.log.open("ab") as log:
             self.process = start_process(
                 [
-                    *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", self.name),
-                    *("--lab", self._lab.id, "--size", str(SIZE), "--profile", "ideal", "--seed", "1"),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "ringlight.testbed.emulation.optical",
+                        "--name",
+                        self.name,
+                    ),
+                    *(
+                        "--lab",
+                        self._lab.id,
+                        "--size",
+                        str(SIZE),
+                        "--profile",
+                        "ideal",
+                        "--seed",
+                        "1",
+                    ),
                     *("--listen", f"127.0.0.1:{self._scpi}", *serve, *users),
                     *(
                         "--rest",
@@ -121,7 +156,11 @@ class EmulatedSwitch:
             try:
                 self._opened()
                 converge(
-                    self.driver, cross_connects, DriverMode(wish.mode), delete=wish.delete, timeout_s=5.0
+                    self.driver,
+                    cross_connects,
+                    DriverMode(wish.mode),
+                    delete=wish.delete,
+                    timeout_s=5.0,
                 )
             except OpticalError:
                 return False
@@ -131,7 +170,9 @@ class EmulatedSwitch:
         """What it says over its own protocol that stands."""
         with self._writing:
             self._opened()
-            return frozenset((xc.ingress, xc.egress) for xc in self.driver.snapshot().cross_connects)
+            return frozenset(
+                (xc.ingress, xc.egress) for xc in self.driver.snapshot().cross_connects
+            )
 
     def _opened(self) -> None:
         try:
@@ -146,10 +187,15 @@ class EmulatedSwitch:
         answer.raise_for_status()
         rows = answer.json()
         return {
-            "own REST, reported": frozenset((r["ingress"], r["egress"]) for r in rows if r["reported"]),
-            "own REST, lit": frozenset((r["ingress"], r["egress"]) for r in rows if r["lit"]),
+            "own REST, reported": frozenset(
+                (r["ingress"], r["egress"]) for r in rows if r["reported"]
+            ),
+            "own REST, lit": frozenset(
+                (r["ingress"], r["egress"]) for r in rows if r["lit"]
+            ),
             "kernel": frozenset(
-                (ingress, path.egress) for (ingress, _), path in self._maps.cross_connects().items()
+                (ingress, path.egress)
+                for (ingress, _), path in self._maps.cross_connects().items()
             ),
         }
 
@@ -192,14 +238,18 @@ class LightRig:
 
     def client(self) -> httpx.Client:
         """A client of the controller for one thread."""
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.rest}", timeout=90.0, trust_env=False)
+        return httpx.Client(
+            base_url=f"http://127.0.0.1:{self.rest}", timeout=90.0, trust_env=False
+        )
 
     def _write_files(self) -> None:
         (self.state / "fabric.json").write_text(json.dumps(FABRIC))
         inventory = {
             "lab": self.lab.id,
             "packet_switches": {"tor0": {"dpid": 1}},
-            "optical_switches": {name: switch.entry for name, switch in self.switches.items()},
+            "optical_switches": {
+                name: switch.entry for name, switch in self.switches.items()
+            },
         }
         (self.state / "inventory.json").write_text(json.dumps(inventory))
 
@@ -214,8 +264,18 @@ class LightRig:
                         "--fabric",
                         str(self.state / "fabric.json"),
                     ),
-                    *("--inventory", str(self.state / "inventory.json"), "--state", str(self.state)),
-                    *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}"),
+                    *(
+                        "--inventory",
+                        str(self.state / "inventory.json"),
+                        "--state",
+                        str(self.state),
+                    ),
+                    *(
+                        "--rest",
+                        f"127.0.0.1:{self.rest}",
+                        "--openflow",
+                        f"127.0.0.1:{self.openflow}",
+                    ),
                 ],
                 self.lab.environment(),
                 log,
@@ -264,7 +324,13 @@ class LightRig:
         for switch in self.switches.values():
             switch.close()
         with contextlib.suppress(RuntimeError):
-            run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", self.lab.bridge("tor0"))
+            run(
+                "ovs-vsctl",
+                "--timeout=15",
+                "--if-exists",
+                "del-br",
+                self.lab.bridge("tor0"),
+            )
         if self.lab.bpf_dir.exists():
             os.rmdir(self.lab.bpf_dir)
         for path in sorted(self.state.rglob("*"), reverse=True):
@@ -274,9 +340,21 @@ class LightRig:
 
 
 def _add_bridge(rig: LightRig, bridge: str, dpid: int) -> None:
-    command = ["add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev", "fail_mode=secure"]
+    command = [
+        "add-br",
+        bridge,
+        "--",
+        "set",
+        "bridge",
+        bridge,
+        "datapath_type=netdev",
+        "fail_mode=secure",
+    ]
     command += ["protocols=OpenFlow13", f"external_ids:ringlight={rig.lab.id}"]
-    command += [f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
+    command += [
+        f"other_config:datapath-id={dpid:016x}",
+        "other_config:disable-in-band=true",
+    ]
     command += ["--", "set-controller", bridge, f"tcp:127.0.0.1:{rig.openflow}"]
     run("ovs-vsctl", "--timeout=15", *command)
     run("ovs-vsctl", "set", "controller", bridge, "max_backoff=1000")

@@ -13,7 +13,12 @@ from ringlight.controller.onic.place import OnicPlace
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Unreachable
-from ringlight.controller.optical.model import Capabilities, PortStatus, Snapshot, dual_sided
+from ringlight.controller.optical.model import (
+    Capabilities,
+    PortStatus,
+    Snapshot,
+    dual_sided,
+)
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 from ringlight.fabric.topology import Fabric
 
@@ -23,7 +28,9 @@ class Wss(OpticalSwitchDriver):
 
     def __init__(self, name: str, size: int, wavelengths: int) -> None:
         ingress, egress = dual_sided(size)
-        super().__init__(name, Capabilities(ingress, egress, max_batch=64, wavelengths=wavelengths))
+        super().__init__(
+            name, Capabilities(ingress, egress, max_batch=64, wavelengths=wavelengths)
+        )
         self.stand: set[CrossConnect] = set()
         self.writes = 0
         self.away = False
@@ -33,7 +40,9 @@ class Wss(OpticalSwitchDriver):
             raise Unreachable("no session")
         state = dict.fromkeys(self.stand, CrossConnectState.CONNECTED)
         return Snapshot(
-            self.name, state, dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED))
+            self.name,
+            state,
+            dict.fromkeys(self.capabilities().ports, PortStatus(PortState.TUNED)),
         )
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
@@ -61,5 +70,13 @@ def light_context(
     workloads: Any = SimpleNamespace(workload=workload)
     bus = bus or EventBus()
     return LightContext(
-        fabric, site, agent, bus, circuits, onics or {}, workloads, time_dilation, sockets or {}
+        fabric,
+        site,
+        agent,
+        bus,
+        circuits,
+        onics or {},
+        workloads,
+        time_dilation,
+        sockets or {},
     )

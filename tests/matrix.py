@@ -50,7 +50,9 @@ OF_SWEEPS = ("sweep", "search", "published", "crossover", "break_even", "compare
 def scenarios() -> dict[str, Path]:
     """All bundled scenario files by name."""
     folders = (ROOT / "scenarios", ROOT / "scenarios" / "examples")
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    return {
+        path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))
+    }
 
 
 def goldens() -> dict[str, Path]:
@@ -65,8 +67,16 @@ def loaded(path: Path) -> Experiment:
     for parameter in raw.get("parameters", {}).values():
         parameter.pop("fitted_to", None)
     less, fabrics = notes_of(path.stem).less, raw.get("fabrics", ())
-    sets = list(dict.fromkeys(line.replace("*", name) for line in less for name in fabrics))
-    return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=sets, scale_for=on_reference)
+    sets = list(
+        dict.fromkeys(line.replace("*", name) for line in less for name in fabrics)
+    )
+    return parse(
+        yaml.safe_dump(raw, sort_keys=False),
+        str(path),
+        repeat=1,
+        sets=sets,
+        scale_for=on_reference,
+    )
 
 
 def on_reference(plans: Sequence[RunPlan]) -> ChosenScale:
@@ -94,12 +104,17 @@ def simulated(experiment: Experiment, name: str) -> dict[str, list[Record]]:
     return found
 
 
-def document_of(experiment: Experiment, records: Mapping[str, list[Record]]) -> dict[str, Any]:
+def document_of(
+    experiment: Experiment, records: Mapping[str, list[Record]]
+) -> dict[str, Any]:
     """The document of a scenario, from the records of its arms."""
     said = check_document(experiment)
     arms = {
         plan.arm: {
-            "check": {key: said["arms"][plan.arm][key] for key in ("refused", "events", "carried")},
+            "check": {
+                key: said["arms"][plan.arm][key]
+                for key in ("refused", "events", "carried")
+            },
             **(_figures(experiment, records[plan.arm]) if plan.arm in records else {}),
             **_emulated(plan, said["arms"][plan.arm]["refused"]),
         }
@@ -111,7 +126,8 @@ def document_of(experiment: Experiment, records: Mapping[str, list[Record]]) -> 
 def _filled(fabrics: Mapping[str, Mapping[str, Any]]) -> Any:
     """Fabrics without lists that hold nothing, as an extension adds one of its own to every fabric."""
     return {
-        name: {key: value for key, value in part.items() if value != []} for name, part in fabrics.items()
+        name: {key: value for key, value in part.items() if value != []}
+        for name, part in fabrics.items()
     }
 
 
@@ -130,18 +146,24 @@ def _emulated(plan: RunPlan, refused: Mapping[str, str]) -> dict[str, Any]:
     jobs: dict[str, Any] = {}
     for job in plan.jobs:
         request = job_request(plan, job)
-        light = {kind: _digest(document) for kind, document in _lights(fabric, job, request)}
+        light = {
+            kind: _digest(document) for kind, document in _lights(fabric, job, request)
+        }
         if name := request.pop("plane", None):
             request[job.plane(fabric).kind] = name
         jobs[job.name] = {"request": _digest(request), "light": light}
     return {"emulated": jobs}
 
 
-def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _lights(
+    fabric: Fabric, job: JobPlan, request: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     """What each provider would light for a job that nothing else is beside, by its kind."""
     wanted = request.get("ranks") or request["gpus"]
     nowhere: Any = SimpleNamespace(entries={})
-    context = light_context(fabric, nowhere, circuits=nowhere, workload=lambda _: job.workload)
+    context = light_context(
+        fabric, nowhere, circuits=nowhere, workload=lambda _: job.workload
+    )
     lights = {provider.kind: provider(context) for provider in providers()}
     for plane in planes_for(fabric, wanted, request.get("plane")):
         provider = lights[plane.kind]
@@ -160,7 +182,10 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
 def _of_extensions() -> list[Callable[[Fabric, JobPlan], Iterator[tuple[str, Any]]]]:
     """Functions ``planned`` of the modules ``matrix`` among the tests of extensions: more of a job."""
     files = sorted(ROOT.glob("tests/extensions/*/matrix.py"))
-    return [import_module(f"tests.extensions.{file.parent.name}.matrix").planned for file in files]
+    return [
+        import_module(f"tests.extensions.{file.parent.name}.matrix").planned
+        for file in files
+    ]
 
 
 def _planned(provider: Provider[Any], light: Any) -> dict[str, Any]:
@@ -176,7 +201,9 @@ def _digest(document: Any) -> Any:
     """A text as it is; of anything else what tells it from others but by rounding."""
     if isinstance(document, str):
         return document
-    rounded = json.loads(json.dumps(document), parse_float=lambda text: f"{float(text):.9g}")
+    rounded = json.loads(
+        json.dumps(document), parse_float=lambda text: f"{float(text):.9g}"
+    )
     return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -184,7 +211,9 @@ def written(document: Mapping[str, Any]) -> str:
     """A document as it stands in the folder: an arm's parts a line each."""
     arms = ",\n".join(
         f"{json.dumps(arm)}: {{\n"
-        + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in parts.items())
+        + ",\n".join(
+            f"{json.dumps(key)}: {json.dumps(value)}" for key, value in parts.items()
+        )
         + "\n}"
         for arm, parts in document["arms"].items()
     )
@@ -195,7 +224,9 @@ def main(names: Sequence[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, path in scenarios().items():
         if not names or name in names:
-            goldens().get(name, FOLDER / f"{name}.json").write_text(written(matrix_of(path)))
+            goldens().get(name, FOLDER / f"{name}.json").write_text(
+                written(matrix_of(path))
+            )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ class NullLaser:
         self.lit: dict[int, tuple[int, float, float]] = {}
         self._clock = clock
 
-    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
+    def tune(
+        self, port: int, wavelength: int, ready_in_s: float, until_s: float
+    ) -> float:
         ready_s = self._clock() + ready_in_s
         self.lit[port] = (wavelength, ready_s, until_s)
         return ready_s
@@ -46,7 +48,11 @@ class NullRoutes:
 
 
 def main(gpu: str, directory: str, host: str, port: str) -> None:
-    agent = Agent(AgentSettings(gpu, Path(directory), (host, int(port))), NullLaser(), NullRoutes())
+    agent = Agent(
+        AgentSettings(gpu, Path(directory), (host, int(port))),
+        NullLaser(),
+        NullRoutes(),
+    )
     signal.signal(signal.SIGTERM, lambda *_: agent.stop())
     agent.run()
 

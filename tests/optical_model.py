@@ -15,7 +15,12 @@ from ringlight.fabric.optical_profiles import IDEAL, Profile
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.session import Session, Switch, protocol_named
-from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Injected, Kind
+from ringlight.testbed.emulation.optical.switch_faults import (
+    Faults,
+    FaultSpec,
+    Injected,
+    Kind,
+)
 from tests.http_script import request
 
 #: How often a session without a word from its client is asked what it has to say, seconds.
@@ -58,7 +63,10 @@ class ModelSwitch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop = True
         with contextlib.suppress(OSError):
@@ -69,12 +77,17 @@ class ModelSwitch:
 
     def cross_connects(self) -> set[CrossConnect]:
         with self._lock:
-            return {CrossConnect(wire.ingress, wire.egress) for wire in self.device.cross_connects()}
+            return {
+                CrossConnect(wire.ingress, wire.egress)
+                for wire in self.device.cross_connects()
+            }
 
     def inject(self, kind: str, **more: Any) -> Injected:
         """A fault; see `testbed.emulation.optical.switch_faults`."""
         with self._lock:
-            return self.faults.add(time.monotonic_ns(), FaultSpec(Kind(kind), **more))[0]
+            return self.faults.add(time.monotonic_ns(), FaultSpec(Kind(kind), **more))[
+                0
+            ]
 
     def clear(self) -> None:
         """No more faults."""
@@ -85,7 +98,11 @@ class ModelSwitch:
     def lit(self) -> set[CrossConnect]:
         """What really has light."""
         with self._lock:
-            wires = [wire for wire in self.device.cross_connects() if not self.device.mirrors.is_ghost(wire)]
+            wires = [
+                wire
+                for wire in self.device.cross_connects()
+                if not self.device.mirrors.is_ghost(wire)
+            ]
             return {CrossConnect(wire.ingress, wire.egress) for wire in wires}
 
     def _accept(self) -> None:
@@ -148,7 +165,9 @@ class Talk:
         self.now_ns = 0
         self.headers: dict[str, str] = {}
 
-    def send(self, method: str, target: str, body: object = None, **headers: str) -> None:
+    def send(
+        self, method: str, target: str, body: object = None, **headers: str
+    ) -> None:
         """A request; ``body`` is JSON unless it is bytes."""
         self.session.feed(request(method, target, body, **self.headers, **headers))
 
@@ -163,4 +182,8 @@ class Talk:
         head, _, body = out.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         pairs = [line.split(": ", 1) for line in lines]
-        return int(first.split()[1]), {name.lower(): value for name, value in pairs}, body
+        return (
+            int(first.split()[1]),
+            {name.lower(): value for name, value in pairs},
+            body,
+        )

@@ -118,7 +118,9 @@ class Emulated:
 
     def entry(self, password: Path) -> dict[str, Any]:
         """For the inventory."""
-        entry = entry_of(self.protocol, self.server.addresses[self.protocol], USER, password)
+        entry = entry_of(
+            self.protocol, self.server.addresses[self.protocol], USER, password
+        )
         return entry | {"profile": IDEAL.declared()}
 
     def inject(self, spec: FaultSpec) -> int:
@@ -149,7 +151,10 @@ class Emulated:
             lit = self.server.light_paths.cross_connects()
             return (
                 frozenset(CrossConnect(wire.ingress, wire.egress) for wire in reported),
-                frozenset(CrossConnect(ingress, one.egress) for (ingress, _), one in lit.items()),
+                frozenset(
+                    CrossConnect(ingress, one.egress)
+                    for (ingress, _), one in lit.items()
+                ),
             )
 
         return self.server.ask(read)
@@ -158,25 +163,35 @@ class Emulated:
 class Soak:
     """``soak(...)`` with its switches and its controller."""
 
-    def __init__(self, directory: Path, seed: int, rate: float, protocols: Sequence[str]) -> None:
+    def __init__(
+        self, directory: Path, seed: int, rate: float, protocols: Sequence[str]
+    ) -> None:
         self.dice = random.Random(seed)
         self.rate = rate
         self.report = Report()
         self._directory = directory
         self._password = directory / "password"
         self._password.write_text(PASSWORD + "\n")
-        self.switches = {f"ocs{i}": Emulated(f"ocs{i}", name, seed + i) for i, name in enumerate(protocols)}
+        self.switches = {
+            f"ocs{i}": Emulated(f"ocs{i}", name, seed + i)
+            for i, name in enumerate(protocols)
+        }
         names = list(self.switches)
         self.fabric = build_fabric(
             FabricSpec.model_validate(
                 {
                     "servers": {"s0": {"gpus": {"g0": "tesla-m40"}}},
-                    "packet_switches": {f"tor{t}": {"ports": len(names) + 1} for t in range(3)},
+                    "packet_switches": {
+                        f"tor{t}": {"ports": len(names) + 1} for t in range(3)
+                    },
                     "optical_switches": {name: {"size": SIZE} for name in names},
                     "links": [
                         {"ends": ["g0", f"{names[0]}:1"], "rate": "10 Gbit/s"},
                         *(
-                            {"ends": [f"tor{t}:{i}", f"{name}:{t + 2}"], "rate": "10 Gbit/s"}
+                            {
+                                "ends": [f"tor{t}:{i}", f"{name}:{t + 2}"],
+                                "rate": "10 Gbit/s",
+                            }
                             for i, name in enumerate(names, start=1)
                             for t in range(3)
                         ),
@@ -192,13 +207,19 @@ class Soak:
     # The controller
 
     def start(self) -> None:
-        entries = {name: switch.entry(self._password) for name, switch in self.switches.items()}
-        drivers = {name: make_driver(name, entry, SIZE) for name, entry in entries.items()}
+        entries = {
+            name: switch.entry(self._password) for name, switch in self.switches.items()
+        }
+        drivers = {
+            name: make_driver(name, entry, SIZE) for name, entry in entries.items()
+        }
         self.intents = IntentDatabase(self._directory / "circuits.sqlite")
         bus = EventBus()
         self.site = OpticalSite(drivers, entries, bus, self.intents.try_note)
         forwarding = Forwarding(self.fabric, self.tables)  # type: ignore[arg-type]
-        self.manager = CircuitManager(self.fabric, self.site, forwarding, self.intents, bus)
+        self.manager = CircuitManager(
+            self.fabric, self.site, forwarding, self.intents, bus
+        )
         self.manager.adopt()
         if self.intents.policy("ocs0") is not Policy.REPAIR:
             self.manager.set_policy(None, Policy.REPAIR, "soak")
@@ -227,7 +248,9 @@ class Soak:
 
     # Operations
 
-    def run(self, operations: int, settle_every: int, tell: Callable[[int], None]) -> Report:
+    def run(
+        self, operations: int, settle_every: int, tell: Callable[[int], None]
+    ) -> Report:
         began = time.monotonic()
         self.settle()
         self.report.settled_s.clear()
@@ -236,7 +259,9 @@ class Soak:
         self.report.memory_mib.append(_rss_mib())
         for number in range(1, operations + 1):
             if died := [one for one in self.switches.values() if one.died is not None]:
-                self.report.crashes += [f"{one.name} ({one.protocol}) died: {one.died!r}" for one in died]
+                self.report.crashes += [
+                    f"{one.name} ({one.protocol}) died: {one.died!r}" for one in died
+                ]
                 break
             self.end_faults(number)
             self.operate(number)
@@ -252,7 +277,10 @@ class Soak:
         if self.report.crashes:
             return self.report
         after = self._usage()
-        self.report.threads, self.report.descriptors = (threads, after[0]), (descriptors, after[1])
+        self.report.threads, self.report.descriptors = (
+            (threads, after[0]),
+            (descriptors, after[1]),
+        )
         self.report.seconds = time.monotonic() - began
         return self.report
 
@@ -260,7 +288,10 @@ class Soak:
         """Threads and open descriptors while the controller is away, and the switches know it."""
         self.stop()
         deadline = time.monotonic() + 2 * ENDED_S
-        while any(one.server.clients for one in self.switches.values()) and time.monotonic() < deadline:
+        while (
+            any(one.server.clients for one in self.switches.values())
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         # Threads that were told to end do so soon.
         found, since = (0, 0), time.monotonic()
@@ -274,7 +305,13 @@ class Soak:
 
     def operate(self, number: int) -> None:
         dice = self.dice
-        kinds = {"change": 85, "settle": 5, "port": 4, "power": 5, "restart": 0 if number % 10 else 1}
+        kinds = {
+            "change": 85,
+            "settle": 5,
+            "port": 4,
+            "power": 5,
+            "restart": 0 if number % 10 else 1,
+        }
         chosen = dice.choices(list(kinds), weights=list(kinds.values()))[0]
         names = dice.sample(sorted(self.switches), dice.choice((1, 1, 1, 2, 3)))
         if dice.random() < self.rate:
@@ -287,7 +324,9 @@ class Soak:
         except Exception as error:
             log.exception("operation %d", number)
             outcome = "crash"
-            self.report.crashes.append(f"operation {number}, {chosen} on {names}: {error!r}")
+            self.report.crashes.append(
+                f"operation {number}, {chosen} on {names}: {error!r}"
+            )
         self.report.outcomes[f"{chosen}: {outcome}"] += 1
 
     def _change(self, names: Sequence[str]) -> str:
@@ -296,23 +335,37 @@ class Soak:
             count = self.dice.randint(0, 6)
             inputs = self.dice.sample(range(1, SIZE + 1), count)
             outputs = self.dice.sample(range(SIZE + 1, 2 * SIZE + 1), count)
-            wanted = tuple(CrossConnect(a, b) for a, b in zip(inputs, outputs, strict=True))
+            wanted = tuple(
+                CrossConnect(a, b) for a, b in zip(inputs, outputs, strict=True)
+            )
             mode = self.dice.choice((Mode.UPDATE, Mode.UPDATE, Mode.REPLACE, Mode.SAFE))
             free = [port for port in range(1, SIZE + 1) if port not in inputs]
-            delete = tuple(self.dice.sample(free, self.dice.randint(0, 2))) if mode is Mode.UPDATE else ()
+            delete = (
+                tuple(self.dice.sample(free, self.dice.randint(0, 2)))
+                if mode is Mode.UPDATE
+                else ()
+            )
             targets[name] = Target(wanted, mode, delete)
         return self.manager.change(targets, who="soak").outcome
 
     def _settle(self, names: Sequence[str]) -> str:
-        left = self.manager.settle(names[0], self.dice.choice((Policy.MEND, Policy.REPAIR)), "soak")
+        left = self.manager.settle(
+            names[0], self.dice.choice((Policy.MEND, Policy.REPAIR)), "soak"
+        )
         return "something left" if left else "done"
 
     def _port(self, names: Sequence[str]) -> str:
         port = self.dice.randint(1, 2 * SIZE)
         # Most that are disabled are soon enabled again, or all changes would meet one.
-        disabled = [p for p, status in self.site.look(names[0]).ports.items() if not status.enabled]
+        disabled = [
+            p
+            for p, status in self.site.look(names[0]).ports.items()
+            if not status.enabled
+        ]
         enable = bool(disabled) and self.dice.random() < 0.8
-        self.site.set_port_enabled(names[0], disabled[0] if enable else port, enable, who="soak")
+        self.site.set_port_enabled(
+            names[0], disabled[0] if enable else port, enable, who="soak"
+        )
         return "done"
 
     def _power(self, names: Sequence[str]) -> str:
@@ -330,7 +383,9 @@ class Soak:
     def inject(self, name: str, number: int) -> None:
         # SCPI knows no message that nobody asked for.
         scpi = self.switches[name].protocol == "scpi"
-        kind = self.dice.choice([kind for kind in KINDS if kind is not Kind.AUTONOMOUS or not scpi])
+        kind = self.dice.choice(
+            [kind for kind in KINDS if kind is not Kind.AUTONOMOUS or not scpi]
+        )
         self.inject_one(name, kind, number + self.dice.randint(1, 10))
 
     def inject_one(self, name: str, kind: str, lasts: int) -> None:
@@ -350,7 +405,9 @@ class Soak:
             if number is None or lasts <= number:
                 with suppress(CancelledError):
                     self.report.acted[kind] += min(1, self.switches[name].clear(fault))
-        self.faults = [one for one in self.faults if number is not None and one[3] > number]
+        self.faults = [
+            one for one in self.faults if number is not None and one[3] > number
+        ]
 
     # At rest
 

@@ -51,7 +51,18 @@ ROUNDS = 14
 REST_S = 30.0
 #: Faults of the emulated switch, with seconds where the usual ones would only take time.
 FAULTS: Mapping[str, float | None] = {
-    **dict.fromkeys(("deny", "half", "lose-reply", "drop", "never-tunes", "ghost", "garbage", "truncate")),
+    **dict.fromkeys(
+        (
+            "deny",
+            "half",
+            "lose-reply",
+            "drop",
+            "never-tunes",
+            "ghost",
+            "garbage",
+            "truncate",
+        )
+    ),
     **dict.fromkeys(("foreign-writer", "autonomous", "port-failed")),
     "slow": 0.05,
     "vanish": 0.1,
@@ -68,7 +79,12 @@ _MISHAPS: Mapping[str, int] = {
     "kill controller": 1,
     "kill controller in a write": 2,
 }
-_OUTCOMES: Mapping[int, Outcome] = {200: "done", 409: "conflict", 422: "invalid", 503: "away"}
+_OUTCOMES: Mapping[int, Outcome] = {
+    200: "done",
+    409: "conflict",
+    422: "invalid",
+    503: "away",
+}
 _NOTHING: Pairs = frozenset()
 
 
@@ -124,8 +140,14 @@ class Draw:
     def wish(self, *, delete: bool) -> Wish:
         pairs = self.pairs(4) if self.dice.random() < 0.9 else ()
         mode = self.dice.choice(MODES)
-        free = [port for port in range(1, SIZE + 1) if port not in {a for a, _ in pairs}]
-        deleted = self.dice.sample(free, self.dice.randint(0, 2)) if delete and mode == "update" else ()
+        free = [
+            port for port in range(1, SIZE + 1) if port not in {a for a, _ in pairs}
+        ]
+        deleted = (
+            self.dice.sample(free, self.dice.randint(0, 2))
+            if delete and mode == "update"
+            else ()
+        )
         return Wish(pairs, mode, tuple(deleted))
 
     def operation(self) -> Call | Hand:
@@ -138,25 +160,43 @@ class Draw:
             (5, self.impossible),
             (13, self.by_hand),
         )
-        return self.dice.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])[0]()
+        return self.dice.choices(
+            [kind for _, kind in kinds], [weight for weight, _ in kinds]
+        )[0]()
 
     def put_one(self) -> Call:
         ((ingress, egress),) = self.pairs(1)
         name, mode, dry = self._name(), self.dice.choice(MODES), self._dry()
         change = Change({name: Wish(((ingress, egress),), mode)}, dry)
         body = {"egress": egress, "mode": mode, "dry_run": dry}
-        return Call(change, "PUT", f"/v1/optical-switches/{name}/cross-connects/{ingress}", body)
+        return Call(
+            change, "PUT", f"/v1/optical-switches/{name}/cross-connects/{ingress}", body
+        )
 
     def delete_one(self) -> Call:
         name, ingress, dry = self._name(), self.dice.randint(1, SIZE), self._dry()
         change = Change({name: Wish(delete=(ingress,))}, dry)
         query = "?dry_run=true" if dry else ""
-        return Call(change, "DELETE", f"/v1/optical-switches/{name}/cross-connects/{ingress}{query}", None)
+        return Call(
+            change,
+            "DELETE",
+            f"/v1/optical-switches/{name}/cross-connects/{ingress}{query}",
+            None,
+        )
 
     def put_set(self) -> Call:
         name, wish, dry = self._name(), self.wish(delete=False), self._dry()
-        body = {"mode": wish.mode, "cross_connects": _entries(wish.pairs), "dry_run": dry}
-        return Call(Change({name: wish}, dry), "PUT", f"/v1/optical-switches/{name}/cross-connects", body)
+        body = {
+            "mode": wish.mode,
+            "cross_connects": _entries(wish.pairs),
+            "dry_run": dry,
+        }
+        return Call(
+            Change({name: wish}, dry),
+            "PUT",
+            f"/v1/optical-switches/{name}/cross-connects",
+            body,
+        )
 
     def optical_change(self) -> Call:
         names = self.dice.sample(sorted(SWITCHES), self.dice.randint(1, 4))
@@ -167,18 +207,36 @@ class Draw:
         wishes = {}
         for index, name in enumerate(SWITCHES):
             near, far = self.dice.sample(range(4), 2)
-            ends = [f"g{2 * index}", f"g{2 * index + 1}", f"tor0:{2 * index + 1}", f"tor0:{2 * index + 2}"]
+            ends = [
+                f"g{2 * index}",
+                f"g{2 * index + 1}",
+                f"tor0:{2 * index + 1}",
+                f"tor0:{2 * index + 2}",
+            ]
             has_light = self.dice.random() < 0.5
             if has_light:
                 circuits.append([ends[near], ends[far]])
-            pairs = ((near + 1, SIZE + far + 1), (far + 1, SIZE + near + 1)) if has_light else ()
+            pairs = (
+                ((near + 1, SIZE + far + 1), (far + 1, SIZE + near + 1))
+                if has_light
+                else ()
+            )
             wishes[name] = Wish(pairs, "replace")
-        return Call(Change(wishes, dry), "PUT", "/v1/circuits", {"circuits": circuits, "dry_run": dry})
+        return Call(
+            Change(wishes, dry),
+            "PUT",
+            "/v1/circuits",
+            {"circuits": circuits, "dry_run": dry},
+        )
 
     def impossible(self) -> Call:
         """What no switch has: a port beyond the last, an egress as ingress, one egress for two."""
         pairs = self.dice.choice(
-            [((1, 2 * SIZE + 1),), ((SIZE + 1, SIZE + 2),), ((1, SIZE + 3), (2, SIZE + 3))]
+            [
+                ((1, 2 * SIZE + 1),),
+                ((SIZE + 1, SIZE + 2),),
+                ((1, SIZE + 3), (2, SIZE + 3)),
+            ]
         )
         whole = self.wish(delete=False)
         first, second = self.dice.sample(sorted(SWITCHES), 2)
@@ -192,7 +250,11 @@ class Draw:
 
     def _over(self, wishes: Mapping[str, Wish], dry: bool) -> Call:
         targets = {
-            name: {"mode": w.mode, "cross_connects": _entries(w.pairs), "delete": list(w.delete)}
+            name: {
+                "mode": w.mode,
+                "cross_connects": _entries(w.pairs),
+                "delete": list(w.delete),
+            }
             for name, w in wishes.items()
         }
         body = {"optical_switches": targets, "dry_run": dry}
@@ -269,17 +331,25 @@ class Walk:
             self._record("the controller is there again")
         changes = [result for result in results if isinstance(result, Change)]
         self._learn(
-            changes, [(hand, bool(sure)) for hand, sure in zip(hands, _hands(results), strict=True)], calls
+            changes,
+            [
+                (hand, bool(sure))
+                for hand, sure in zip(hands, _hands(results), strict=True)
+            ],
+            calls,
         )
         self.report.operations += count
 
-    def _learn(self, changes: list[Change], hands: list[tuple[Hand, bool]], calls: list[Call]) -> None:
+    def _learn(
+        self, changes: list[Change], hands: list[tuple[Hand, bool]], calls: list[Call]
+    ) -> None:
         """Hold a round's answers against the model."""
         calm = frozenset(SWITCHES.keys() - self._doubts.keys())
         worlds = after_all(self._worlds, changes, calm)
         if not worlds:
             answers = "\n".join(
-                f"    {call}: {change.outcome}" for call, change in zip(calls, changes, strict=True)
+                f"    {call}: {change.outcome}"
+                for call, change in zip(calls, changes, strict=True)
             )
             self._diverged(
                 f"no order of a round's changes explains their answers:\n{answers}\n{self._thought(calls)}"
@@ -288,14 +358,26 @@ class Walk:
         before, self._worlds = self._worlds, worlds
         for change in changes:
             for name in change.wishes.keys() & self._doubts.keys():
-                if not change.dry_run and change.outcome not in ("conflict", "invalid", "away", "unsent"):
-                    self._doubts[name] = touched(self._doubts[name], change.wishes[name])
+                if not change.dry_run and change.outcome not in (
+                    "conflict",
+                    "invalid",
+                    "away",
+                    "unsent",
+                ):
+                    self._doubts[name] = touched(
+                        self._doubts[name], change.wishes[name]
+                    )
         touching = {name for change in changes for name in change.wishes}
         for hand, sure in hands:
-            alone = hand.name not in touching and sum(other.name == hand.name for other, _ in hands) == 1
+            alone = (
+                hand.name not in touching
+                and sum(other.name == hand.name for other, _ in hands) == 1
+            )
             sure = sure and alone and hand.name not in self._broken
             doubt = self._doubts[hand.name]
-            self._doubts[hand.name] = written(doubt, [*before, *worlds], hand.name, hand.wish, surely=sure)
+            self._doubts[hand.name] = written(
+                doubt, [*before, *worlds], hand.name, hand.wish, surely=sure
+            )
 
     def _thought(self, calls: Sequence[Call]) -> str:
         names = sorted({name for call in calls for name in call.change.wishes})
@@ -318,7 +400,9 @@ class Walk:
             if status == 502:
                 outcome = "undone" if document["undone"] else "done"
             if status in (200, 502):
-                parts = document.get("optical_switches") or {next(iter(call.change.wishes)): document}
+                parts = document.get("optical_switches") or {
+                    next(iter(call.change.wishes)): document
+                }
                 plans = {name: _plan(part["plan"]) for name, part in parts.items()}
             detail = document.get("detail", "") if status != 200 else ""
         except httpx.ConnectError:
@@ -332,7 +416,9 @@ class Walk:
             self._diverged(f"an answer that no operation may have: {status} {detail}")
             outcome = "unknown"
         if outcome in ("unknown", "unsent") and not self._killed:
-            self._diverged(f"no answer from a controller that nobody had killed: {detail or outcome}")
+            self._diverged(
+                f"no answer from a controller that nobody had killed: {detail or outcome}"
+            )
         return replace(call.change, outcome=outcome, plans=plans)
 
     def _write(self, hand: Hand) -> bool:
@@ -371,15 +457,24 @@ class Walk:
             self._break(SWITCHES)
             if kind == "kill controller in a write" and asked:
                 # The switch does it, and the controller waits for its word.
-                self._inject(self._dice.choice(asked), {"kind": "lose-reply", "seconds": 0.5, "count": 1})
+                self._inject(
+                    self._dice.choice(asked),
+                    {"kind": "lose-reply", "seconds": 0.5, "count": 1},
+                )
                 after_s += 0.1
             return lambda: self._happen(kind, after_s, self._rig.kill_controller)
         if kind == "freeze controller":
-            return lambda: self._happen(kind, after_s, lambda: self._rig.freeze("controller", seconds))
+            return lambda: self._happen(
+                kind, after_s, lambda: self._rig.freeze("controller", seconds)
+            )
         self._break([name])
         if kind == "freeze switch":
-            return lambda: self._happen(f"{kind} {name}", after_s, lambda: self._rig.freeze(name, seconds))
-        return lambda: self._happen(f"{kind} {name}", after_s, lambda: self._rig.kill_switch(name))
+            return lambda: self._happen(
+                f"{kind} {name}", after_s, lambda: self._rig.freeze(name, seconds)
+            )
+        return lambda: self._happen(
+            f"{kind} {name}", after_s, lambda: self._rig.kill_switch(name)
+        )
 
     def _happen(self, what: str, after_s: float, do: Callable[[], None]) -> None:
         time.sleep(after_s)
@@ -394,7 +489,9 @@ class Walk:
 
     def _fault(self, name: str) -> None:
         """Inject a fault of a random kind that acts once or twice, into one emulated switch."""
-        kinds = [kind for kind in FAULTS if kind != "autonomous" or SWITCHES[name] != "scpi"]
+        kinds = [
+            kind for kind in FAULTS if kind != "autonomous" or SWITCHES[name] != "scpi"
+        ]
         kind = self._dice.choice(kinds)
         body: dict[str, Any] = {"kind": kind, "seed": self._dice.randrange(1 << 30)}
         if kind == "port-failed":
@@ -407,13 +504,17 @@ class Walk:
             ((ingress, egress),) = self._draw.pairs(1)
             body |= {"ingress": ingress, "egress": egress}
             wish = Wish(((ingress, egress),))
-            self._doubts[name] = written(self._doubts[name], self._worlds, name, wish, surely=False)
+            self._doubts[name] = written(
+                self._doubts[name], self._worlds, name, wish, surely=False
+            )
         self._inject(name, body)
 
     def _inject(self, name: str, body: Mapping[str, Any]) -> None:
         self.report.mishaps[f"fault {body['kind']}"] += 1
         answer = self._rig.switches[name].rest.post("/v1/faults", json=body)
-        self._record(f"fault on {name} ({SWITCHES[name]}): {body}: {answer.status_code}")
+        self._record(
+            f"fault on {name} ({SWITCHES[name]}): {body}: {answer.status_code}"
+        )
         assert answer.status_code == 201, answer.text
 
     # At rest
@@ -436,15 +537,24 @@ class Walk:
             if by_hand and time.monotonic() > asked_at + 0.3:
                 asked_at = time.monotonic()
                 for name in {text.partition(":")[0] for text in complaints}:
-                    self._rig.api.post(f"/v1/optical-switches/{name}/settle", json={"how": "mend"})
+                    self._rig.api.post(
+                        f"/v1/optical-switches/{name}/settle", json={"how": "mend"}
+                    )
             time.sleep(0.05)
-        self._worlds = [{name: Carried(intents[name], stands[name]) for name in SWITCHES}]
+        self._worlds = [
+            {name: Carried(intents[name], stands[name]) for name in SWITCHES}
+        ]
         self._doubts, self._broken, self._killed = {}, frozenset(), False
         self.report.rests += 1
         self._lines.clear()
-        self._record("at rest: " + "; ".join(f"{n}: {shown(c.intent)}" for n, c in self._worlds[0].items()))
+        self._record(
+            "at rest: "
+            + "; ".join(f"{n}: {shown(c.intent)}" for n, c in self._worlds[0].items())
+        )
         if "Traceback" in (log := self._rig.log()):
-            self._diverged("the controller's log: " + log[log.index("Traceback") :][:3000])
+            self._diverged(
+                "the controller's log: " + log[log.index("Traceback") :][:3000]
+            )
         elif self._dice.random() < 0.5:
             self._regroup()
 
@@ -456,18 +566,25 @@ class Walk:
             try:
                 views = switch.circuits()
                 views[f"own protocol {SWITCHES[name]}"] = switch.reported()
-                views["controller"] = _pairs(self._get(f"/v1/optical-switches/{name}/cross-connects"))
+                views["controller"] = _pairs(
+                    self._get(f"/v1/optical-switches/{name}/cross-connects")
+                )
             except (OpticalError, httpx.HTTPError) as error:
                 complaints.append(f"{name}: cannot be read: {error}")
             if len(set(views.values())) > 1:
                 complaints.append(
-                    f"{name}: " + "; ".join(f"{who}: {shown(what)}" for who, what in views.items())
+                    f"{name}: "
+                    + "; ".join(f"{who}: {shown(what)}" for who, what in views.items())
                 )
             stands[name] = next(iter(views.values()), _NOTHING)
             document = self._get(f"/v1/optical-switches/{name}/intent")
             intents[name] = _pairs(document["cross_connects"])
-            lacking = [key for key in ("missing", "broken", "left") if document["drift"][key]]
-            complaints += [f"{name}: drift: {key} {document['drift'][key]}" for key in lacking]
+            lacking = [
+                key for key in ("missing", "broken", "left") if document["drift"][key]
+            ]
+            complaints += [
+                f"{name}: drift: {key} {document['drift'][key]}" for key in lacking
+            ]
         return intents, stands, complaints
 
     def _get(self, path: str) -> Any:
@@ -479,7 +596,9 @@ class Walk:
         """Regroup, with nothing beside it: what it plans, carried out on what stands, is then wanted."""
         dry = self._dice.random() < 0.3
         answer = self._rig.api.post("/v1/regroup", json={"dry_run": dry})
-        self._record(f"POST /v1/regroup, dry_run {dry}: {answer.status_code} {answer.text[:300]}")
+        self._record(
+            f"POST /v1/regroup, dry_run {dry}: {answer.status_code} {answer.text[:300]}"
+        )
         self.report.operations += 1
         self.report.answers[f"POST regroup {answer.status_code}"] += 1
         if answer.status_code != 200:
@@ -491,13 +610,17 @@ class Walk:
             time.sleep(0.01)
             entry = self._get(f"/v1/regroup/{entry['id']}")
         if entry["state"] != ("PLANNED" if dry else "DONE"):
-            self._diverged(f"a regroup at rest ended {entry['state']}: {entry['error']}")
+            self._diverged(
+                f"a regroup at rest ended {entry['state']}: {entry['error']}"
+            )
         if not dry:
             (world,) = self._worlds
             wishes = {}
             for name, plan in entry["plan"]["cross_connects"].items():
                 if plan["remove"] or plan["add"]:
-                    becomes = world[name].stands - _pairs(plan["remove"]) | _pairs(plan["add"])
+                    becomes = world[name].stands - _pairs(plan["remove"]) | _pairs(
+                        plan["add"]
+                    )
                     wishes[name] = Wish(tuple(sorted(becomes)), "replace")
             self._worlds = [carried_out(world, Change(wishes))]
 

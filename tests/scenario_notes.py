@@ -43,7 +43,10 @@ class Notes:
 @cache
 def _all() -> Mapping[str, Notes]:
     paths = sorted(ROOT.glob("tests/extensions/*/scenarios.py"))
-    modules = [importlib.import_module(f"tests.extensions.{path.parent.name}.scenarios") for path in paths]
+    modules = [
+        importlib.import_module(f"tests.extensions.{path.parent.name}.scenarios")
+        for path in paths
+    ]
     return {name: notes for module in modules for name, notes in module.NOTES.items()}
 
 

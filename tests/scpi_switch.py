@@ -22,10 +22,16 @@ class ScpiSwitch:
     :meth:`stop` and :meth:`start` are as if its process died and came back at its address: light stays.
     """
 
-    def __init__(self, switch: OpticalSwitch, wrote: Callable[[str], None] = lambda _name: None) -> None:
+    def __init__(
+        self, switch: OpticalSwitch, wrote: Callable[[str], None] = lambda _name: None
+    ) -> None:
         self.name = switch.name
-        self.device = OpticalDevice(switch.size, switch.device, wavelengths=switch.wavelengths or 0)
-        self._identity = f"Polatis,N-EMU-{switch.size}x{switch.size},{switch.name},6.0.0.0"
+        self.device = OpticalDevice(
+            switch.size, switch.device, wavelengths=switch.wavelengths or 0
+        )
+        self._identity = (
+            f"Polatis,N-EMU-{switch.size}x{switch.size},{switch.name},6.0.0.0"
+        )
         self._wrote = wrote
         self._address = ("127.0.0.1", 0)
         self.hung = False

@@ -32,14 +32,23 @@ def solve(case: dict[str, Any]) -> dict[str, Any]:
 
     begin = time.perf_counter()
     precision = case.get("precision")
-    fine = [] if precision is None else [f"--cfg={name}:{precision}" for name in PRECISION]
+    fine = (
+        [] if precision is None else [f"--cfg={name}:{precision}" for name in PRECISION]
+    )
     engine = simgrid.Engine(["flows", *OPTIONS, *fine])
     # Names as of 4.0 (Debian 13), and as they were (Debian 12, Ubuntu 24.04).
     new = hasattr(simgrid.NetZone, "add_netzone_full")
-    zone = engine.netzone_root.add_netzone_full("zone") if new else simgrid.NetZone.create_full_zone("zone")
-    add_link, add_host = (zone.add_link, zone.add_host) if new else (zone.create_link, zone.create_host)
+    zone = (
+        engine.netzone_root.add_netzone_full("zone")
+        if new
+        else simgrid.NetZone.create_full_zone("zone")
+    )
+    add_link, add_host = (
+        (zone.add_link, zone.add_host) if new else (zone.create_link, zone.create_host)
+    )
     links = [
-        simgrid.LinkInRoute(add_link(f"l{k}", capacity).seal()) for k, capacity in enumerate(case["capacity"])
+        simgrid.LinkInRoute(add_link(f"l{k}", capacity).seal())
+        for k, capacity in enumerate(case["capacity"])
     ]
     ends: list[Any] = []
 
@@ -48,7 +57,10 @@ def solve(case: dict[str, Any]) -> dict[str, Any]:
         return add_host(name, 1e9)
 
     for k, path in enumerate(case["paths"]):
-        a, b = (host(name) for name in (case["hosts"][k] if "hosts" in case else (f"a{k}", f"b{k}")))
+        a, b = (
+            host(name)
+            for name in (case["hosts"][k] if "hosts" in case else (f"a{k}", f"b{k}"))
+        )
         route = [links[link] for link in path]
         if new:
             zone.add_route(a, b, route, False)

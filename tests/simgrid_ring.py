@@ -23,7 +23,9 @@ OPTIONS = [
 
 def rank(number: int, ranks: int, size: int) -> None:
     """Send a chunk to the next rank in every step, and from the second on what came in the step before."""
-    came, out = (simgrid.Mailbox.by_name(str(one)) for one in (number, (number + 1) % ranks))
+    came, out = (
+        simgrid.Mailbox.by_name(str(one)) for one in (number, (number + 1) % ranks)
+    )
     sent = []
     for _ in range(2 * (ranks - 1)):
         sent.append(out.put_async(b"", size))
@@ -37,10 +39,17 @@ def main() -> None:
     engine = simgrid.Engine(["ring", *OPTIONS])
     # Names as of 4.0 (Debian 13), and as they were (Debian 12, Ubuntu 24.04).
     new = hasattr(simgrid.NetZone, "add_netzone_full")
-    zone = engine.netzone_root.add_netzone_full("zone") if new else simgrid.NetZone.create_full_zone("zone")
-    add_link, add_host = (zone.add_link, zone.add_host) if new else (zone.create_link, zone.create_host)
+    zone = (
+        engine.netzone_root.add_netzone_full("zone")
+        if new
+        else simgrid.NetZone.create_full_zone("zone")
+    )
+    add_link, add_host = (
+        (zone.add_link, zone.add_host) if new else (zone.create_link, zone.create_host)
+    )
     links = [
-        simgrid.LinkInRoute(add_link(f"l{k}", capacity).seal()) for k, capacity in enumerate(case["capacity"])
+        simgrid.LinkInRoute(add_link(f"l{k}", capacity).seal())
+        for k, capacity in enumerate(case["capacity"])
     ]
     ranks = len(case["paths"])
     hosts = [add_host(f"h{k}", 1e9) for k in range(ranks)]

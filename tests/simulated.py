@@ -75,7 +75,9 @@ FOLDERS = (
 
 def bundled(name: str) -> Path:
     """The file of a scenario."""
-    return next(path for folder in FOLDERS if (path := ROOT / folder / f"{name}.yaml").exists())
+    return next(
+        path for folder in FOLDERS if (path := ROOT / folder / f"{name}.yaml").exists()
+    )
 
 
 def experiment(more: str = "", text: str = TWO_SWITCHES) -> Experiment:
@@ -86,7 +88,11 @@ def experiment(more: str = "", text: str = TWO_SWITCHES) -> Experiment:
 def records_of(found: Experiment) -> list[Record]:
     """All records of an experiment in virtual time."""
     backend = SimulationBackend()
-    return [record for plan in choose(found, backend).plans for record in one_alone(backend, plan)[0]]
+    return [
+        record
+        for plan in choose(found, backend).plans
+        for record in one_alone(backend, plan)[0]
+    ]
 
 
 def analysed(more: str = "", label: Label = "simulated") -> Analysis:
@@ -94,9 +100,13 @@ def analysed(more: str = "", label: Label = "simulated") -> Analysis:
     return analyse(found, records_of(found), label)
 
 
-def build(found: Experiment, records: Sequence[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
+def build(
+    found: Experiment, records: Sequence[Record], environment: Mapping[str, Any]
+) -> dict[str, Any]:
     """The object of result.json."""
-    return document(analyse(found, records, label_of(environment)), records, environment)
+    return document(
+        analyse(found, records, label_of(environment)), records, environment
+    )
 
 
 def the(rows: Sequence[Row], metric: str, **wanted: Any) -> Any:
@@ -139,7 +149,12 @@ def with_workers(records: Sequence[Record], **of_rank_0: Any) -> Iterator[Record
 def with_links(records: Sequence[Record], ratio: float = 1.0) -> list[Record]:
     """As if one link had been measured before."""
     rate = LinkRate(
-        t=0.0, fabric="fabric", link="a-b", direction="to b", set_bps=1e6, measured_bps=ratio * 1e6
+        t=0.0,
+        fabric="fabric",
+        link="a-b",
+        direction="to b",
+        set_bps=1e6,
+        measured_bps=ratio * 1e6,
     )
     return [rate, *records]
 
@@ -147,6 +162,8 @@ def with_links(records: Sequence[Record], ratio: float = 1.0) -> list[Record]:
 def late(records: Sequence[Record], share: float) -> list[Record]:
     """As if every compute timer had woken late by a share of its 50 ms."""
     return [
-        replace(record, lateness_s=share * 0.05) if isinstance(record, Iteration) else record
+        replace(record, lateness_s=share * 0.05)
+        if isinstance(record, Iteration)
+        else record
         for record in records
     ]

@@ -7,7 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.jobs import Event, Gate, Iteration, Job, JobResult, Simulation
+from ringlight.testbed.simulation.jobs import (
+    Event,
+    Gate,
+    Iteration,
+    Job,
+    JobResult,
+    Simulation,
+)
 from ringlight.testbed.simulation.networks import Network
 
 
@@ -25,7 +32,9 @@ def simulate(
     makes the job concerned fail, and the others go on.
     """
     jobs, events = list(jobs), list(events)
-    run = Simulation(network, engine, gate=gate, disturbed=bool(events) or len(jobs) > 1)
+    run = Simulation(
+        network, engine, gate=gate, disturbed=bool(events) or len(jobs) > 1
+    )
     for event in events:
         run.engine.at(event.time_s, run.happen, event)
     for job in jobs:

@@ -74,7 +74,9 @@ class StandingAgent:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -86,7 +88,9 @@ class StandingAgent:
             entries = [entry for table in tables.values() for entry in table.values()]
             lit = any(entry["lit"] for entry in entries)
             self.log.append("lit" if lit else "hold" if entries else "clear")
-            kept = {gpu: table for gpu, table in tables.items() if gpu not in self.forgets}
+            kept = {
+                gpu: table for gpu, table in tables.items() if gpu not in self.forgets
+            }
             self.tables |= kept
             return {gpu: self.tables.get(gpu, {}) for gpu in tables}
 
@@ -115,7 +119,9 @@ class StandingAgent:
         names = {gpu.ip: gpu.name for gpu in self.fabric.gpus.values()}
         with self.lock:
             return {
-                (gpu, names[ip]): [(path["port"], path["wavelength"]) for path in entry["paths"]]
+                (gpu, names[ip]): [
+                    (path["port"], path["wavelength"]) for path in entry["paths"]
+                ]
                 for gpu, table in self.tables.items()
                 for ip, entry in table.items()
                 if entry["lit"]

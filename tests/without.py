@@ -54,7 +54,9 @@ _STEPS = (
 
 def ours() -> tuple[str, ...]:
     """Return the names of the extensions that are folders of this tree."""
-    return tuple(sorted(path.parent.name for path in (ROOT / "extensions").glob("*/__init__.py")))
+    return tuple(
+        sorted(path.parent.name for path in (ROOT / "extensions").glob("*/__init__.py"))
+    )
 
 
 def with_dependents(names: Iterable[str]) -> set[str]:
@@ -64,7 +66,9 @@ def with_dependents(names: Iterable[str]) -> set[str]:
     """
     gone = set(names)
     if unknown := gone.difference(ours()):
-        raise ValueError(f"there is no extension {min(unknown)}; there are {', '.join(ours())}")
+        raise ValueError(
+            f"there is no extension {min(unknown)}; there are {', '.join(ours())}"
+        )
     # Each extension comes after those that it requires.
     for installed in extensions():
         if gone.intersection(installed.extension.requires):
@@ -123,20 +127,35 @@ def _locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def copied(names: Collection[str]) -> Iterator[Path]:
     """Yield a copy of the tree without these extensions, which is removed at the end."""
-    gone = {Path("extensions", name) for name in names} | {_OF_EXTENSIONS / name for name in names}
+    gone = {Path("extensions", name) for name in names} | {
+        _OF_EXTENSIONS / name for name in names
+    }
     gone.update(path for name in names for path in files_of(name))
     with owned_folder() as folder:
         # Some tests ask git what belongs to the tree. It knows so without a repository there, too.
         git = ["git", f"--git-dir={folder / '.git'}"]
         subprocess.run([*git, "init", "-q"], cwd=folder, check=True)
-        listing = [*git, f"--work-tree={ROOT}", "ls-files", "-z", "--others", "--exclude-standard"]
-        listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        listing = [
+            *git,
+            f"--work-tree={ROOT}",
+            "ls-files",
+            "-z",
+            "--others",
+            "--exclude-standard",
+        ]
+        listed = subprocess.run(
+            listing, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
         for path in map(Path, filter(None, listed.split("\0"))):
             if gone.isdisjoint((path, *path.parents)):
                 target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / path, target, follow_symlinks=False)
-        for page in (page for place in (".", "docs", "scenarios") for page in (folder / place).glob("*.md")):
+        for page in (
+            page
+            for place in (".", "docs", "scenarios")
+            for page in (folder / place).glob("*.md")
+        ):
             page.write_text(without_links(page))
         subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
         yield folder

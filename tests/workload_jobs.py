@@ -16,7 +16,11 @@ FOUR, SIX = "[g0, g1, g3, g4]", "all"
 def scenario(directory: Path, workload: str, ranks: str = FOUR, more: str = "") -> Path:
     """Write ``a.yaml`` with a job ``llm`` of such ranks and such a workload."""
     jobs = f"jobs: {{llm: {{ranks: {ranks}, workload: {workload}}}}}\n"
-    lines = [line for line in SIX_GPUS.splitlines() if not line.startswith(("training:", "scale:"))]
+    lines = [
+        line
+        for line in SIX_GPUS.splitlines()
+        if not line.startswith(("training:", "scale:"))
+    ]
     path = directory / "a.yaml"
     directory.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([*lines, "scale: {time: 1, payload: 1}", jobs, more]))

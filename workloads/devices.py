@@ -33,7 +33,9 @@ class Device:
         """
         if element_bytes not in self.peak_flops:
             known = ", ".join(map(str, self.peak_flops))
-            raise ValueError(f"{self.name}: no rate for elements of {element_bytes} bytes, only of {known}")
+            raise ValueError(
+                f"{self.name}: no rate for elements of {element_bytes} bytes, only of {known}"
+            )
         return self.peak_flops[element_bytes] * self.efficiency
 
 
@@ -75,7 +77,9 @@ def timed(workload: Workload, device: Device, element_bytes: int = 2) -> Workloa
     rate, memory = device.flops_per_s(element_bytes), device.memory_bytes_per_s
 
     def seconds(program: Program) -> FloatArray:
-        time_s = np.where(program.kind == Kind.MEMORY, program.bytes / memory, program.flops / rate)
+        time_s = np.where(
+            program.kind == Kind.MEMORY, program.bytes / memory, program.flops / rate
+        )
         return _filled(program, time_s)
 
     return _with_seconds(workload, [seconds(program) for program in workload.programs])
@@ -122,7 +126,9 @@ def seconds_table(text: str) -> dict[str, float]:
         except ValueError:
             seconds = np.nan
         if not (comma and name and 0 <= seconds < np.inf):
-            raise ValueError(f"line {number}: expected operation,seconds, not {line.strip()}")
+            raise ValueError(
+                f"line {number}: expected operation,seconds, not {line.strip()}"
+            )
         if name in table:
             raise ValueError(f"line {number}: {name} stands there twice")
         table[name] = seconds
@@ -137,12 +143,16 @@ def scaled(workload: Workload, time: float, payload: float) -> Workload:
     without seconds.
     """
     if time <= 0 or payload <= 0:
-        raise ValueError(f"scaled by time {time} and payload {payload}: both must be above 0")
+        raise ValueError(
+            f"scaled by time {time} and payload {payload}: both must be above 0"
+        )
     programs = []
     for program in workload.programs:
         missing = np.flatnonzero(_takes_time(program) & np.isnan(program.seconds))
         if len(missing):
-            raise ValueError(f"{workload.names[int(program.name[missing[0]])]} has no seconds to be scaled")
+            raise ValueError(
+                f"{workload.names[int(program.name[missing[0]])]} has no seconds to be scaled"
+            )
         sent = ~_takes_time(program)
         size = np.where(sent, _scaled_bytes(program.bytes, payload), program.bytes)
         programs.append(replace(program, seconds=program.seconds * time, bytes=size))
@@ -166,9 +176,16 @@ def _takes_time(program: Program) -> BoolArray:
 
 def _filled(program: Program, seconds: FloatArray) -> FloatArray:
     """Return the seconds of a program, from ``seconds`` if an operation takes time and has none."""
-    return np.where(_takes_time(program) & np.isnan(program.seconds), seconds, program.seconds)
+    return np.where(
+        _takes_time(program) & np.isnan(program.seconds), seconds, program.seconds
+    )
 
 
 def _with_seconds(workload: Workload, columns: list[FloatArray]) -> Workload:
     programs = zip(workload.programs, columns, strict=True)
-    return replace(workload, programs=tuple(replace(program, seconds=column) for program, column in programs))
+    return replace(
+        workload,
+        programs=tuple(
+            replace(program, seconds=column) for program, column in programs
+        ),
+    )

@@ -55,5 +55,7 @@ def followings() -> Mapping[str, Following]:
             following: Following = item.load(value)
             if by_word.setdefault(following.word, following) is not following:
                 name = item.extension.name
-                raise ExtensionError(f"extension {name}: worker: there is a light {following.word} already")
+                raise ExtensionError(
+                    f"extension {name}: worker: there is a light {following.word} already"
+                )
     return by_word

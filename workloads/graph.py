@@ -165,13 +165,18 @@ def dependencies(workload: Workload, program: Program) -> Dependencies:
     local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
     if (unknown := np.flatnonzero(~np.isfinite(program.seconds) & local)).size:
         name = workload.names[int(program.name[unknown[0]])]
-        raise ValueError(f"operation {unknown[0]} ({name}) has no seconds; that needs a device")
+        raise ValueError(
+            f"operation {unknown[0]} ({name}) has no seconds; that needs a device"
+        )
     followers: list[list[int]] = [[] for _ in range(len(program))]
     counts: list[int] = []
     last: dict[int, int] = {}
     offsets, after = program.after_offsets.tolist(), program.after.tolist()
     for k, stream in enumerate(program.stream.tolist()):
-        before = {*after[offsets[k] : offsets[k + 1]], *([last[stream]] if stream in last else ())}
+        before = {
+            *after[offsets[k] : offsets[k + 1]],
+            *([last[stream]] if stream in last else ()),
+        }
         for earlier in before:
             followers[earlier].append(k)
         counts.append(len(before))

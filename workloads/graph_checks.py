@@ -22,7 +22,8 @@ def check(workload: Workload) -> Workload:
     for number, program in enumerate(workload.programs):
         _check_program(workload, number, program)
     members = [
-        np.full(len(group), number) * workload.ranks + group for number, group in enumerate(workload.groups)
+        np.full(len(group), number) * workload.ranks + group
+        for number, group in enumerate(workload.groups)
     ]
     member = np.concatenate([*members, np.zeros(0, dtype=np.int64)])
     calls: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
@@ -30,9 +31,13 @@ def check(workload: Workload) -> Workload:
         ranks = np.flatnonzero(workload.program_of == number)
         for slot in _slots(program, Kind.COLLECTIVE):
             groups = _filled(workload.communicators, ranks, slot)
-            out = ranks[(groups < 0) | ~np.isin(groups * workload.ranks + ranks, member)]
+            out = ranks[
+                (groups < 0) | ~np.isin(groups * workload.ranks + ranks, member)
+            ]
             if len(out):
-                raise ValueError(f"rank {out[0]}: it is in no group for communicator slot {slot}")
+                raise ValueError(
+                    f"rank {out[0]}: it is in no group for communicator slot {slot}"
+                )
             for rank, group in zip(ranks.tolist(), groups.tolist(), strict=True):
                 calls.setdefault((group, slot), []).append((rank, number, slot))
         _check_peers(workload, program, ranks)
@@ -52,7 +57,9 @@ def _filled(slots: IntArray, ranks: IntArray, slot: int) -> IntArray:
 
 def _check_peers(workload: Workload, program: Program, ranks: IntArray) -> None:
     """Check that these ranks have another rank in every slot by which their program sends or receives."""
-    slots = np.unique(program.slot[(program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)])
+    slots = np.unique(
+        program.slot[(program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)]
+    )
     known = (slots >= 0) & (slots < workload.peers.shape[1])
     # The last column is of slots that there are not.
     table = np.column_stack((workload.peers[ranks], np.full(len(ranks), -1)))
@@ -60,12 +67,16 @@ def _check_peers(workload: Workload, program: Program, ranks: IntArray) -> None:
     wrong = (peers < 0) | (peers >= workload.ranks) | (peers == ranks[:, None])
     if wrong.any():
         k = int(wrong.any(axis=0).argmax())
-        raise ValueError(f"rank {ranks[wrong[:, k].argmax()]}: it has no peer for slot {slots[k]}")
+        raise ValueError(
+            f"rank {ranks[wrong[:, k].argmax()]}: it has no peer for slot {slots[k]}"
+        )
 
 
 def _check_program(workload: Workload, number: int, program: Program) -> None:
     def name(k: int) -> str:
-        return f"program {number}, operation {k} ({workload.names[int(program.name[k])]})"
+        return (
+            f"program {number}, operation {k} ({workload.names[int(program.name[k])]})"
+        )
 
     owner = np.repeat(np.arange(len(program)), np.diff(program.after_offsets))
     late = np.flatnonzero((program.after >= owner) | (program.after < 0))
@@ -75,17 +86,27 @@ def _check_program(workload: Workload, number: int, program: Program) -> None:
             f"{name(k)}: it comes after operation {int(program.after[late[0]])}, which is no earlier one"
         )
     low = (program.bytes < 0) | ~(program.flops >= 0) | (program.seconds < 0)
-    high = (program.bytes >= TOO_MUCH) | ~(program.flops < np.inf) | (program.seconds == np.inf)
+    high = (
+        (program.bytes >= TOO_MUCH)
+        | ~(program.flops < np.inf)
+        | (program.seconds == np.inf)
+    )
     for bad, rule in ((low, "0 or more"), (high, f"finite, bytes below {TOO_MUCH}")):
         if bad.any():
-            raise ValueError(f"{name(int(bad.argmax()))}: bytes, flops and seconds must be {rule}")
+            raise ValueError(
+                f"{name(int(bad.argmax()))}: bytes, flops and seconds must be {rule}"
+            )
 
 
-def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int, int, int]]]) -> None:
+def _check_calls(
+    workload: Workload, calls: dict[tuple[int, int], list[tuple[int, int, int]]]
+) -> None:
     """Check that all ranks of a group make the same calls on it, from one stream each."""
     made: dict[tuple[int, int], tuple[bytes, int]] = {}
     for (group, slot), callers in calls.items():
-        missing = set(workload.groups[group].tolist()) - {rank for rank, _, _ in callers}
+        missing = set(workload.groups[group].tolist()) - {
+            rank for rank, _, _ in callers
+        }
         if missing:
             raise ValueError(
                 f"rank {min(missing)}: its group has collectives on communicator slot {slot}, and it has none"
@@ -100,7 +121,9 @@ def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int
                     raise ValueError(
                         f"rank {rank}: it calls communicator slot {slot} from more than one stream"
                     )
-                content = np.stack((program.collective[mine], program.bytes[mine])).tobytes()
+                content = np.stack(
+                    (program.collective[mine], program.bytes[mine])
+                ).tobytes()
                 made[number, slot] = (content, int(mine.sum()))
             content, count = made[number, slot]
             first = content if first is None else first
@@ -118,7 +141,9 @@ def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None
     ranks = len(workload.groups[group])
     for which in np.unique(program.collective[mine]).tolist():
         sizes = workload.collectives[which].sizes
-        if sizes is not None and (len(sizes) != ranks or any(len(row) != ranks for row in sizes)):
+        if sizes is not None and (
+            len(sizes) != ranks or any(len(row) != ranks for row in sizes)
+        ):
             raise ValueError(
                 f"program {number}, communicator slot {slot}: its sizes are for {len(sizes)} ranks, its "
                 f"group has {ranks}"
@@ -136,26 +161,43 @@ def _check_messages(workload: Workload) -> None:
         for tables, kind in zip(ends, (Kind.SEND, Kind.RECEIVE), strict=True):
             sizes = _sizes(workload.programs[number], kind, alike)
             slots, tags = np.array(list(sizes), dtype=np.int64).reshape(-1, 2).T
-            which = [numbers.setdefault(size_runs, len(numbers)) for size_runs in sizes.values()]
-            own, peers = np.array(ranks)[:, None], workload.peers[np.array(ranks)][:, slots]
+            which = [
+                numbers.setdefault(size_runs, len(numbers))
+                for size_runs in sizes.values()
+            ]
+            own, peers = (
+                np.array(ranks)[:, None],
+                workload.peers[np.array(ranks)][:, slots],
+            )
             pair = (own, peers) if kind == Kind.SEND else (peers, own)
             columns = np.broadcast_arrays(*pair, tags, np.array(which, dtype=np.int64))
             tables.append(np.stack(columns, axis=-1).reshape(-1, 4))
-    sent, received = (np.concatenate(tables)[np.lexsort(np.concatenate(tables).T[::-1])] for tables in ends)
+    sent, received = (
+        np.concatenate(tables)[np.lexsort(np.concatenate(tables).T[::-1])]
+        for tables in ends
+    )
     if np.array_equal(sent, received):
         return
     size_runs = list(numbers)
-    outs, backs = ({(*end,): size_runs[k] for *end, k in rows.tolist()} for rows in (sent, received))
+    outs, backs = (
+        {(*end,): size_runs[k] for *end, k in rows.tolist()}
+        for rows in (sent, received)
+    )
     for end in sorted(outs | backs):
         out, other = outs.get(end, b""), backs.get(end, b"")
         if out != other:
             source, destination, tag = end
-            counts = [len(sizes) // np.dtype(np.int64).itemsize for sizes in (out, other)]
+            counts = [
+                len(sizes) // np.dtype(np.int64).itemsize for sizes in (out, other)
+            ]
             detail = (
-                f"{counts[0]} sends and {counts[1]} receives" if counts[0] != counts[1]
+                f"{counts[0]} sends and {counts[1]} receives"
+                if counts[0] != counts[1]
                 else "their sizes differ"
-            )  # fmt: skip
-            raise ValueError(f"messages of tag {tag} from rank {source} to rank {destination}: {detail}")
+            )
+            raise ValueError(
+                f"messages of tag {tag} from rank {source} to rank {destination}: {detail}"
+            )
 
 
 def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
@@ -171,7 +213,8 @@ def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
         if doubled[rank]:
             first: dict[int, int] = {}
             alike = tuple(
-                first.setdefault(peer, slot) for slot, peer in enumerate(workload.peers[rank].tolist())
+                first.setdefault(peer, slot)
+                for slot, peer in enumerate(workload.peers[rank].tolist())
             )
         groups.setdefault((number, alike), []).append(rank)
     return groups
@@ -190,7 +233,9 @@ def _sizes(program: Program, kind: Kind, alike: Sequence[int]) -> _Sizes:
     slots, tags = np.array(alike, dtype=np.int64)[program.slot[mine]], program.tag[mine]
     order = np.lexsort((tags, slots))  # which is stable
     slots, tags, sizes = slots[order], tags[order], program.bytes[mine][order]
-    starts = np.flatnonzero(np.diff(slots, prepend=-1) | np.diff(tags, prepend=tags[:1] - 1))
+    starts = np.flatnonzero(
+        np.diff(slots, prepend=-1) | np.diff(tags, prepend=tags[:1] - 1)
+    )
     return {
         (int(slots[start]), int(tags[start])): sizes[start:end].tobytes()
         for start, end in pairwise([*starts.tolist(), len(sizes)])

@@ -23,7 +23,11 @@ class Handle(NamedTuple):
 #: The columns of a :class:`Program` up to its tag, of one operation.
 _Row = tuple[int, int, int, float, float, int, int, int, int]
 # Millions of them are written, and numpy takes three times as long for members of an enumeration.
-_COMPUTE, _MEMORY, _COLLECTIVE = int(Kind.COMPUTE), int(Kind.MEMORY), int(Kind.COLLECTIVE)
+_COMPUTE, _MEMORY, _COLLECTIVE = (
+    int(Kind.COMPUTE),
+    int(Kind.MEMORY),
+    int(Kind.COLLECTIVE),
+)
 _SEND, _RECEIVE = int(Kind.SEND), int(Kind.RECEIVE)
 
 
@@ -36,44 +40,90 @@ class Writer:
     edges: list[tuple[int, ...]] = field(default_factory=list)
 
     def compute(
-        self, name: str, *, seconds: float | None = None, flops: float = 0.0, stream: str = "main",
+        self,
+        name: str,
+        *,
+        seconds: float | None = None,
+        flops: float = 0.0,
+        stream: str = "main",
         after: Iterable[Handle | None] = (),
-    ) -> Handle:  # fmt: skip
+    ) -> Handle:
         """Add a computation of ``seconds``, or of so many ``flops``. Return the operation."""
         known = np.nan if seconds is None else seconds
-        return self._add((_COMPUTE, *self._named(stream, name), known, flops, 0, -1, -1, 0), after)
+        return self._add(
+            (_COMPUTE, *self._named(stream, name), known, flops, 0, -1, -1, 0), after
+        )
 
     def memory(
-        self, name: str, size: int, *, stream: str = "main", after: Iterable[Handle | None] = ()
+        self,
+        name: str,
+        size: int,
+        *,
+        stream: str = "main",
+        after: Iterable[Handle | None] = (),
     ) -> Handle:
         """Add an operation that reads or writes ``size`` bytes of memory. Return the operation."""
-        return self._add((_MEMORY, *self._named(stream, name), np.nan, 0.0, size, -1, -1, 0), after)
+        return self._add(
+            (_MEMORY, *self._named(stream, name), np.nan, 0.0, size, -1, -1, 0), after
+        )
 
     def collective(
-        self, name: str, what: Collective, size: int, slot: int, *, stream: str = "main",
+        self,
+        name: str,
+        what: Collective,
+        size: int,
+        slot: int,
+        *,
+        stream: str = "main",
         after: Iterable[Handle | None] = (),
-    ) -> Handle:  # fmt: skip
+    ) -> Handle:
         """Add ``what`` over ``size`` bytes with the group in communicator slot ``slot``.
 
         Return the operation.
         """
         which = self.book.collective(what)
-        row = (_COLLECTIVE, *self._named(stream, name), np.nan, 0.0, size, which, slot, 0)
+        row = (
+            _COLLECTIVE,
+            *self._named(stream, name),
+            np.nan,
+            0.0,
+            size,
+            which,
+            slot,
+            0,
+        )
         return self._add(row, after)
 
     def send(
-        self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
+        self,
+        name: str,
+        size: int,
+        slot: int,
+        tag: int = 0,
+        *,
+        stream: str = "main",
         after: Iterable[Handle | None] = (),
-    ) -> Handle:  # fmt: skip
+    ) -> Handle:
         """Add a send of ``size`` bytes to the rank in peer slot ``slot``. Return the operation."""
-        return self._add((_SEND, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag), after)
+        return self._add(
+            (_SEND, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag), after
+        )
 
     def receive(
-        self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
+        self,
+        name: str,
+        size: int,
+        slot: int,
+        tag: int = 0,
+        *,
+        stream: str = "main",
         after: Iterable[Handle | None] = (),
-    ) -> Handle:  # fmt: skip
+    ) -> Handle:
         """Add a receive of ``size`` bytes from the rank in peer slot ``slot``. Return the operation."""
-        return self._add((_RECEIVE, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag), after)
+        return self._add(
+            (_RECEIVE, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag),
+            after,
+        )
 
     def _named(self, stream: str, name: str) -> tuple[int, int]:
         return self.book.stream(stream), self.book.name(name)
@@ -81,7 +131,9 @@ class Writer:
     def _add(self, row: _Row, after: Iterable[Handle | None]) -> Handle:
         self.rows.append(row)
         self.edges.append(
-            tuple({handle.number: None for handle in after if handle is not None}) if after else ()
+            tuple({handle.number: None for handle in after if handle is not None})
+            if after
+            else ()
         )
         return Handle(len(self.rows) - 1)
 
@@ -92,10 +144,18 @@ class Writer:
         offsets = np.cumsum([0, *map(len, self.edges)])
         after = [edge for edges in self.edges for edge in edges]
         return Program(
-            np.array(kind, dtype=np.int8), frozen(stream), frozen(name),
-            np.array(seconds, dtype=np.float64), np.array(flops, dtype=np.float64),
-            frozen(size), frozen(collective), frozen(slot), frozen(tag), frozen(offsets), frozen(after),
-        )  # fmt: skip
+            np.array(kind, dtype=np.int8),
+            frozen(stream),
+            frozen(name),
+            np.array(seconds, dtype=np.float64),
+            np.array(flops, dtype=np.float64),
+            frozen(size),
+            frozen(collective),
+            frozen(slot),
+            frozen(tag),
+            frozen(offsets),
+            frozen(after),
+        )
 
 
 class Book:
@@ -123,21 +183,34 @@ class Book:
         return self._groups.setdefault(tuple(ranks), len(self._groups))
 
     def workload(
-        self, name: str, programs: Sequence[Program], program_of: npt.ArrayLike,
-        communicators: npt.ArrayLike, peers: npt.ArrayLike,
-    ) -> Workload:  # fmt: skip
+        self,
+        name: str,
+        programs: Sequence[Program],
+        program_of: npt.ArrayLike,
+        communicators: npt.ArrayLike,
+        peers: npt.ArrayLike,
+    ) -> Workload:
         """Return the workload that was written, checked. Raises ValueError if :func:`check` does."""
         of = frozen(program_of)
         return check(
             Workload(
-                name, len(of), tuple(programs), of, tuple(frozen(g) for g in self._groups),
-                frozen(np.reshape(communicators, (len(of), -1))), frozen(np.reshape(peers, (len(of), -1))),
-                tuple(self._collectives), tuple(self._names), tuple(self._streams) or ("main",),
+                name,
+                len(of),
+                tuple(programs),
+                of,
+                tuple(frozen(g) for g in self._groups),
+                frozen(np.reshape(communicators, (len(of), -1))),
+                frozen(np.reshape(peers, (len(of), -1))),
+                tuple(self._collectives),
+                tuple(self._names),
+                tuple(self._streams) or ("main",),
             )
-        )  # fmt: skip
+        )
 
 
-def data_parallel_loop(ranks: int, compute_s: float, gradient_bytes: int, algorithm: str = "") -> Workload:
+def data_parallel_loop(
+    ranks: int, compute_s: float, gradient_bytes: int, algorithm: str = ""
+) -> Workload:
     """Return a workload: ranks compute for ``compute_s`` seconds, then all-reduce ``gradient_bytes``."""
     book = Book()
     writer = Writer(book)
@@ -145,8 +218,14 @@ def data_parallel_loop(ranks: int, compute_s: float, gradient_bytes: int, algori
     groups = np.full((ranks, 1), -1)
     if ranks > 1:
         writer.collective(
-            "dp gradients", Collective("all-reduce", algorithm), gradient_bytes, 0, after=[done]
+            "dp gradients",
+            Collective("all-reduce", algorithm),
+            gradient_bytes,
+            0,
+            after=[done],
         )
         groups[:] = book.group(range(ranks))
     none = np.empty((ranks, 0))
-    return book.workload("data-parallel loop", [writer.done()], np.zeros(ranks), groups, none)
+    return book.workload(
+        "data-parallel loop", [writer.done()], np.zeros(ranks), groups, none
+    )

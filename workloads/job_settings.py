@@ -25,7 +25,11 @@ class Limit:
     def admits(self, value: float) -> bool:
         """Return whether a setting may have this value."""
         enough = value > self.least if self.above else value >= self.least
-        return enough and value <= self.most and (self.step is None or value % self.step == 0)
+        return (
+            enough
+            and value <= self.most
+            and (self.step is None or value % self.step == 0)
+        )
 
 
 #: How many times as long as others a rank may compute.
@@ -76,5 +80,7 @@ class JobSettings(Training):
 TRAINING = tuple(entry.name for entry in fields(Training))
 #: Limits of settings, by name.
 LIMITS: Mapping[str, Limit] = {
-    entry.name: entry.metadata["limit"] for entry in fields(JobSettings) if "limit" in entry.metadata
+    entry.name: entry.metadata["limit"]
+    for entry in fields(JobSettings)
+    if "limit" in entry.metadata
 }

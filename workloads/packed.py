@@ -32,7 +32,10 @@ RANKS_LIMIT = 1 << 17
 #: Messages of all ranks together; more are no workload but a mistake, and matching them takes minutes.
 MESSAGES_LIMIT = 20_000_000
 _STORED = ("<i1", "<i2", "<i4", "<i8")
-_COLUMNS = {field.name: "<f8" if field.name in ("seconds", "flops") else "<i8" for field in fields(Program)}
+_COLUMNS = {
+    field.name: "<f8" if field.name in ("seconds", "flops") else "<i8"
+    for field in fields(Program)
+}
 _COLUMNS["kind"] = "<i1"
 #: Where a collective in the header has its schedule, if that is the user's own.
 _OWN = 5
@@ -56,7 +59,9 @@ def pack(workload: Workload) -> bytes:
     Raises ValueError for a name with a zero byte in it.
     """
     if bad := [name for name in workload.names if "\0" in name]:
-        raise ValueError(f"{bad[0]!r}: the name of an operation must not contain a zero byte")
+        raise ValueError(
+            f"{bad[0]!r}: the name of an operation must not contain a zero byte"
+        )
     arrays = [_small(array) for array in _arrays(workload)]
     names = "\0".join(workload.names).encode()
     header = json.dumps(
@@ -68,10 +73,17 @@ def pack(workload: Workload) -> bytes:
             "streams": workload.streams,
             "collectives": [_said(collective) for collective in workload.collectives],
             "names": [len(workload.names), len(names)],
-            "arrays": [[array.dtype.str.replace("|", "<"), array.size] for array in arrays],
+            "arrays": [
+                [array.dtype.str.replace("|", "<"), array.size] for array in arrays
+            ],
         }
     ).encode()
-    body = [struct.pack("<I", len(header)), header, names, *(array.tobytes() for array in arrays)]
+    body = [
+        struct.pack("<I", len(header)),
+        header,
+        names,
+        *(array.tobytes() for array in arrays),
+    ]
     return MAGIC + zlib.compress(b"".join(body))
 
 
@@ -85,16 +97,22 @@ def unpack(data: bytes, limit: int = LIMIT) -> Workload:
     stream = _Stream(data[len(MAGIC) :], limit)
     (length,) = struct.unpack("<I", stream.read(4))
     if length > HEADER_LIMIT:
-        raise ValueError(f"a packed workload: its header has {length} bytes, {HEADER_LIMIT} are allowed")
+        raise ValueError(
+            f"a packed workload: its header has {length} bytes, {HEADER_LIMIT} are allowed"
+        )
     try:
         header = parse_json(stream.read(length))
         workload = _workload(header, stream, limit)
     except (KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise ValueError(f"a packed workload: its header is damaged ({type(error).__name__})") from None
+        raise ValueError(
+            f"a packed workload: its header is damaged ({type(error).__name__})"
+        ) from None
     except UnicodeDecodeError:
         raise ValueError("a packed workload: its text is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"a packed workload: its header is no JSON at {error.pos}") from None
+        raise ValueError(
+            f"a packed workload: its header is no JSON at {error.pos}"
+        ) from None
     stream.end()
     _check_indices(workload)
     return check(workload)
@@ -104,16 +122,26 @@ def _arrays(workload: Workload) -> list[Array]:
     """Return all arrays of a workload in the order in which they are written."""
     lengths = np.array([len(group) for group in workload.groups], dtype=np.int64)
     members = np.concatenate([*workload.groups, np.zeros(0, dtype=np.int64)])
-    arrays: list[Array] = [workload.program_of, lengths, members, workload.communicators, workload.peers]
+    arrays: list[Array] = [
+        workload.program_of,
+        lengths,
+        members,
+        workload.communicators,
+        workload.peers,
+    ]
     arrays += [
         np.array(collective.sizes, dtype=np.int64)
         for collective in workload.collectives
         if collective.sizes is not None
     ]
     arrays += [
-        _transfers(collective.own) for collective in workload.collectives if collective.own is not None
+        _transfers(collective.own)
+        for collective in workload.collectives
+        if collective.own is not None
     ]
-    return arrays + [getattr(program, name) for program in workload.programs for name in _COLUMNS]
+    return arrays + [
+        getattr(program, name) for program in workload.programs for name in _COLUMNS
+    ]
 
 
 def _small(array: Array) -> Array:
@@ -122,7 +150,9 @@ def _small(array: Array) -> Array:
     if flat.dtype.kind == "f":
         return flat.astype("<f8", copy=False)
     low, high = (int(flat.min()), int(flat.max())) if flat.size else (0, 0)
-    stored = next(t for t in _STORED if np.iinfo(t).min <= low and high <= np.iinfo(t).max)
+    stored = next(
+        t for t in _STORED if np.iinfo(t).min <= low and high <= np.iinfo(t).max
+    )
     return flat.astype(stored, copy=False)
 
 
@@ -152,22 +182,33 @@ def _said(collective: Collective) -> list[Any]:
 
 def _transfers(own: WrittenSteps) -> Array:
     """Return all transfers of a schedule, [transfers, 4]."""
-    return np.array([row for _, rows in own.rows for row in rows], dtype=np.int64).reshape(-1, 4)
+    return np.array(
+        [row for _, rows in own.rows for row in rows], dtype=np.int64
+    ).reshape(-1, 4)
 
 
 def _own(kind: str, root: int, entry: list[Any], transfers: Array) -> WrittenSteps:
     """Return a schedule of the user's, checked as one that was read from a file. Raises ValueError."""
     if len(entry) != len(WrittenSteps.__dataclass_fields__):
-        raise ValueError("a packed workload: a schedule is not described by what it should be")
+        raise ValueError(
+            "a packed workload: a schedule is not described by what it should be"
+        )
     name, world_size, chunks, step_by_step, steps = entry
     ends = np.cumsum([0, *(_count(length) for _, length in steps)])
-    if transfers.size != 4 * ends[-1] or any(op not in ("reduce", "replace") for op, _ in steps):
-        raise ValueError("a packed workload: the transfers of a schedule do not fit its steps")
+    if transfers.size != 4 * ends[-1] or any(
+        op not in ("reduce", "replace") for op, _ in steps
+    ):
+        raise ValueError(
+            "a packed workload: the transfers of a schedule do not fit its steps"
+        )
     rows = [tuple(row) for row in transfers.reshape(-1, 4).tolist()]
     of_steps = tuple(
-        (op, tuple(rows[begin:end])) for (op, _), (begin, end) in zip(steps, pairwise(ends), strict=True)
+        (op, tuple(rows[begin:end]))
+        for (op, _), (begin, end) in zip(steps, pairwise(ends), strict=True)
     )
-    own = WrittenSteps(str(name), _count(world_size), _count(chunks), bool(step_by_step), of_steps)
+    own = WrittenSteps(
+        str(name), _count(world_size), _count(chunks), bool(step_by_step), of_steps
+    )
     checkable(kind, own.world_size, own.chunks)
     verify(kind, own.steps(), root)
     return own
@@ -175,10 +216,14 @@ def _own(kind: str, root: int, entry: list[Any], transfers: Array) -> WrittenSte
 
 def split_of(values: object) -> Split:
     """Return a split from its fields by their names. Raises ValueError for other fields, types or numbers."""
-    if not isinstance(values, dict) or not set(values) <= {field.name for field in fields(Split)}:
+    if not isinstance(values, dict) or not set(values) <= {
+        field.name for field in fields(Split)
+    }:
         raise ValueError("the split of an all-to-all is damaged")
     for name, value in values.items():
-        fits = type(value) in _OF_SPLITS[name] and (value is None or 0 <= value < 1 << 63)
+        fits = type(value) in _OF_SPLITS[name] and (
+            value is None or 0 <= value < 1 << 63
+        )
         if not fits:
             raise ValueError(f"the split of an all-to-all: {name} is {value!r:.40}")
     return Split(**values)
@@ -229,15 +274,21 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
     ranks, programs = _count(header["ranks"]), _count(header["programs"])
     listed = [(str(kind), _count(size)) for kind, size in header["arrays"]]
     if ranks > RANKS_LIMIT:
-        raise ValueError(f"a packed workload: it has {ranks} ranks, {RANKS_LIMIT} are allowed")
+        raise ValueError(
+            f"a packed workload: it has {ranks} ranks, {RANKS_LIMIT} are allowed"
+        )
     sized = [entry for entry in header["collectives"] if entry[4] is not None]
     owned = [entry for entry in header["collectives"] if len(entry) > _OWN]
     names, text = map(_count, header["names"])
     needed = 8 * sum(size for _, size in listed) + names * _STRING + text
     if needed > limit:
-        raise ValueError(f"a packed workload: it takes {needed} bytes of memory, {limit} are allowed")
+        raise ValueError(
+            f"a packed workload: it takes {needed} bytes of memory, {limit} are allowed"
+        )
     if len(listed) != 5 + len(sized) + len(owned) + programs * len(_COLUMNS):
-        raise ValueError(f"a packed workload: {len(listed)} arrays are not those of {programs} programs")
+        raise ValueError(
+            f"a packed workload: {len(listed)} arrays are not those of {programs} programs"
+        )
     words = _names(stream.read(text), names)
 
     todo = iter(listed)
@@ -254,22 +305,33 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
         return values
 
     program_of, lengths, members, communicators, peers = (array() for _ in range(5))
-    if len(program_of) != ranks or (lengths < 0).any() or int(lengths.sum()) != len(members):
+    if (
+        len(program_of) != ranks
+        or (lengths < 0).any()
+        or int(lengths.sum()) != len(members)
+    ):
         raise ValueError("a packed workload: its ranks or groups do not fit the arrays")
     width = [_count(entry) for entry in header["slots"]]
     collectives = []
     for entry in header["collectives"]:
         sizes = None if entry[4] is None else _matrix(array(), _count(entry[4]))
         split = None if entry[3] is None else split_of(entry[3])
-        collectives.append(Collective(str(entry[0]), str(entry[1]), int(entry[2]), split, sizes))
+        collectives.append(
+            Collective(str(entry[0]), str(entry[1]), int(entry[2]), split, sizes)
+        )
     for number, entry in enumerate(header["collectives"]):
         if len(entry) > _OWN:
             kind, root = collectives[number].kind, collectives[number].root
-            collectives[number] = collectives[number]._replace(own=_own(kind, root, entry[_OWN], array()))
+            collectives[number] = collectives[number]._replace(
+                own=_own(kind, root, entry[_OWN], array())
+            )
     return Workload(
         str(header["name"]),
         ranks,
-        tuple(Program(**{name: array(kind) for name, kind in _COLUMNS.items()}) for _ in range(programs)),
+        tuple(
+            Program(**{name: array(kind) for name, kind in _COLUMNS.items()})
+            for _ in range(programs)
+        ),
         program_of,
         tuple(np.split(members, np.cumsum(lengths)[:-1])) if len(lengths) else (),
         communicators.reshape(ranks, width[0]),
@@ -329,16 +391,32 @@ def _check_indices(workload: Workload) -> None:
             program.kind == Kind.COLLECTIVE,
             np.isin(program.kind, (Kind.SEND, Kind.RECEIVE)),
         )
-        within("a collective", program.collective[collective], 0, len(workload.collectives))
+        within(
+            "a collective", program.collective[collective], 0, len(workload.collectives)
+        )
         messages[number] = message.sum()
     if messages[workload.program_of].sum() > MESSAGES_LIMIT:
-        raise ValueError(f"a packed workload: it has more than {MESSAGES_LIMIT} messages")
+        raise ValueError(
+            f"a packed workload: it has more than {MESSAGES_LIMIT} messages"
+        )
 
 
 def _check_columns(number: int, program: Program) -> None:
-    lengths = {len(getattr(program, name)) for name in _COLUMNS if name not in ("after", "after_offsets")}
+    lengths = {
+        len(getattr(program, name))
+        for name in _COLUMNS
+        if name not in ("after", "after_offsets")
+    }
     offsets = program.after_offsets
     if lengths != {len(program)} or len(offsets) != len(program) + 1:
-        raise ValueError(f"a packed workload: the columns of program {number} are not of one length")
-    if offsets[0] != 0 or offsets[-1] != len(program.after) or (np.diff(offsets) < 0).any():
-        raise ValueError(f"a packed workload: the dependencies of program {number} are damaged")
+        raise ValueError(
+            f"a packed workload: the columns of program {number} are not of one length"
+        )
+    if (
+        offsets[0] != 0
+        or offsets[-1] != len(program.after)
+        or (np.diff(offsets) < 0).any()
+    ):
+        raise ValueError(
+            f"a packed workload: the dependencies of program {number} are damaged"
+        )

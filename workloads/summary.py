@@ -57,23 +57,33 @@ def summary(workload: Workload) -> Summary:
     kinds: Counter[str] = Counter()
     collectives: Counter[str] = Counter()
     flops, seconds = 0.0, np.zeros(workload.ranks)
-    for number, (program, count) in enumerate(zip(workload.programs, ranks.tolist(), strict=True)):
+    for number, (program, count) in enumerate(
+        zip(workload.programs, ranks.tolist(), strict=True)
+    ):
         for kind in Kind:
             kinds[kind.name.lower()] += int((program.kind == kind).sum()) * count
         called = program.collective[program.kind == Kind.COLLECTIVE]
         for which, calls in zip(
-            *(part.tolist() for part in np.unique(called, return_counts=True)), strict=True
+            *(part.tolist() for part in np.unique(called, return_counts=True)),
+            strict=True,
         ):
             collectives[workload.collectives[which].kind] += calls * count
         flops += float(program.flops.sum()) * count
         takes_time = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
         seconds[workload.program_of == number] = program.seconds[takes_time].sum()
     return Summary(
-        workload.name, workload.ranks, len(workload.programs), workload.streams, workload.operations,
-        {kind: count for kind, count in kinds.items() if count}, dict(collectives),
+        workload.name,
+        workload.ranks,
+        len(workload.programs),
+        workload.streams,
+        workload.operations,
+        {kind: count for kind, count in kinds.items() if count},
+        dict(collectives),
         _counted(workload, lambda part: (part.purpose, part.called)),
-        dict(sorted(Counter(len(group) for group in workload.groups).items())), flops, seconds,
-    )  # fmt: skip
+        dict(sorted(Counter(len(group) for group in workload.groups).items())),
+        flops,
+        seconds,
+    )
 
 
 def traffic(workload: Workload) -> dict[str, TrafficSummary]:
@@ -111,7 +121,9 @@ def _counted(workload: Workload, key: Callable[[_Part], T]) -> dict[T, TrafficSu
         total[name] += part.total
         each[name][part.ranks] += part.each
     return {
-        name: TrafficSummary(operations[name], round(total[name]), float(each[name].max()))
+        name: TrafficSummary(
+            operations[name], round(total[name]), float(each[name].max())
+        )
         for name in operations
     }
 
@@ -125,19 +137,26 @@ def _parts(workload: Workload) -> Iterator[_Part]:
             if not len(mine):
                 continue
             columns = (purposes[program.name], program.slot, program.collective)
-            rows, where = np.unique(np.stack([c[mine] for c in columns]), axis=1, return_inverse=True)
+            rows, where = np.unique(
+                np.stack([c[mine] for c in columns]), axis=1, return_inverse=True
+            )
             for k, (purpose, slot, which) in enumerate(rows.T.tolist()):
                 chosen = mine[where.ravel() == k]
                 size, calls = int(program.bytes[chosen].sum()), len(chosen) * len(ranks)
                 if kind == Kind.SEND:
-                    each, total = np.full(len(ranks), float(size)), Fraction(size * len(ranks))
+                    each, total = (
+                        np.full(len(ranks), float(size)),
+                        Fraction(size * len(ranks)),
+                    )
                     name = PURPOSES[purpose] if purpose >= 0 else MESSAGE
                     yield _Part(name, MESSAGE, ranks, calls, each, total)
                     continue
                 what = workload.collectives[which]
                 groups = workload.communicators[ranks, slot]
                 if what.sizes is None:
-                    each, total = _divided(workload, groups, size * SENT.get(what.kind, 1))
+                    each, total = _divided(
+                        workload, groups, size * SENT.get(what.kind, 1)
+                    )
                 else:
                     each = len(chosen) * _given(workload, what, ranks, groups)
                     total = Fraction(int(each.sum()))
@@ -145,27 +164,39 @@ def _parts(workload: Workload) -> Iterator[_Part]:
                 yield _Part(name, what.kind, ranks, calls, each, total)
 
 
-def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArray, Fraction]:
+def _divided(
+    workload: Workload, groups: IntArray, size: int
+) -> tuple[FloatArray, Fraction]:
     """Return ``size`` (n - 1) / n by each rank, n being the ranks of its group."""
     n = np.array([len(group) for group in workload.groups])[groups]
-    counted = zip(*(part.tolist() for part in np.unique(n, return_counts=True)), strict=True)
+    counted = zip(
+        *(part.tolist() for part in np.unique(n, return_counts=True)), strict=True
+    )
     return size * (n - 1) / n, sum(
         (Fraction(size * (ranks - 1) * c, ranks) for ranks, c in counted), Fraction()
     )
 
 
-def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArray) -> FloatArray:
+def _given(
+    workload: Workload, what: Collective, ranks: IntArray, groups: IntArray
+) -> FloatArray:
     """Return the bytes that each rank sends to others in an all-to-all-v with stated sizes."""
     between = np.array(what.sizes, dtype=np.float64)
     away = between.sum(axis=1) - np.diag(between)
     pairs = zip(ranks.tolist(), groups.tolist(), strict=True)
-    return np.array([away[workload.groups[group].tolist().index(rank)] for rank, group in pairs])
+    return np.array(
+        [away[workload.groups[group].tolist().index(rank)] for rank, group in pairs]
+    )
 
 
 def purposes(workload: Workload, program: Program) -> list[str]:
     """Return the purpose of each operation of a program: "compute", "memory", or as in :func:`traffic`."""
     of_name = [_purpose(name) for name in workload.names]
-    columns = (program.kind.tolist(), program.name.tolist(), program.collective.tolist())
+    columns = (
+        program.kind.tolist(),
+        program.name.tolist(),
+        program.collective.tolist(),
+    )
     names = []
     for kind, name, which in zip(*columns, strict=True):
         called = kind_named(workload, kind, which)
@@ -178,7 +209,11 @@ def purposes(workload: Workload, program: Program) -> list[str]:
 
 def kind_named(workload: Workload, kind: int, collective: int) -> str:
     """Return the kind of an operation: "compute", "send" and so on, or its collective's kind."""
-    return workload.collectives[collective].kind if kind == Kind.COLLECTIVE else Kind(kind).name.lower()
+    return (
+        workload.collectives[collective].kind
+        if kind == Kind.COLLECTIVE
+        else Kind(kind).name.lower()
+    )
 
 
 def _purpose(name: str) -> int:

@@ -50,7 +50,9 @@ def delivered(workload: Workload, iterations: int) -> IntArray:
 
 def delivered_in_steps(steps: Steps, size: int) -> IntArray:
     """Return the bytes between ranks of one collective over a vector of ``size`` bytes."""
-    return np.rint(_between(steps, _bounds_in_whole(steps.chunks, size))).astype(np.int64)
+    return np.rint(_between(steps, _bounds_in_whole(steps.chunks, size))).astype(
+        np.int64
+    )
 
 
 def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatArray]:
@@ -64,7 +66,9 @@ def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatA
     only = [slot for slot in slots if _only_all_reduces(workload, slot)]
     of_slot = {slot: _of_slots(workload, [slot]) for slot in only}
     most = max(only, key=lambda slot: float(of_slot[slot].sum()), default=None)
-    rest = _of_messages(workload) + _of_slots(workload, [slot for slot in slots if slot != most])
+    rest = _of_messages(workload) + _of_slots(
+        workload, [slot for slot in slots if slot != most]
+    )
     if most is None:
         return [], 0.0, rest
     numbers = np.unique(workload.communicators[:, most])
@@ -74,7 +78,9 @@ def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatA
 
 def _slots(workload: Workload) -> list[int]:
     """Return communicator slots on which some rank has collectives."""
-    slots = [program.slot[program.kind == Kind.COLLECTIVE] for program in workload.programs]
+    slots = [
+        program.slot[program.kind == Kind.COLLECTIVE] for program in workload.programs
+    ]
     return np.unique(np.concatenate(slots)).tolist()  # type: ignore[no-any-return]
 
 
@@ -83,7 +89,9 @@ def _only_all_reduces(workload: Workload, slot: int) -> bool:
         workload.collectives[which].kind == "all-reduce"
         for program in workload.programs
         for which in np.unique(
-            program.collective[(program.kind == Kind.COLLECTIVE) & (program.slot == slot)]
+            program.collective[
+                (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
+            ]
         ).tolist()
     )
 
@@ -104,7 +112,9 @@ def _of_messages(workload: Workload) -> FloatArray:
 _Shares = dict[tuple[int, int, int], FloatArray]
 
 
-def _of_slots(workload: Workload, slots: Sequence[int], iteration: int | None = None) -> FloatArray:
+def _of_slots(
+    workload: Workload, slots: Sequence[int], iteration: int | None = None
+) -> FloatArray:
     """Return the bytes of all collectives on these communicator slots in one iteration: [ranks, ranks].
 
     ``iteration``: its number; None for parts of bytes as they come, and unequal parts as in iteration 0.
@@ -115,7 +125,12 @@ def _of_slots(workload: Workload, slots: Sequence[int], iteration: int | None = 
         done = set()
         for rank, group in enumerate(workload.communicators[:, slot].tolist()):
             program = workload.programs[int(workload.program_of[rank])]
-            if group in done or not ((program.kind == Kind.COLLECTIVE) & (program.slot == slot)).any():
+            if (
+                group in done
+                or not (
+                    (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
+                ).any()
+            ):
                 continue
             done.add(group)
             members = workload.groups[group]
@@ -126,7 +141,12 @@ def _of_slots(workload: Workload, slots: Sequence[int], iteration: int | None = 
 
 
 def _collectives(
-    workload: Workload, program: Program, slot: int, group: int, shares: _Shares, iteration: int | None
+    workload: Workload,
+    program: Program,
+    slot: int,
+    group: int,
+    shares: _Shares,
+    iteration: int | None,
 ) -> FloatArray:
     """Return the bytes of all collectives of one group on one communicator: [group ranks, group ranks]."""
     calls = np.flatnonzero((program.kind == Kind.COLLECTIVE) & (program.slot == slot))
@@ -140,7 +160,9 @@ def _collectives(
         elif what.split is not None and (what.split.skew or iteration is not None):
             for ordinal in np.searchsorted(calls, mine).tolist():
                 size = int(program.bytes[calls[ordinal]])
-                parts = split_bytes(what.split, ranks, size, (group, ordinal, iteration or 0))
+                parts = split_bytes(
+                    what.split, ranks, size, (group, ordinal, iteration or 0)
+                )
                 matrix += _sent(what, ranks, matrix_bounds(parts.tolist()))
         elif iteration is None:
             if (which, ranks, 1) not in shares:
@@ -149,7 +171,9 @@ def _collectives(
         else:
             for size in program.bytes[mine].tolist():
                 if (which, ranks, size) not in shares:
-                    shares[which, ranks, size] = _sent(what, ranks, _whole(what, ranks, size))
+                    shares[which, ranks, size] = _sent(
+                        what, ranks, _whole(what, ranks, size)
+                    )
                 matrix += shares[which, ranks, size]
     return matrix
 
@@ -167,7 +191,9 @@ def _bounds_in_whole(chunks: int, size: int) -> IntArray:
     return ELEMENT_BYTES * np.array([0, *ends], dtype=np.int64)
 
 
-def _sent(what: Collective, ranks: int, bounds: npt.NDArray[np.int64] | None = None) -> FloatArray:
+def _sent(
+    what: Collective, ranks: int, bounds: npt.NDArray[np.int64] | None = None
+) -> FloatArray:
     """Return the bytes that a collective's schedule sends, [ranks, ranks]; without ``bounds``, of 1 byte."""
     steps = what.steps(ranks)
     if bounds is None:

@@ -61,7 +61,13 @@ def main(directory: Path) -> int:
     return 0
 
 
-def _fail(events: EventLog, code: int, reason: str, peer: int | None, at_s: float | None = None) -> int:
+def _fail(
+    events: EventLog,
+    code: int,
+    reason: str,
+    peer: int | None,
+    at_s: float | None = None,
+) -> int:
     """Log a failure, write it as an event, and return ``code``. ``at_s``: when it happened (monotonic
     seconds); None: now.
     """

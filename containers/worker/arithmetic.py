@@ -46,7 +46,10 @@ def product(left: Array, right: Array) -> Array:
     """
     result: Array = np.concatenate(
         [
-            total(np.ascontiguousarray(left[row : row + _ROWS].T)[:, :, np.newaxis] * right[:, np.newaxis, :])
+            total(
+                np.ascontiguousarray(left[row : row + _ROWS].T)[:, :, np.newaxis]
+                * right[:, np.newaxis, :]
+            )
             for row in range(0, len(left), _ROWS)
         ]
     )
@@ -58,7 +61,9 @@ def exp(x: Doubles) -> Doubles:
     number.
     """
     power = np.rint(x / LN2)
-    powers: Doubles = np.ldexp(_polynomial(_EXP, x - power * LN2), power.astype(np.intc))
+    powers: Doubles = np.ldexp(
+        _polynomial(_EXP, x - power * LN2), power.astype(np.intc)
+    )
     return powers
 
 

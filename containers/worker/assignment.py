@@ -20,7 +20,9 @@ READY = b"\5"
 def partners(schedule: Schedule, rank: int) -> tuple[set[int], set[int]]:
     """Return the ranks to which ``rank`` transfers anything, and the ranks that transfer anything to it."""
     to = {t.destination for t in schedule.transfers if t.source == rank}
-    return to - {rank}, {t.source for t in schedule.transfers if t.destination == rank} - {rank}
+    return to - {rank}, {
+        t.source for t in schedule.transfers if t.destination == rank
+    } - {rank}
 
 
 def links_for(
@@ -47,7 +49,9 @@ def links_for(
     peers = sorted(to | from_, key=lambda peer: (peer - rank) % schedule.world_size)
     link_to = {peer: PeerLink(peer, connections[peer]) for peer in peers if peer in to}
     link_from = {
-        peer: link_to[peer] if peer in to and connections[peer] is into[peer] else PeerLink(peer, into[peer])
+        peer: link_to[peer]
+        if peer in to and connections[peer] is into[peer]
+        else PeerLink(peer, into[peer])
         for peer in peers
         if peer in from_
     }
@@ -67,7 +71,9 @@ def chunks_in_bytes(
     divided = chunk_bounds(length, chunks, offsets)
     bounds = [(a * size, b * size) for a, b in divided]
     if any(start % item for start, _ in bounds) or bounds[-1][1] % item:
-        raise ValueError(f"chunks that cut items of {elements.together} elements: {divided}")
+        raise ValueError(
+            f"chunks that cut items of {elements.together} elements: {divided}"
+        )
     return bounds
 
 
@@ -94,7 +100,9 @@ def _assign(
         sends_before = {peer: len(link.sends) for peer, link in link_to.items()}
         awaits: dict[int, tuple[Receive, ...]] = {}
         if schedule.step_by_step and not by_flow:
-            full = [t for t, _ in steps[step] if bounds[t.chunk][0] < bounds[t.chunk][1]]
+            full = [
+                t for t, _ in steps[step] if bounds[t.chunk][0] < bounds[t.chunk][1]
+            ]
             awaits = _make_ready(link_to, link_from, rank, full)
         for transfer, may_lend in steps[step]:
             start, end = bounds[transfer.chunk]
@@ -107,7 +115,9 @@ def _assign(
         if by_flow:
             for peer, link in link_to.items():
                 if sends := link.sends[sends_before[peer] :]:
-                    applied = tuple(send.after for send in sends if send.after is not None)
+                    applied = tuple(
+                        send.after for send in sends if send.after is not None
+                    )
                     link.bursts.append(Burst(step, len(link.sends), applied))
         for transfer, _ in steps[step]:
             start, end = bounds[transfer.chunk]

@@ -41,7 +41,9 @@ class Beacons:
 
     def __enter__(self) -> Beacons:
         if self._spec.beacon_interval_s > 0 and self._spec.world_size > 1:
-            self._thread = threading.Thread(target=self._run, name="beacons", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="beacons", daemon=True
+            )
             self._thread.start()
         return self
 
@@ -62,12 +64,16 @@ class Beacons:
             due = time.monotonic()
             while not self._stop.wait(max(0.0, due - time.monotonic())):
                 due = max(due + spec.beacon_interval_s, time.monotonic())
-                self._send(beacon_socket, _BEACON.pack(job, spec.rank, number), successor)
+                self._send(
+                    beacon_socket, _BEACON.pack(job, spec.rank, number), successor
+                )
                 number += 1
                 self._receive(beacon_socket, job)
 
     @staticmethod
-    def _send(beacon_socket: socket.socket, data: bytes, successor: tuple[str, int]) -> None:
+    def _send(
+        beacon_socket: socket.socket, data: bytes, successor: tuple[str, int]
+    ) -> None:
         try:
             beacon_socket.sendto(data, successor)
         except OSError:
@@ -77,7 +83,9 @@ class Beacons:
     def _receive(self, beacon_socket: socket.socket, job: bytes) -> None:
         while True:
             try:
-                data, ancillary, _, _ = beacon_socket.recvmsg(_BEACON.size, socket.CMSG_SPACE(_STAMP.size))
+                data, ancillary, _, _ = beacon_socket.recvmsg(
+                    _BEACON.size, socket.CMSG_SPACE(_STAMP.size)
+                )
             except OSError:
                 return
             if len(data) != _BEACON.size:
@@ -108,7 +116,9 @@ def _arrival(ancillary: list[tuple[int, int, bytes]]) -> float:
     """
     now = time.monotonic()
     for level, kind, value in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(value) == _STAMP.size:
+        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(
+            value
+        ) == _STAMP.size:
             seconds, nanoseconds = _STAMP.unpack(value)
             age_s: float = time.time() - (seconds + nanoseconds * 1e-9)
             return now - max(0.0, age_s)

@@ -57,6 +57,8 @@ class Checkpoint:
             raise BadCheckpoint(f"checkpoint {path.name}: {error}") from error
         if parameters.dtype != np.dtype("<f4") or parameters.shape != (PARAMETERS,):
             actual = f"{parameters.dtype}{parameters.shape}"
-            raise BadCheckpoint(f"checkpoint {path.name}: expected {PARAMETERS} float32, got {actual}")
+            raise BadCheckpoint(
+                f"checkpoint {path.name}: expected {PARAMETERS} float32, got {actual}"
+            )
         state: Array = parameters.astype(np.float32)
         return state

@@ -16,10 +16,14 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+        )
 
     def write(self, event: str, **values: object) -> None:
-        line = json.dumps({"t": time.monotonic(), "event": event, **values}, separators=(",", ":"))
+        line = json.dumps(
+            {"t": time.monotonic(), "event": event, **values}, separators=(",", ":")
+        )
         os.write(self._descriptor, line.encode() + b"\n")
 
     def close(self) -> None:

@@ -42,7 +42,16 @@ class LitFlow:
     ``reason``: why it is not there, as last reported.
     """
 
-    __slots__ = ("dark_since", "lit", "number", "peer", "reason", "retry_at", "step", "waited_s")
+    __slots__ = (
+        "dark_since",
+        "lit",
+        "number",
+        "peer",
+        "reason",
+        "retry_at",
+        "step",
+        "waited_s",
+    )
 
     def __init__(self, peer: str, step: int | None) -> None:
         self.peer, self.step = peer, step
@@ -131,7 +140,9 @@ class Flows:
         try:
             while not flow.lit:
                 if time.monotonic() >= deadline:
-                    raise TimeoutError(f"no light to {peer}: {self.trouble or flow.reason}")
+                    raise TimeoutError(
+                        f"no light to {peer}: {self.trouble or flow.reason}"
+                    )
                 self.wait(deadline)
             yield flow
         finally:
@@ -199,7 +210,9 @@ class Flows:
                 self._hung_up(f"it says {data[:60]!r}")
 
     def _take(self, message: dict[str, Any]) -> None:
-        kind = next((kind for kind in ("lit", "failed", "lost") if kind in message), None)
+        kind = next(
+            (kind for kind in ("lit", "failed", "lost") if kind in message), None
+        )
         flow = None if kind is None else self._flows.get(message[kind])
         if flow is None:
             # A confirmation, or the answer to a flow that is no longer wanted.
@@ -211,7 +224,11 @@ class Flows:
         else:
             self._darken(flow, str(message.get("reason", kind)))
             pause_s = message.get("retry_after_s")
-            flow.retry_at = now + (RETRY_S if pause_s is None else pause_s) if kind == "failed" else now
+            flow.retry_at = (
+                now + (RETRY_S if pause_s is None else pause_s)
+                if kind == "failed"
+                else now
+            )
 
     @staticmethod
     def _darken(flow: LitFlow, reason: str) -> None:

@@ -14,7 +14,13 @@ from pathlib import Path
 from ringlight.containers.worker.checkpoint import Checkpoint
 from ringlight.containers.worker.events import EventLog
 from ringlight.containers.worker.flows import Flows
-from ringlight.containers.worker.model import Replica, fingerprint, initial_parameters, loss_of, training_set
+from ringlight.containers.worker.model import (
+    Replica,
+    fingerprint,
+    initial_parameters,
+    loss_of,
+    training_set,
+)
 from ringlight.containers.worker.payload import Payload, RankGraph
 from ringlight.containers.worker.posted import Posted
 from ringlight.containers.worker.reducers import reducer_of, summed_of
@@ -31,10 +37,20 @@ from ringlight.workloads.graph_writer import data_parallel_loop
 def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     """Train, as a graph. Raises what :func:`run` and :class:`Gradients` raise."""
     # Whole numbers go round a ring.
-    algorithm = spec.collective if parse_collective(spec.collective).bits is None else "ring"
-    loop = data_parallel_loop(spec.world_size, spec.compute_s, spec.gradient_bytes, algorithm)
+    algorithm = (
+        spec.collective if parse_collective(spec.collective).bits is None else "ring"
+    )
+    loop = data_parallel_loop(
+        spec.world_size, spec.compute_s, spec.gradient_bytes, algorithm
+    )
     reducer = reducer_of(spec)
-    run(spec, directory, events, loop, Gradients if reducer is None else reducer.payload())
+    run(
+        spec,
+        directory,
+        events,
+        loop,
+        Gradients if reducer is None else reducer.payload(),
+    )
 
 
 class Gradients(Payload):
@@ -45,7 +61,11 @@ class Gradients(Payload):
     """
 
     def __init__(
-        self, spec: WorkerSpec, graph: RankGraph, posted: Posted | None, flows: Flows | None
+        self,
+        spec: WorkerSpec,
+        graph: RankGraph,
+        posted: Posted | None,
+        flows: Flows | None,
     ) -> None:
         super().__init__(spec, graph, posted, flows)
         self._replica = Replica(
@@ -61,7 +81,9 @@ class Gradients(Payload):
         self._report: RunReport | None = None
         self._checkpoint = None
         if spec.checkpoint is not None:
-            self._checkpoint = Checkpoint(Path(spec.checkpoint), spec.rank, spec.checkpoint_every)
+            self._checkpoint = Checkpoint(
+                Path(spec.checkpoint), spec.rank, spec.checkpoint_every
+            )
             if spec.resume:
                 self._replica.parameters = self._checkpoint.read(spec.resume)
 
@@ -98,7 +120,9 @@ class Gradients(Payload):
         self._loss = self._replica.compute(iteration)
         return True
 
-    def collective(self, iteration: int, k: int) -> tuple[Callable[[], RunReport], Callable[[], int]]:
+    def collective(
+        self, iteration: int, k: int
+    ) -> tuple[Callable[[], RunReport], Callable[[], int]]:
         def run() -> RunReport:
             assert self._reduce is not None
             self._report = self._reduce(self._replica.buffer)
@@ -117,7 +141,10 @@ class Gradients(Payload):
         fields: dict[str, object] = {"loss": self._loss}
         if (report := self._report) is not None and self._spec.onic is not None:
             # Flows of the all-reduce, and how long they waited for light, seconds.
-            wait = {"longest": report.flow_wait_longest_s, "sum": report.flow_wait_sum_s}
+            wait = {
+                "longest": report.flow_wait_longest_s,
+                "sum": report.flow_wait_sum_s,
+            }
             fields |= {"flows": report.flows, "flow_wait_s": wait}
         return fields
 

@@ -32,7 +32,9 @@ def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     lines = [Line(rank) for rank in range(spec.world_size) if rank != spec.rank]
     with listen(spec, time.monotonic() + spec.connect_timeout_s) as listener:
         connections = connect_all(spec, dict.fromkeys(lines, False), listener)
-    peers = describe([(line.peer, connection) for line, connection in connections.items()])
+    peers = describe(
+        [(line.peer, connection) for line, connection in connections.items()]
+    )
     with Beacons(spec) as beacons:
         events.write("ready", local=spec.address, connections=peers)
         # Not watched: who is released first may have ended before this rank hears of it.
@@ -43,11 +45,18 @@ def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         wire = carried_since(before)
     for connection in connections.values():
         connection.close()
-    events.write("done", wire_bytes=wire, max_beacon_gap_s=beacons.max_gap_s, beacon_gaps=beacons.gaps)
+    events.write(
+        "done",
+        wire_bytes=wire,
+        max_beacon_gap_s=beacons.max_gap_s,
+        beacon_gaps=beacons.gaps,
+    )
 
 
 def _until_ended(ended: Path, started: float, deadline_s: float) -> None:
     while not ended.exists():
         if time.monotonic() > started + deadline_s:
-            raise TimeoutError(f"its command had not ended {deadline_s:g} s after the start")
+            raise TimeoutError(
+                f"its command had not ended {deadline_s:g} s after the start"
+            )
         time.sleep(_LOOK_S)

@@ -29,7 +29,12 @@ class _Piece(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.vmsplice.argtypes = [ctypes.c_int, ctypes.POINTER(_Piece), ctypes.c_size_t, ctypes.c_uint]
+_libc.vmsplice.argtypes = [
+    ctypes.c_int,
+    ctypes.POINTER(_Piece),
+    ctypes.c_size_t,
+    ctypes.c_uint,
+]
 _libc.vmsplice.restype = ctypes.c_ssize_t
 
 
@@ -72,7 +77,10 @@ class Lender:
         while self.held:
             try:
                 self.held -= os.splice(
-                    self._read, self._connection.fileno(), self.held, flags=os.SPLICE_F_NONBLOCK
+                    self._read,
+                    self._connection.fileno(),
+                    self.held,
+                    flags=os.SPLICE_F_NONBLOCK,
                 )
             except BlockingIOError:
                 return
@@ -82,7 +90,9 @@ class Lender:
         os.close(self._write)
 
     def _take(self, address: int, count: int) -> int:
-        taken = int(_libc.vmsplice(self._write, _Piece(address, count), 1, os.SPLICE_F_NONBLOCK))
+        taken = int(
+            _libc.vmsplice(self._write, _Piece(address, count), 1, os.SPLICE_F_NONBLOCK)
+        )
         if taken < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

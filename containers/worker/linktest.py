@@ -15,7 +15,13 @@ from ringlight.containers.worker.marks import carry_payload
 from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.posted import FILE, Posted, done_fields
 from ringlight.containers.worker.release import wait_for_release
-from ringlight.containers.worker.rendezvous import accept, connect, describe, listen, onic
+from ringlight.containers.worker.rendezvous import (
+    accept,
+    connect,
+    describe,
+    listen,
+    onic,
+)
 from ringlight.containers.worker.spec import WorkerSpec
 
 _BLOCK = 256 * 1024
@@ -45,14 +51,20 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     stop = threading.Event()
     with listen(spec, deadline) as listener:
         # Accepting must go on while this rank connects and waits: the others wait for its answer.
-        doorman = threading.Thread(target=_accept_all, args=(listener, spec, incoming, stop), daemon=True)
+        doorman = threading.Thread(
+            target=_accept_all, args=(listener, spec, incoming, stop), daemon=True
+        )
         doorman.start()
         outgoing: dict[int, socket.socket] = {}
         if spec.linktest.to is not None:
             outgoing[spec.linktest.to] = connect(spec, spec.linktest.to, deadline)
             carry_payload(outgoing[spec.linktest.to])
-        events.write("ready", local=spec.address, connections=describe(outgoing.items()))
-        started = wait_for_release(directory / "go", outgoing.items(), spec.go_timeout_s)
+        events.write(
+            "ready", local=spec.address, connections=describe(outgoing.items())
+        )
+        started = wait_for_release(
+            directory / "go", outgoing.items(), spec.go_timeout_s
+        )
         stop.set()
         doorman.join(timeout=5.0)
     events.write("started", at=started)
@@ -82,7 +94,10 @@ def linktest(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
 
 
 def _accept_all(
-    listener: socket.socket, spec: WorkerSpec, incoming: dict[int, socket.socket], stop: threading.Event
+    listener: socket.socket,
+    spec: WorkerSpec,
+    incoming: dict[int, socket.socket],
+    stop: threading.Event,
 ) -> None:
     stopped = False
     while not stopped:
@@ -157,7 +172,9 @@ def _exchange(
     return sent, streams
 
 
-def _receive(connection: socket.socket, stream: _Incoming, into: memoryview, warm: float) -> bool:
+def _receive(
+    connection: socket.socket, stream: _Incoming, into: memoryview, warm: float
+) -> bool:
     count = connection.recv_into(into)
     now = time.monotonic()
     if not count:

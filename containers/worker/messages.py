@@ -33,7 +33,9 @@ class _End:
         self._failure: PeerLost | None = None
         self._over = False
         self._writing = threading.Lock()
-        self._thread = threading.Thread(target=self._read, name=f"messages {peer}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._read, name=f"messages {peer}", daemon=True
+        )
         self._thread.start()
 
     def _read(self) -> None:
@@ -42,7 +44,9 @@ class _End:
                 self._take(*_HEAD.unpack(head))
         except (OSError, PeerLost) as error:
             failure = (
-                error if isinstance(error, PeerLost) else PeerLost(self.peer, error.strerror or str(error))
+                error
+                if isinstance(error, PeerLost)
+                else PeerLost(self.peer, error.strerror or str(error))
             )
             with self._changed:
                 self._failure = failure
@@ -123,7 +127,11 @@ class Sender(_End):
     """
 
     def __init__(
-        self, peer: int, connection: socket.socket, patience_s: float, posted: Posted | None = None
+        self,
+        peer: int,
+        connection: socket.socket,
+        patience_s: float,
+        posted: Posted | None = None,
     ) -> None:
         self._posted = posted
         self._credits: defaultdict[int, int] = defaultdict(int)
@@ -144,7 +152,9 @@ class Sender(_End):
 
     def _take(self, kind: bytes, tag: int, size: int) -> None:
         if kind not in (_CREDIT, _RECEIPT):
-            raise PeerLost(self.peer, f"it says {kind!r} against the direction of its messages")
+            raise PeerLost(
+                self.peer, f"it says {kind!r} against the direction of its messages"
+            )
         with self._changed:
             (self._credits if kind == _CREDIT else self._receipts)[tag] += 1
             self._changed.notify_all()
@@ -172,11 +182,19 @@ class Receiver(_End):
 
     def _take(self, kind: bytes, tag: int, size: int) -> None:
         with self._changed:
-            into = self._posted[tag].popleft() if kind == _DATA and self._posted[tag] else None
+            into = (
+                self._posted[tag].popleft()
+                if kind == _DATA and self._posted[tag]
+                else None
+            )
         if into is None:
-            raise PeerLost(self.peer, f"it sent what nobody receives: {kind!r} of tag {tag}")
+            raise PeerLost(
+                self.peer, f"it sent what nobody receives: {kind!r} of tag {tag}"
+            )
         if len(into) != size:
-            raise PeerLost(self.peer, f"its message of tag {tag} has {size} bytes, not {len(into)}")
+            raise PeerLost(
+                self.peer, f"its message of tag {tag} has {size} bytes, not {len(into)}"
+            )
         self._fill(into)
         with self._changed:
             self._done.add(id(into))

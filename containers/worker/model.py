@@ -17,7 +17,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.containers.worker.arithmetic import Doubles, exp, log, product, tanh, total
+from ringlight.containers.worker.arithmetic import (
+    Doubles,
+    exp,
+    log,
+    product,
+    tanh,
+    total,
+)
 from ringlight.containers.worker.pads import Fractions, Pad, WholeNumbers
 from ringlight.containers.worker.reducers import Summed
 
@@ -38,7 +45,9 @@ def digits() -> tuple[Array, npt.NDArray[np.intp]]:
     text = gzip.decompress(DATA.read_bytes()).decode()
     table = np.array([line.split(",") for line in text.split()], dtype=np.float32)
     table = table[np.random.RandomState(0).permutation(len(table))]
-    return np.ascontiguousarray(table[:, :PIXELS]) / np.float32(16), table[:, PIXELS].astype(np.intp)
+    return np.ascontiguousarray(table[:, :PIXELS]) / np.float32(16), table[
+        :, PIXELS
+    ].astype(np.intp)
 
 
 def training_set() -> tuple[Array, npt.NDArray[np.intp]]:
@@ -61,7 +70,9 @@ def initial_parameters(seed: int) -> Array:
     parameters = np.zeros(PARAMETERS, dtype=np.float32)
     first, _, second, _ = layers(parameters)
     for weights in (first, second):
-        weights[:] = (2 * random.random_sample(weights.shape) - 1) * math.sqrt(3 / len(weights))
+        weights[:] = (2 * random.random_sample(weights.shape) - 1) * math.sqrt(
+            3 / len(weights)
+        )
     return parameters
 
 
@@ -69,13 +80,20 @@ def layers(vector: Array) -> tuple[Array, Array, Array, Array]:
     """Return views of a parameter (or gradient) vector: weights and biases of both layers."""
     cuts = np.cumsum([PIXELS * HIDDEN, HIDDEN, HIDDEN * CLASSES])
     first, first_bias, second, second_bias = np.split(vector[:PARAMETERS], cuts)
-    return first.reshape(PIXELS, HIDDEN), first_bias, second.reshape(HIDDEN, CLASSES), second_bias
+    return (
+        first.reshape(PIXELS, HIDDEN),
+        first_bias,
+        second.reshape(HIDDEN, CLASSES),
+        second_bias,
+    )
 
 
 def forward(parameters: Array, images: Array) -> tuple[Array, Doubles]:
     """Return hidden activations (n, 32) and log-probabilities (n, 10)."""
     first, first_bias, second, second_bias = layers(parameters)
-    hidden = tanh((product(images, first) + first_bias).astype(np.float64)).astype(np.float32)
+    hidden = tanh((product(images, first) + first_bias).astype(np.float64)).astype(
+        np.float32
+    )
     scores = (product(hidden, second) + second_bias).astype(np.float64)
     scores -= scores.max(axis=1, keepdims=True)
     return hidden, scores - log(total(exp(scores).T))[:, np.newaxis]
@@ -87,20 +105,26 @@ def loss_of(parameters: Array, images: Array, labels: npt.NDArray[np.intp]) -> f
     return _mean_loss(log_probability, labels)
 
 
-def accuracy_of(parameters: Array, images: Array, labels: npt.NDArray[np.intp]) -> float:
+def accuracy_of(
+    parameters: Array, images: Array, labels: npt.NDArray[np.intp]
+) -> float:
     """Return the share of images that are classified correctly, 0..1."""
     _, log_probability = forward(parameters, images)
     return int((log_probability.argmax(axis=1) == labels).sum()) / len(labels)
 
 
-def gradient(parameters: Array, images: Array, labels: npt.NDArray[np.intp], out: Array) -> float:
+def gradient(
+    parameters: Array, images: Array, labels: npt.NDArray[np.intp], out: Array
+) -> float:
     """Write the gradient of the mean loss of a batch to ``out[:PARAMETERS]``; returns that loss."""
     hidden, log_probability = forward(parameters, images)
     error = exp(log_probability).astype(np.float32)
     error[np.arange(len(labels)), labels] -= 1
     error /= np.float32(len(labels))
     _, _, second, _ = layers(parameters)
-    first_gradient, first_bias_gradient, second_gradient, second_bias_gradient = layers(out)
+    first_gradient, first_bias_gradient, second_gradient, second_bias_gradient = layers(
+        out
+    )
     second_gradient[:] = product(hidden.T, error)
     second_bias_gradient[:] = total(error)
     back = product(error, second.T) * (1 - hidden * hidden)
@@ -135,7 +159,12 @@ class Replica:
         learning_rate: float,
         summed: Summed | None = None,
     ) -> None:
-        self.rank, self.world_size, self.batch, self.seed = rank, world_size, batch, seed
+        self.rank, self.world_size, self.batch, self.seed = (
+            rank,
+            world_size,
+            batch,
+            seed,
+        )
         self.rate = np.float32(learning_rate / world_size)
         self.parameters = initial_parameters(seed)
         self.buffer: Array = np.zeros(gradient_bytes // 4, dtype=np.float32)
@@ -151,7 +180,9 @@ class Replica:
     def compute(self, iteration: int) -> float:
         """Fill the buffer with this iteration's gradient and pad; returns the batch's mean loss."""
         chosen = self._batch(iteration)
-        loss = gradient(self.parameters, self._images[chosen], self._labels[chosen], self.buffer)
+        loss = gradient(
+            self.parameters, self._images[chosen], self._labels[chosen], self.buffer
+        )
         self._pad.fill(self.buffer[PARAMETERS:], iteration)
         return loss
 

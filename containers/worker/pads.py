@@ -64,11 +64,17 @@ class Fractions:
     part of the block that the model's gradient shares is not checked: its scale may be the gradient's.
     """
 
-    def __init__(self, rank: int, ranks: int, first: int, count: int, summed: Summed) -> None:
+    def __init__(
+        self, rank: int, ranks: int, first: int, count: int, summed: Summed
+    ) -> None:
         self._rank, self._ranks, self._first, self._summed = rank, ranks, first, summed
-        self._table = (2 * np.random.RandomState(20261123).random_sample(FRACTIONS) - 1).astype(np.float32)
+        self._table = (
+            2 * np.random.RandomState(20261123).random_sample(FRACTIONS) - 1
+        ).astype(np.float32)
         #: Sum of element i of any buffer's full blocks in iteration 0.
-        self._sums = summed([self._part(rank, 0, FRACTIONS, 0) for rank in range(ranks)])
+        self._sums = summed(
+            [self._part(rank, 0, FRACTIONS, 0) for rank in range(ranks)]
+        )
         self._from = -(-first // BLOCK) * BLOCK
         self._to = max(self._from, (first + count) // BLOCK * BLOCK)
 
@@ -88,8 +94,15 @@ class Fractions:
         wrong = _first(blocks, expected, self._from - self._first)
         end = self._first + len(sums)
         if wrong is None and end > self._to:
-            own = [self._part(rank, self._to, end - self._to, iteration) for rank in range(self._ranks)]
-            wrong = _first(sums[self._to - self._first :], self._summed(own), self._to - self._first)
+            own = [
+                self._part(rank, self._to, end - self._to, iteration)
+                for rank in range(self._ranks)
+            ]
+            wrong = _first(
+                sums[self._to - self._first :],
+                self._summed(own),
+                self._to - self._first,
+            )
         return wrong
 
 

@@ -26,7 +26,9 @@ class Patience:
     moved last, monotonic seconds.
     """
 
-    def __init__(self, links: Sequence[PeerLink], timeout_s: float, flows: Flows | None) -> None:
+    def __init__(
+        self, links: Sequence[PeerLink], timeout_s: float, flows: Flows | None
+    ) -> None:
         self._links, self._timeout_s, self._flows = links, timeout_s, flows
         self._link_of = {link.socket.fileno(): link for link in links}
         self._poller = select.poll()
@@ -53,9 +55,13 @@ class Patience:
     def _watch(self, link: PeerLink) -> None:
         by_flow = self._flows is not None
         events = 0
-        if not link.can_read and (link.next_receive < len(link.receives) or link.awaits or by_flow):
+        if not link.can_read and (
+            link.next_receive < len(link.receives) or link.awaits or by_flow
+        ):
             events |= select.POLLIN
-        if not link.can_write and (link.next_send < link.sendable(by_flow) or link.held() or link.owes):
+        if not link.can_write and (
+            link.next_send < link.sendable(by_flow) or link.held() or link.owes
+        ):
             events |= select.POLLOUT
         if link.flow is not None:
             # The kernel's note that all is acknowledged comes as POLLERR.
@@ -126,7 +132,11 @@ class Patience:
             link
             for link in unfinished
             if link.watched
-            and (self._flows is None or link.flow is not None or link.next_receive < len(link.receives))
+            and (
+                self._flows is None
+                or link.flow is not None
+                or link.next_receive < len(link.receives)
+            )
         ]
         silent = min(awaited or unfinished, key=lambda link: link.moved_at)
         if silent.flow is not None and not silent.flow.lit:

@@ -23,7 +23,12 @@ from ringlight.containers.worker.posted import Posted
 from ringlight.containers.worker.rendezvous import Line, Lines
 from ringlight.containers.worker.spec import WorkerSpec
 from ringlight.containers.worker.transport import RunReport, Transport
-from ringlight.fabric.collectives import Schedule, chunk_bounds, local_bounds, schedule_of
+from ringlight.fabric.collectives import (
+    Schedule,
+    chunk_bounds,
+    local_bounds,
+    schedule_of,
+)
 from ringlight.fabric.kinds import holds, matrix_bounds, needs, vector_bytes
 from ringlight.fabric.steps import BoolArray, IntArray
 from ringlight.workloads.graph import Collective, Kind, Program, Workload, calls
@@ -52,10 +57,14 @@ class RankGraph:
         self.workload, self.rank = workload, rank
         self.program: Program = workload.programs[int(workload.program_of[rank])]
         self.numbers: list[int] = workload.communicators[rank].tolist()
-        self.groups: list[list[int]] = [workload.groups[n].tolist() if n >= 0 else [] for n in self.numbers]
+        self.groups: list[list[int]] = [
+            workload.groups[n].tolist() if n >= 0 else [] for n in self.numbers
+        ]
         self.peers: list[int] = workload.peers[rank].tolist()
         after = np.split(self.program.after, self.program.after_offsets[1:-1])
-        self.after: list[list[int]] = [earlier.tolist() for earlier in after[: len(self.program)]]
+        self.after: list[list[int]] = [
+            earlier.tolist() for earlier in after[: len(self.program)]
+        ]
         self._check()
 
     def _check(self) -> None:
@@ -65,7 +74,10 @@ class RankGraph:
         waits = np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))
         for bad, rule in (
             (waits & ~np.isfinite(program.seconds), "has no seconds"),
-            (~waits & (program.bytes % ITEM_BYTES != 0), f"has no multiple of {ITEM_BYTES} bytes"),
+            (
+                ~waits & (program.bytes % ITEM_BYTES != 0),
+                f"has no multiple of {ITEM_BYTES} bytes",
+            ),
         ):
             if bad.any():
                 k = int(bad.argmax())
@@ -90,14 +102,20 @@ class Payload:
     """
 
     def __init__(
-        self, spec: WorkerSpec, graph: RankGraph, posted: Posted | None, flows: Flows | None
+        self,
+        spec: WorkerSpec,
+        graph: RankGraph,
+        posted: Posted | None,
+        flows: Flows | None,
     ) -> None:
         self._spec, self._graph, self.posted, self._flows = spec, graph, posted, flows
         self._call: list[int] = calls(graph.program).tolist()
         self._wired: Mapping[Line, socket.socket] = {}
         self._buffers: dict[int, Array] = {}
         #: By communicator slot, which one stream alone uses.
-        self._transports: list[dict[tuple[Any, ...], Transport]] = [{} for _ in graph.groups]
+        self._transports: list[dict[tuple[Any, ...], Transport]] = [
+            {} for _ in graph.groups
+        ]
 
     def lines(self) -> dict[Line, bool]:
         """Return the connections of the rank's collectives, each with whether the rank sends payload on it.
@@ -124,7 +142,9 @@ class Payload:
         """Do the work of a computation. Return whether there is any except its time."""
         return False
 
-    def collective(self, iteration: int, k: int) -> tuple[Callable[[], RunReport], Callable[[], int]]:
+    def collective(
+        self, iteration: int, k: int
+    ) -> tuple[Callable[[], RunReport], Callable[[], int]]:
         """Prepare a collective. Return a function that runs it, and a function that checks its result.
 
         The check returns how many parts of the result are right, or raises Mismatch. Streams may call this
@@ -132,27 +152,47 @@ class Payload:
         """
         program, graph = self._graph.program, self._graph
         what, slot, group = self._what(k), int(program.slot[k]), graph.group(k)
-        mine, key = group.index(graph.rank), (graph.numbers[slot], self._call[k], iteration)
+        mine, key = (
+            group.index(graph.rank),
+            (graph.numbers[slot], self._call[k], iteration),
+        )
         schedule = self._schedule(k)
         before, after = _terms(what.kind, len(group), schedule.chunks, what.root)
         bounds = self.bounds(k, key)
         here = local_bounds(schedule, mine, bounds, before[mine] | after[mine])
         vector = self._buffer(slot, here[-1])
-        for first, end, ranks in _parts(before[mine], np.eye(len(group), dtype=bool)[:, [mine]]):
+        for first, end, ranks in _parts(
+            before[mine], np.eye(len(group), dtype=bool)[:, [mine]]
+        ):
             count = here[end] - here[first]
-            vector[here[first] : here[end]] = contribution(ranks, key, bounds[first], count)
+            vector[here[first] : here[end]] = contribution(
+                ranks, key, bounds[first], count
+            )
         transport = self.transport(k, here)
 
         def check() -> int:
             parts = list(_parts(after[mine], before))
             for first, end, ranks in parts:
-                self.check(iteration, k, vector[here[first] : here[end]], ranks, key, bounds[first])
+                self.check(
+                    iteration,
+                    k,
+                    vector[here[first] : here[end]],
+                    ranks,
+                    key,
+                    bounds[first],
+                )
             return len(parts)
 
         return lambda: transport.run(vector), check
 
     def check(
-        self, iteration: int, k: int, part: Array, ranks: Iterable[int], key: tuple[int, ...], first: int = 0
+        self,
+        iteration: int,
+        k: int,
+        part: Array,
+        ranks: Iterable[int],
+        key: tuple[int, ...],
+        first: int = 0,
     ) -> None:
         """Compare a part of operation ``k``'s result with the sum of what ``ranks`` contribute under ``key``
         from element ``first`` on. Raises Mismatch. For any thread."""
@@ -176,18 +216,27 @@ class Payload:
         """Return the bounds of a collective's chunks, in elements. ``key``: numbers by which an all-to-all-v
         is drawn.
         """
-        what, ranks, size = self._what(k), len(self._graph.group(k)), int(self._graph.program.bytes[k])
+        what, ranks, size = (
+            self._what(k),
+            len(self._graph.group(k)),
+            int(self._graph.program.bytes[k]),
+        )
         sizes: Sequence[Sequence[int]] | IntArray | None = what.sizes
         if what.split is not None:
             sizes = split_bytes(what.split, ranks, size, key)
         if sizes is not None:
             return [elements(begin) for begin in matrix_bounds(sizes).tolist()]
-        pairs = chunk_bounds(elements(vector_bytes(what.kind, ranks, size)), self._schedule(k).chunks)
+        pairs = chunk_bounds(
+            elements(vector_bytes(what.kind, ranks, size)), self._schedule(k).chunks
+        )
         return [0, *(end for _, end in pairs)]
 
     def transport(self, k: int, bounds: Sequence[int]) -> Transport:
         """Return the transport of a collective. It is kept for further calls with the same chunks."""
-        group, kept = self._graph.group(k), self._transports[int(self._graph.program.slot[k])]
+        group, kept = (
+            self._graph.group(k),
+            self._transports[int(self._graph.program.slot[k])],
+        )
         key = (_shape(self._what(k)), tuple(bounds))
         transport = kept.pop(key, None)
         if transport is None:
@@ -202,20 +251,25 @@ class Payload:
                 [self._spec.peers[rank] for rank in group],
                 bounds=bounds,
                 into=into,
-                on_begin=None if posted is None else lambda peer, size: posted.add(group[peer], size),
+                on_begin=None
+                if posted is None
+                else lambda peer, size: posted.add(group[peer], size),
             )
         kept[key] = transport
         if len(kept) > _KEPT:
             kept.pop(next(iter(kept))).close()
         return transport
 
-    def sockets(self, k: int) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
+    def sockets(
+        self, k: int
+    ) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
         """Return the connections for payload to other ranks of a collective's group, and the connections for
         payload from them, by position in the group.
         """
         group = self._graph.group(k)
         to, into = (
-            {group.index(peer): self._wired[line] for peer, line in way.items()} for way in self._lines(k)
+            {group.index(peer): self._wired[line] for peer, line in way.items()}
+            for way in self._lines(k)
         )
         return to, into
 
@@ -229,7 +283,12 @@ class Payload:
         group = self._graph.group(k)
         to, from_ = partners(self._schedule(k), group.index(self._graph.rank))
         slot = int(self._graph.program.slot[k])
-        return Lines.of(self._spec, [group[peer] for peer in to], [group[peer] for peer in from_], slot)
+        return Lines.of(
+            self._spec,
+            [group[peer] for peer in to],
+            [group[peer] for peer in from_],
+            slot,
+        )
 
     def _buffer(self, slot: int, length: int) -> Array:
         if len(self._buffers.get(slot, ())) < length:
@@ -237,7 +296,9 @@ class Payload:
         return self._buffers[slot][:length]
 
 
-def contribution(ranks: Iterable[int], key: tuple[int, ...], first: int, count: int) -> Array:
+def contribution(
+    ranks: Iterable[int], key: tuple[int, ...], first: int, count: int
+) -> Array:
     """Return the sum of the contributions of ``ranks`` to ``count`` elements of operation ``key`` from
     element ``first`` on.
     """
@@ -248,11 +309,15 @@ def contribution(ranks: Iterable[int], key: tuple[int, ...], first: int, count: 
     return sums
 
 
-def first_wrong(part: Array, ranks: Iterable[int], key: tuple[int, ...], first: int) -> int | None:
+def first_wrong(
+    part: Array, ranks: Iterable[int], key: tuple[int, ...], first: int
+) -> int | None:
     """Return the first element of ``part``, which begins at ``first``, that is not the sum; None if all are
     right.
     """
-    wrong: npt.NDArray[Any] = np.flatnonzero(part != contribution(ranks, key, first, len(part)))
+    wrong: npt.NDArray[Any] = np.flatnonzero(
+        part != contribution(ranks, key, first, len(part))
+    )
     return first + int(wrong[0]) if len(wrong) else None
 
 
@@ -270,7 +335,9 @@ def _shape(what: Collective) -> Collective:
 
 
 @lru_cache(_KEPT)
-def _terms(kind: str, ranks: int, chunks: int, root: int) -> tuple[BoolArray, BoolArray]:
+def _terms(
+    kind: str, ranks: int, chunks: int, root: int
+) -> tuple[BoolArray, BoolArray]:
     """Return the chunks that each rank has before a collective, and the chunks that it has after it, as two
     arrays [ranks, chunks].
     """
@@ -303,4 +370,8 @@ def _parts(chosen: BoolArray, holders: BoolArray) -> Iterator[_Part]:
     theirs = np.broadcast_to(holders, (len(holders), len(chosen)))[:, chunks]
     new = (np.diff(chunks) > 1) | (theirs[:, 1:] != theirs[:, :-1]).any(axis=0)
     for run in np.split(np.arange(len(chunks)), np.flatnonzero(new) + 1):
-        yield int(chunks[run[0]]), int(chunks[run[-1]]) + 1, np.flatnonzero(theirs[:, run[0]]).tolist()
+        yield (
+            int(chunks[run[0]]),
+            int(chunks[run[-1]]) + 1,
+            np.flatnonzero(theirs[:, run[0]]).tolist(),
+        )

@@ -25,10 +25,30 @@ class PeerLink:
     """
 
     __slots__ = (
-        "awaits", "begun", "bursts", "can_read", "can_write", "early", "ended", "filled", "flow", "lender",
-        "moved_at", "next_burst", "next_receive", "next_send", "owes", "peer", "receives", "scratch",
-        "scratch_items", "sends", "socket", "unacknowledged", "watched",
-    )  # fmt: skip
+        "awaits",
+        "begun",
+        "bursts",
+        "can_read",
+        "can_write",
+        "early",
+        "ended",
+        "filled",
+        "flow",
+        "lender",
+        "moved_at",
+        "next_burst",
+        "next_receive",
+        "next_send",
+        "owes",
+        "peer",
+        "receives",
+        "scratch",
+        "scratch_items",
+        "sends",
+        "socket",
+        "unacknowledged",
+        "watched",
+    )
 
     def __init__(self, peer: int, connection: socket.socket) -> None:
         self.peer, self.socket = peer, connection
@@ -52,14 +72,21 @@ class PeerLink:
     def longest(self) -> int:
         """Return the bytes of the longest transfer in either direction, 0 if there is none."""
         sends = [send.end - send.start for send in self.sends]
-        return max(sends + [receive.end - receive.start for receive in self.receives], default=0)
+        return max(
+            sends + [receive.end - receive.start for receive in self.receives],
+            default=0,
+        )
 
     def rewind(self, by_flow: bool) -> None:
-        self.next_send = self.next_receive = self.next_burst = self.begun = self.filled = self.watched = 0
+        self.next_send = self.next_receive = self.next_burst = self.begun = (
+            self.filled
+        ) = self.watched = 0
         self.flow: LitFlow | None = None
         self.unacknowledged = 0
         # Words are not acknowledged: their receiver waits for them.
-        self.owes = not by_flow and not all(receive.is_word for receive in self.receives)
+        self.owes = not by_flow and not all(
+            receive.is_word for receive in self.receives
+        )
         self.awaits = not by_flow and not all(send.is_word for send in self.sends)
         self.can_read = self.can_write = True
         self.moved_at = time.monotonic()
@@ -69,10 +96,17 @@ class PeerLink:
             receive.applied = receive.start
 
     def transferred(self) -> bool:
-        return self.next_send == len(self.sends) and self.next_receive == len(self.receives)
+        return self.next_send == len(self.sends) and self.next_receive == len(
+            self.receives
+        )
 
     def unfinished(self) -> bool:
-        return not self.transferred() or self.next_burst < len(self.bursts) or self.owes or self.awaits
+        return (
+            not self.transferred()
+            or self.next_burst < len(self.bursts)
+            or self.owes
+            or self.awaits
+        )
 
     def held(self) -> int:
         """Return the bytes that were lent and for which the socket had no room yet."""

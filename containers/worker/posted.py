@@ -29,11 +29,15 @@ class Posted:
     def __init__(self, path: Path, ranks: int) -> None:
         self._lock = threading.Lock()
         self._told: dict[int, list[int]] = {}
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+        )
         try:
             # Not only made long: a full disk is told here, not by a signal later.
             os.posix_fallocate(descriptor, 0, SIZE * (ranks + 1))
-            self._numbers = memoryview(mmap.mmap(descriptor, SIZE * (ranks + 1))).cast("Q")
+            self._numbers = memoryview(mmap.mmap(descriptor, SIZE * (ranks + 1))).cast(
+                "Q"
+            )
         finally:
             os.close(descriptor)
 

@@ -24,7 +24,9 @@ Exchange = Callable[[Sequence[Array]], Sequence[Array]]
 
 
 def train_in_one_process(
-    spec: WorkerSpec, segments: Sequence[Segment] | None = None, exchange: Exchange | None = None
+    spec: WorkerSpec,
+    segments: Sequence[Segment] | None = None,
+    exchange: Exchange | None = None,
 ) -> dict[str, object]:
     """Train as the job of ``spec`` does, its all-reduce computed by ``apply_schedule``, of devices and of
     whole numbers by ``reducers.summed_of``, or by ``exchange`` whatever ``spec.collective`` is. Sums that are
@@ -38,15 +40,24 @@ def train_in_one_process(
     """
     parts = [(spec.world_size, 0)] if segments is None else list(segments)
     firsts = [first for _, first in parts]
-    if not firsts or firsts[0] != 0 or firsts != sorted(firsts) or firsts[-1] > spec.iterations:
+    if (
+        not firsts
+        or firsts[0] != 0
+        or firsts != sorted(firsts)
+        or firsts[-1] > spec.iterations
+    ):
         raise ValueError(
             f"segments begin at {firsts}: expected 0 first, then up to {spec.iterations} in order"
         )
     answers = Answers()
-    whole = Replica(0, 1, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate)
+    whole = Replica(
+        0, 1, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate
+    )
     loss_first = whole.loss()
     for (ranks, first), last in zip(parts, [*firsts[1:], spec.iterations], strict=True):
-        whole.parameters = _train(spec, ranks, whole.parameters, range(first, last), exchange, answers)
+        whole.parameters = _train(
+            spec, ranks, whole.parameters, range(first, last), exchange, answers
+        )
     unlike = {"unlike": answers.unlike / answers.all} if answers.all else {}
     return {
         "parameters_sha256": fingerprint(whole.parameters),
@@ -69,7 +80,15 @@ def _train(
     summed = summed_of(spec)
     exchange = exchange or _exchange(spec.collective, ranks, summed_of(spec, answers))
     replicas = [
-        Replica(rank, ranks, spec.gradient_bytes, spec.batch, spec.seed, spec.learning_rate, summed)
+        Replica(
+            rank,
+            ranks,
+            spec.gradient_bytes,
+            spec.batch,
+            spec.seed,
+            spec.learning_rate,
+            summed,
+        )
         for rank in range(ranks)
     ]
     for replica in replicas:
@@ -82,7 +101,9 @@ def _train(
             replica.buffer[:] = its
             replica.update(iteration)
     if len({fingerprint(replica.parameters) for replica in replicas}) != 1:
-        raise ArithmeticError(f"collective {spec.collective!r} leaves the ranks with different parameters")
+        raise ArithmeticError(
+            f"collective {spec.collective!r} leaves the ranks with different parameters"
+        )
     return replicas[0].parameters
 
 
@@ -93,7 +114,10 @@ def _exchange(collective: str, ranks: int, summed: Summed | None) -> Exchange:
 
 
 def main() -> None:
-    segments = [(int(ranks), int(first)) for ranks, first in (word.split(":") for word in sys.argv[2:])]
+    segments = [
+        (int(ranks), int(first))
+        for ranks, first in (word.split(":") for word in sys.argv[2:])
+    ]
     outcome = train_in_one_process(read_spec(Path(sys.argv[1])), segments or None)
     sys.stdout.write(json.dumps(outcome) + "\n")
 

@@ -20,7 +20,9 @@ _LOOK_S, _POLL_S = 0.25, 0.005
 _CREATED, _MOVED_TO, _WRITTEN = 0x100, 0x80, 0x8
 
 
-def wait_for_release(go: Path, connections: Iterable[tuple[int, socket.socket]], timeout_s: float) -> float:
+def wait_for_release(
+    go: Path, connections: Iterable[tuple[int, socket.socket]], timeout_s: float
+) -> float:
     """Return at the start time that ``go`` names (CLOCK_MONOTONIC, seconds), or at once when it is past.
 
     ``connections``: each with its peer's rank. Returns the start time. Raises PeerLost when a peer closes
@@ -45,11 +47,15 @@ def wait_for_release(go: Path, connections: Iterable[tuple[int, socket.socket]],
                 continue
             look_s = _POLL_S if changes is None else _LOOK_S
             wait_s = (
-                min(look_s, deadline - now) if start_s is None else min(look_s, start_s - now - _POLL_S / 2)
+                min(look_s, deadline - now)
+                if start_s is None
+                else min(look_s, start_s - now - _POLL_S / 2)
             )
             for descriptor, _ in poller.poll(max(0.0, wait_s) * 1000):
                 if descriptor != changes:
-                    raise PeerLost(rank_of[descriptor], "it closed the connection before the start")
+                    raise PeerLost(
+                        rank_of[descriptor], "it closed the connection before the start"
+                    )
                 os.read(descriptor, 1 << 16)
     raise TimeoutError(f"not released in {timeout_s:g} s")
 
@@ -67,7 +73,9 @@ def _changes(directory: Path) -> Iterator[int | None]:
         yield None
         return
     try:
-        watched = libc.inotify_add_watch(descriptor, os.fsencode(directory), _CREATED | _MOVED_TO | _WRITTEN)
+        watched = libc.inotify_add_watch(
+            descriptor, os.fsencode(directory), _CREATED | _MOVED_TO | _WRITTEN
+        )
         yield None if watched < 0 else descriptor
     finally:
         os.close(descriptor)

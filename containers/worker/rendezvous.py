@@ -72,13 +72,20 @@ class Lines(NamedTuple):
     into: dict[int, Line]
 
     @classmethod
-    def of(cls, spec: WorkerSpec, to: Collection[int], from_: Collection[int], channel: int = 0) -> Lines:
+    def of(
+        cls,
+        spec: WorkerSpec,
+        to: Collection[int],
+        from_: Collection[int],
+        channel: int = 0,
+    ) -> Lines:
         """Return the lines for payload ``to`` some ranks and ``from_`` others, on the connections that
         ``spec`` asks for.
         """
         if not spec.posted:
             return cls(
-                {peer: Line(peer, channel) for peer in to}, {peer: Line(peer, channel) for peer in from_}
+                {peer: Line(peer, channel) for peer in to},
+                {peer: Line(peer, channel) for peer in from_},
             )
         return cls(
             {peer: one_way(spec.rank, peer, channel, out=True) for peer in to},
@@ -87,7 +94,9 @@ class Lines(NamedTuple):
 
     def sending(self) -> dict[Line, bool]:
         """Return the lines, each with whether this rank sends payload on it."""
-        return dict.fromkeys(self.into.values(), False) | dict.fromkeys(self.out.values(), True)
+        return dict.fromkeys(self.into.values(), False) | dict.fromkeys(
+            self.out.values(), True
+        )
 
 
 def tune(connection: socket.socket, peer_timeout_s: float) -> None:
@@ -100,7 +109,9 @@ def tune(connection: socket.socket, peer_timeout_s: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(peer_timeout_s)))
+    connection.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(peer_timeout_s))
+    )
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     connection.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, WORD_TOS)
@@ -121,7 +132,9 @@ def listen(spec: WorkerSpec, deadline: float) -> socket.socket:
             listener.close()
             if error.errno != errno.EADDRNOTAVAIL or time.monotonic() >= deadline:
                 where = f"{spec.address}:{spec.port} ({spec.interface})"
-                raise NoConnection(f"cannot listen on {where}: {error.strerror}") from error
+                raise NoConnection(
+                    f"cannot listen on {where}: {error.strerror}"
+                ) from error
             time.sleep(_RETRY_S)
         else:
             return listener
@@ -140,7 +153,9 @@ def onic(spec: WorkerSpec) -> Iterator[Flows | None]:
         flows.shut()
 
 
-def connect(spec: WorkerSpec, peer: int, deadline: float, channel: int = 0) -> socket.socket:
+def connect(
+    spec: WorkerSpec, peer: int, deadline: float, channel: int = 0
+) -> socket.socket:
     """Connect to ``peer`` and return the connection. Without an O-NIC the peer has answered.
 
     Raises PeerLost at ``deadline`` (CLOCK_MONOTONIC, seconds).
@@ -168,11 +183,14 @@ def connect(spec: WorkerSpec, peer: int, deadline: float, channel: int = 0) -> s
         connection.close()
         time.sleep(_RETRY_S)
     raise PeerLost(
-        peer, f"no connection to {spec.peers[peer]}:{spec.port} in {spec.connect_timeout_s:g} s: {last}"
+        peer,
+        f"no connection to {spec.peers[peer]}:{spec.port} in {spec.connect_timeout_s:g} s: {last}",
     )
 
 
-def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[Line, socket.socket] | None:
+def accept(
+    listener: socket.socket, spec: WorkerSpec, deadline: float
+) -> tuple[Line, socket.socket] | None:
     """Accept one connection. Return the peer's line and its connection.
 
     Returns None if no peer connected by ``deadline`` (CLOCK_MONOTONIC, seconds), or if a stranger did.
@@ -212,12 +230,16 @@ def connect_all(
     deadline = time.monotonic() + spec.connect_timeout_s
     ordered = sorted(lines)
     connections = {
-        line: connect(spec, line.peer, deadline, line.channel) for line in ordered if line.peer > spec.rank
+        line: connect(spec, line.peer, deadline, line.channel)
+        for line in ordered
+        if line.peer > spec.rank
     }
     lower = {line for line in ordered if line.peer < spec.rank}
     while waiting := lower - connections.keys():
         if time.monotonic() >= deadline:
-            raise PeerLost(min(waiting).peer, f"it did not connect in {spec.connect_timeout_s:g} s")
+            raise PeerLost(
+                min(waiting).peer, f"it did not connect in {spec.connect_timeout_s:g} s"
+            )
         accepted = accept(listener, spec, deadline)
         if accepted is not None:
             line, connection = accepted
@@ -251,7 +273,9 @@ def part(connections: Collection[tuple[int, socket.socket]], timeout_s: float) -
             raise PeerLost(peer, error.strerror or str(error)) from error
 
 
-def _next_byte(connection: socket.socket, peer: int, timeout_s: float, deadline: float) -> bytes:
+def _next_byte(
+    connection: socket.socket, peer: int, timeout_s: float, deadline: float
+) -> bytes:
     """Return one byte, or none if the peer has parted. Raises PeerLost at ``deadline``."""
     while select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
         try:
@@ -265,7 +289,11 @@ def _next_byte(connection: socket.socket, peer: int, timeout_s: float, deadline:
 def describe(connections: Iterable[tuple[int, socket.socket]]) -> list[dict[str, int]]:
     """Return the peers with both ports of their connections, in order."""
     return [
-        {"peer": peer, "local_port": c.getsockname()[1], "remote_port": c.getpeername()[1]}
+        {
+            "peer": peer,
+            "local_port": c.getsockname()[1],
+            "remote_port": c.getpeername()[1],
+        }
         for peer, c in sorted(connections, key=lambda entry: entry[0])
     ]
 
@@ -276,7 +304,9 @@ def _keep_window(connection: socket.socket, spec: WorkerSpec, peer: int) -> None
 
 
 def _hello(spec: WorkerSpec, channel: int) -> bytes:
-    return _HELLO.pack(_MAGIC, hashlib.sha256(spec.job.encode()).digest()[:8], spec.rank, channel)
+    return _HELLO.pack(
+        _MAGIC, hashlib.sha256(spec.job.encode()).digest()[:8], spec.rank, channel
+    )
 
 
 def _read_hello(connection: socket.socket, spec: WorkerSpec) -> Line | None:
@@ -288,4 +318,8 @@ def _read_hello(connection: socket.socket, spec: WorkerSpec) -> Line | None:
         data += more
     magic, job, rank, channel = _HELLO.unpack(data)
     expected = _HELLO.unpack(_hello(spec, channel))
-    return Line(rank, channel) if (magic, job) == expected[:2] and 0 <= rank < spec.world_size else None
+    return (
+        Line(rank, channel)
+        if (magic, job) == expected[:2] and 0 <= rank < spec.world_size
+        else None
+    )

@@ -22,8 +22,22 @@ from ringlight.containers.worker.transport import RunReport, Transport
 from ringlight.fabric.collectives import Schedule, all_reduce, chunk_bounds, schedule_of
 from ringlight.fabric.gathers import ring_all_gather, ring_reduce_scatter
 from ringlight.fabric.whole_numbers import sums
-from ringlight.fabric.whole_numbers.blocks import BLOCK, block_count, dequantise, exponents, quantise, raised
-from ringlight.fabric.whole_numbers.sums import GROUP, Words, group_count, pack, sum_bits, unpack
+from ringlight.fabric.whole_numbers.blocks import (
+    BLOCK,
+    block_count,
+    dequantise,
+    exponents,
+    quantise,
+    raised,
+)
+from ringlight.fabric.whole_numbers.sums import (
+    GROUP,
+    Words,
+    group_count,
+    pack,
+    sum_bits,
+    unpack,
+)
 
 _WORD = np.dtype("<u8")
 #: Groups of means that are turned back at once.
@@ -57,23 +71,38 @@ class RingOfBits:
         self._parts = chunk_bounds(group_count(length), ranks)
         self._run: _RingRun | None = None
 
-        def over(schedule: Schedule, elements: Elements, size: int, words: int = 0) -> Transport:
+        def over(
+            schedule: Schedule, elements: Elements, size: int, words: int = 0
+        ) -> Transport:
             bounds = [0, *(words * end for _, end in self._parts)] if words else None
             return Transport(
-                schedule, rank, connections, size, peer_timeout_s,
-                bounds=bounds, into=into, on_begin=on_begin, elements=elements,
-            )  # fmt: skip
+                schedule,
+                rank,
+                connections,
+                size,
+                peer_timeout_s,
+                bounds=bounds,
+                into=into,
+                on_begin=on_begin,
+                elements=elements,
+            )
 
         groups = self._parts[-1][1]
         scales = Elements(np.dtype("<i2"), _larger)
         self._scales = over(all_reduce("ring", ranks), scales, block_count(length))
         scatter = schedule_of(ring_reduce_scatter(ranks))
         width = self._width
-        self._sums = over(scatter, Elements(_WORD, self._add, width), groups * width, width)
+        self._sums = over(
+            scatter, Elements(_WORD, self._add, width), groups * width, width
+        )
         gather = schedule_of(ring_all_gather(ranks))
         # what comes is not only put there
-        gather = replace(gather, transfers=tuple(replace(t, op="reduce") for t in gather.transfers))
-        self._means = over(gather, Elements(_WORD, self._take, bits), groups * bits, bits)
+        gather = replace(
+            gather, transfers=tuple(replace(t, op="reduce") for t in gather.transfers)
+        )
+        self._means = over(
+            gather, Elements(_WORD, self._take, bits), groups * bits, bits
+        )
 
     def run(self, vector: npt.NDArray[np.float32]) -> RunReport:
         """Replace this rank's vector by ``ranks`` times the mean of all ranks' vectors. Return what the run
@@ -97,7 +126,9 @@ class RingOfBits:
         reports.append(self._sums.run(now.words))
 
         first, end = self._parts[rank]
-        own = unpack(now.words[first * width : end * width], width, (end - first) * GROUP)
+        own = unpack(
+            now.words[first * width : end * width], width, (end - first) * GROUP
+        )
         now.parts = iter([self._parts[(rank - 1 - step) % n] for step in range(n - 1)])
         now.words = np.empty(groups * bits, _WORD)
         now.words[first * bits : end * bits] = pack(sums.mean(own, bits, n), bits)
@@ -175,7 +206,9 @@ class _RingRun:
         first, end = part
         start, values, blocks = self._blocks(first, end)
         more = raised(self._rank, self._ranks)
-        codes = quantise(self._vector[values], self._shared[blocks], self._bits, more=more)
+        codes = quantise(
+            self._vector[values], self._shared[blocks], self._bits, more=more
+        )
         self.words[first * width : end * width] = pack(codes[start:], width)
 
     def turn_back(self, first: int, end: int) -> None:
@@ -193,5 +226,11 @@ class _RingRun:
 
         The slices are of the whole blocks that have some of the groups from ``first`` to before ``end``.
         """
-        values = slice(first * GROUP // BLOCK * BLOCK, min(end * GROUP, len(self._vector)))
-        return first * GROUP - values.start, values, slice(values.start // BLOCK, -(-values.stop // BLOCK))
+        values = slice(
+            first * GROUP // BLOCK * BLOCK, min(end * GROUP, len(self._vector))
+        )
+        return (
+            first * GROUP - values.start,
+            values,
+            slice(values.start // BLOCK, -(-values.stop // BLOCK)),
+        )

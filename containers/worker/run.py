@@ -23,11 +23,24 @@ from ringlight.containers.worker.beacon import Beacons
 from ringlight.containers.worker.events import EventLog
 from ringlight.containers.worker.messages import Receiver, Sender
 from ringlight.containers.worker.nics import carried, carried_since
-from ringlight.containers.worker.payload import Payload, RankGraph, contribution, elements
+from ringlight.containers.worker.payload import (
+    Payload,
+    RankGraph,
+    contribution,
+    elements,
+)
 from ringlight.containers.worker.posted import FILE as POSTED
 from ringlight.containers.worker.posted import Posted, done_fields
 from ringlight.containers.worker.release import wait_for_release
-from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
+from ringlight.containers.worker.rendezvous import (
+    Line,
+    connect_all,
+    describe,
+    listen,
+    one_way,
+    onic,
+    part,
+)
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
 from ringlight.containers.worker.tcp_state import retransmits, round_trip_s
 from ringlight.workloads.following import Progress, followings
@@ -52,12 +65,18 @@ def run_graph(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     except ValueError as error:
         raise BadSpec(f"{FILE}: {error}") from None
     if workload.ranks != spec.world_size:
-        raise BadSpec(f"{FILE}: it is for {workload.ranks} ranks, and the job has {spec.world_size}")
+        raise BadSpec(
+            f"{FILE}: it is for {workload.ranks} ranks, and the job has {spec.world_size}"
+        )
     run(spec, directory, events, workload, Payload)
 
 
 def run(
-    spec: WorkerSpec, directory: Path, events: EventLog, workload: Workload, carries: type[Payload]
+    spec: WorkerSpec,
+    directory: Path,
+    events: EventLog,
+    workload: Workload,
+    carries: type[Payload],
 ) -> None:
     """Connect, wait for the release, execute the graph ``spec.iterations`` times, and write the events.
 
@@ -80,10 +99,17 @@ def run(
             connections = connect_all(spec, lines, listener)
         for connection in connections.values():
             stack.callback(connection.close)
-        by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
+        by_rank = [
+            (line.peer, connection) for line, connection in sorted(connections.items())
+        ]
         with payload.over(connections), Beacons(spec) as beacons:
             rank = _Rank(spec, graph, payload, connections, events, progress)
-            events.write("ready", local=spec.address, prepared=prepared, connections=describe(by_rank))
+            events.write(
+                "ready",
+                local=spec.address,
+                prepared=prepared,
+                connections=describe(by_rank),
+            )
             started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
             events.write("started", at=started)
             before = carried()
@@ -117,7 +143,8 @@ def _progress(spec: WorkerSpec, workload: Workload) -> Progress | None:
 def _message_lines(graph: RankGraph) -> dict[Line, bool]:
     """Return the connections for messages, each with whether the rank sends payload on it."""
     return {
-        _message_line(graph, graph.peers[int(graph.program.slot[k])], kind): kind == Kind.SEND
+        _message_line(graph, graph.peers[int(graph.program.slot[k])], kind): kind
+        == Kind.SEND
         for kind in (Kind.SEND, Kind.RECEIVE)
         for k in graph.of_kind(kind)
     }
@@ -163,7 +190,12 @@ class _Rank:
         progress: Progress | None,
     ) -> None:
         """``progress``: through its stages, if light follows them."""
-        self._spec, self._graph, self._payload, self._events = spec, graph, payload, events
+        self._spec, self._graph, self._payload, self._events = (
+            spec,
+            graph,
+            payload,
+            events,
+        )
         self._progress = progress
         self.checked = self.sent = self.received = self.lent = 0
         self._changed = threading.Condition()
@@ -173,9 +205,13 @@ class _Rank:
         self._receivers: dict[int, Receiver] = {}
         for line, connection in sorted(connections.items()):
             if line == _message_line(graph, line.peer, Kind.SEND):
-                self._senders[line.peer] = Sender(line.peer, connection, spec.peer_timeout_s, payload.posted)
+                self._senders[line.peer] = Sender(
+                    line.peer, connection, spec.peer_timeout_s, payload.posted
+                )
             elif line == _message_line(graph, line.peer, Kind.RECEIVE):
-                self._receivers[line.peer] = Receiver(line.peer, connection, spec.peer_timeout_s)
+                self._receivers[line.peer] = Receiver(
+                    line.peer, connection, spec.peer_timeout_s
+                )
             else:
                 self._of_collectives.append((line.peer, connection))
         streams: dict[int, list[int]] = {}
@@ -190,14 +226,18 @@ class _Rank:
         """Run all iterations; raises what the first failed operation raised."""
         self._now = self._next(self._spec.resume, started)
         threads = [
-            threading.Thread(target=self._follow, args=(operations,), name="stream", daemon=True)
+            threading.Thread(
+                target=self._follow, args=(operations,), name="stream", daemon=True
+            )
             for operations in self._streams
         ]
         for thread in threads:
             thread.start()
         with self._changed:
             # Each operation has a deadline of its own.
-            self._changed.wait_for(lambda: self._now is None or self._failure is not None)
+            self._changed.wait_for(
+                lambda: self._now is None or self._failure is not None
+            )
             failure = self._failure
         if failure is not None:
             raise failure
@@ -224,7 +264,9 @@ class _Rank:
         try:
             for number in range(self._spec.resume, self._spec.iterations):
                 with self._changed:
-                    self._wait(lambda: self._now is not None and self._now.number == number)  # noqa: B023
+                    self._wait(
+                        lambda: self._now is not None and self._now.number == number  # noqa: B023
+                    )
                     now = self._now
                 assert now is not None
                 free = now.begin
@@ -251,7 +293,11 @@ class _Rank:
         with self._changed:
             now.begins[k], now.ends[k] = begin, end
             now.left -= 1
-            if self._progress is not None and self._progress.end(k) and self._payload.posted is not None:
+            if (
+                self._progress is not None
+                and self._progress.end(k)
+                and self._payload.posted is not None
+            ):
                 self._payload.posted.turned(self._progress.ended)
             if not now.left:
                 self._tell(now, self._payload.end(now.number))
@@ -278,12 +324,19 @@ class _Rank:
             lateness_s=now.lateness_s,
             max_stall_s=now.max_stall_s,
             stalls=now.stalls,
-            round_trip_s=max((round_trip_s(c) for _, c in self._of_collectives), default=0.0),
+            round_trip_s=max(
+                (round_trip_s(c) for _, c in self._of_collectives), default=0.0
+            ),
             **fields,
         )
         if self._spec.workload == "graph":
             since_begin_s = np.round(times - now.begin, 6)
-            self._events.write("operations", i=now.number, begin=now.begin, times_s=since_begin_s.tolist())
+            self._events.write(
+                "operations",
+                i=now.number,
+                begin=now.begin,
+                times_s=since_begin_s.tolist(),
+            )
 
     # -- operations: what is to be done once it may begin, and when that ended
 
@@ -317,8 +370,14 @@ class _Rank:
 
     def _send(self, now: _Iteration, k: int) -> Callable[[float], float]:
         program, graph = self._graph.program, self._graph
-        peer, tag, size = graph.peers[int(program.slot[k])], int(program.tag[k]), int(program.bytes[k])
-        payload = contribution((graph.rank,), (peer, tag, now.number), 0, elements(size))
+        peer, tag, size = (
+            graph.peers[int(program.slot[k])],
+            int(program.tag[k]),
+            int(program.bytes[k]),
+        )
+        payload = contribution(
+            (graph.rank,), (peer, tag, now.number), 0, elements(size)
+        )
 
         def perform(_begin: float) -> float:
             """Send. Return when all is sent, seconds."""
@@ -332,14 +391,20 @@ class _Rank:
 
     def _receive(self, now: _Iteration, k: int) -> Callable[[float], float]:
         program, graph = self._graph.program, self._graph
-        peer, tag, size = graph.peers[int(program.slot[k])], int(program.tag[k]), int(program.bytes[k])
+        peer, tag, size = (
+            graph.peers[int(program.slot[k])],
+            int(program.tag[k]),
+            int(program.bytes[k]),
+        )
         payload = np.empty(elements(size), dtype=np.float32)
 
         def perform(_begin: float) -> float:
             """Receive and check. Return when all is there, seconds."""
             self._receivers[peer].receive(tag, memoryview(payload).cast("B"))  # type: ignore[arg-type]
             end = time.monotonic()
-            self._payload.check(now.number, k, payload, (peer,), (graph.rank, tag, now.number))
+            self._payload.check(
+                now.number, k, payload, (peer,), (graph.rank, tag, now.number)
+            )
             with self._changed:
                 self.received += size
                 self.checked += 1

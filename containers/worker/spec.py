@@ -79,11 +79,16 @@ def parse_spec(raw: Any) -> WorkerSpec:
     """
     if not isinstance(raw, dict):
         raise BadSpec("expected an object")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    values = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in raw.items()
+    }
     values["linktest"] = fill(LinkTestSpec, raw.get("linktest") or {}, "linktest.")
     spec: WorkerSpec = fill(WorkerSpec, values, "")
     if spec.light is not None and not spec.posted:
-        raise BadSpec(f"light {spec.light}: only {spec.light} of a graph whose light stands")
+        raise BadSpec(
+            f"light {spec.light}: only {spec.light} of a graph whose light stands"
+        )
     if spec.workload == "train":
         _check_collective(spec, spec.world_size)
     return spec

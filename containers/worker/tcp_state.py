@@ -14,7 +14,9 @@ _TX_ACK, _SOFTWARE, _TSONLY = 1 << 9, 1 << 4, 1 << 11
 #: tcpi_rtt, in microseconds, and tcpi_total_retrans in Linux's struct tcp_info.
 _TCP_INFO = struct.Struct("68xI28xI")
 #: Sent along with a message, asks for such a note about it.
-NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I", _TX_ACK))]
+NOTE_WHEN_ACKNOWLEDGED = [
+    (socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I", _TX_ACK))
+]
 
 
 def allow_notes(connection: socket.socket) -> None:
@@ -24,7 +26,9 @@ def allow_notes(connection: socket.socket) -> None:
 
 def unacknowledged(connection: socket.socket) -> int:
     """Return the bytes sent on a TCP connection that its peer's host has not acknowledged (SIOCOUTQ)."""
-    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return int.from_bytes(
+        fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder
+    )
 
 
 def round_trip_s(connection: socket.socket) -> float:
@@ -41,5 +45,7 @@ def retransmits(connection: socket.socket) -> int:
 
 def _tcp_info(connection: socket.socket) -> tuple[int, int]:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    round_trip_us, again = _TCP_INFO.unpack(info) if len(info) == _TCP_INFO.size else (0, 0)
+    round_trip_us, again = (
+        _TCP_INFO.unpack(info) if len(info) == _TCP_INFO.size else (0, 0)
+    )
     return round_trip_us, again

@@ -13,7 +13,17 @@ SEGMENTS_PER_CHUNK = 8
 class Receive:
     """A transfer into this rank, at byte offsets of the vector; or a peer's READY (``is_word``), at 0."""
 
-    __slots__ = ("applied", "before", "end", "is_word", "item", "previous", "reduce", "segment", "start")
+    __slots__ = (
+        "applied",
+        "before",
+        "end",
+        "is_word",
+        "item",
+        "previous",
+        "reduce",
+        "segment",
+        "start",
+    )
 
     def __init__(
         self,
@@ -64,7 +74,17 @@ class Send:
     ``after``: the last earlier receive into its chunk. ``awaits``: receives that end before it begins.
     """
 
-    __slots__ = ("after", "aside", "aside_end", "awaits", "end", "is_word", "lent", "sent", "start")
+    __slots__ = (
+        "after",
+        "aside",
+        "aside_end",
+        "awaits",
+        "end",
+        "is_word",
+        "lent",
+        "sent",
+        "start",
+    )
 
     def __init__(
         self,
@@ -75,7 +95,13 @@ class Send:
         lent: bool = False,
         is_word: bool = False,
     ) -> None:
-        self.start, self.end, self.after, self.awaits, self.lent = start, end, after, awaits, lent
+        self.start, self.end, self.after, self.awaits, self.lent = (
+            start,
+            end,
+            after,
+            awaits,
+            lent,
+        )
         self.is_word = is_word
         self.sent = self.aside_end = start
         self.aside: memoryview | None = None

@@ -40,7 +40,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.containers.worker.assignment import LEND_BYTES, READY, chunks_in_bytes, links_for
+from ringlight.containers.worker.assignment import (
+    LEND_BYTES,
+    READY,
+    chunks_in_bytes,
+    links_for,
+)
 from ringlight.containers.worker.elements import FLOATS, Elements
 from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.lending import lender_for
@@ -48,7 +53,11 @@ from ringlight.containers.worker.patience import Patience
 from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.peer_link import PeerLink
 from ringlight.containers.worker.stalls import Stalls
-from ringlight.containers.worker.tcp_state import NOTE_WHEN_ACKNOWLEDGED, allow_notes, unacknowledged
+from ringlight.containers.worker.tcp_state import (
+    NOTE_WHEN_ACKNOWLEDGED,
+    allow_notes,
+    unacknowledged,
+)
 from ringlight.fabric.collectives import Schedule
 
 #: Asked for each direction of a connection that carries such transfers. What is lent is in no buffer of the
@@ -146,8 +155,14 @@ class Transport:
         shape or type, OSError when the O-NIC's agent was away for as long.
         """
         kind = self._elements.kind
-        if vector.dtype != kind or vector.shape != (self._length,) or not vector.flags.c_contiguous:
-            raise ValueError(f"expected {self._length} contiguous {kind}, got {vector.dtype}{vector.shape}")
+        if (
+            vector.dtype != kind
+            or vector.shape != (self._length,)
+            or not vector.flags.c_contiguous
+        ):
+            raise ValueError(
+                f"expected {self._length} contiguous {kind}, got {vector.dtype}{vector.shape}"
+            )
         data = memoryview(vector).cast("B")  # type: ignore[arg-type]
         links = self._links
         for link in links:
@@ -183,11 +198,22 @@ class Transport:
             patience.wait(unfinished)
         self._steps_before += self._steps
         sends = [send for link in links for send in link.sends if not send.is_word]
-        receives = [receive for link in links for receive in link.receives if not receive.is_word]
+        receives = [
+            receive
+            for link in links
+            for receive in link.receives
+            if not receive.is_word
+        ]
         return RunReport(
             sum(send.end - send.start for send in sends),
             sum(receive.end - receive.start for receive in receives),
-            sum(send.end - send.start for link in links if link.lender for send in link.sends if send.lent),
+            sum(
+                send.end - send.start
+                for link in links
+                if link.lender
+                for send in link.sends
+                if send.lent
+            ),
             stalls.longest_s,
             tuple(stalls.spans),
             len(self._waits_s),
@@ -253,7 +279,9 @@ class Transport:
         if link.flow is None:
             if any(receive.applied < receive.end for receive in burst.needs):
                 return False
-            link.flow = flows.open(self._addresses[link.peer], self._steps_before + burst.step)
+            link.flow = flows.open(
+                self._addresses[link.peer], self._steps_before + burst.step
+            )
             return True
         if link.next_send < burst.end or link.unacknowledged:
             return False
@@ -294,11 +322,19 @@ class Transport:
                 part = data[send.sent : ready]
             else:
                 break
-            if self._on_begin is not None and link.begun <= link.next_send and not send.is_word:
+            if (
+                self._on_begin is not None
+                and link.begun <= link.next_send
+                and not send.is_word
+            ):
                 link.begun = link.next_send + 1
                 self._on_begin(link.peer, send.end - send.start)
             try:
-                if link.flow is not None and link.next_send == last - 1 and send.sent + len(part) == send.end:
+                if (
+                    link.flow is not None
+                    and link.next_send == last - 1
+                    and send.sent + len(part) == send.end
+                ):
                     count = link.socket.sendmsg([part], NOTE_WHEN_ACKNOWLEDGED)
                 elif send.lent and link.lender is not None:
                     count = link.lender.send(address + send.sent, len(part))
@@ -325,15 +361,25 @@ class Transport:
         """Receive up to a segment, and apply it or keep it for later. Return False if nothing could be read.
         Raises PeerLost.
         """
-        receive = link.receives[link.next_receive] if link.next_receive < len(link.receives) else None
+        receive = (
+            link.receives[link.next_receive]
+            if link.next_receive < len(link.receives)
+            else None
+        )
         begin, limit = (0, 0) if receive is None else (receive.applied, receive.limit())
         if receive is None or limit <= begin:
             return self._flows is not None and link.can_read and self._read_ahead(link)
         if receive.is_word:
             into = self._word[begin:limit]
         else:
-            into = link.scratch[link.filled : limit - begin] if receive.reduce else data[begin:limit]
-        endangered = [send for send in receive.before if max(send.sent, send.aside_end) < limit]
+            into = (
+                link.scratch[link.filled : limit - begin]
+                if receive.reduce
+                else data[begin:limit]
+            )
+        endangered = [
+            send for send in receive.before if max(send.sent, send.aside_end) < limit
+        ]
         try:
             if endangered:
                 if not link.early:

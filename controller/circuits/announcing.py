@@ -15,7 +15,9 @@ from ringlight.fabric.crossconnect import CrossConnect
 class Announcer:
     """``tell_followers``: says what the light has changed at packet switches of other controllers."""
 
-    def __init__(self, bus: EventBus, meters: Meters, tell_followers: Callable[[], None]) -> None:
+    def __init__(
+        self, bus: EventBus, meters: Meters, tell_followers: Callable[[], None]
+    ) -> None:
         self._bus, self._meters, self._tell_followers = bus, meters, tell_followers
 
     def count(self, outcome: str, began: float) -> None:
@@ -39,14 +41,21 @@ class Announcer:
 
         def described(name: str, xc: CrossConnect) -> dict[str, Any]:
             t_dark, t_lit = dark.get((name, xc.ingress, xc.egress), (None, None))
-            ports = {"ingress": xc.ingress, "egress": xc.egress, "wavelength": xc.wavelength}
+            ports = {
+                "ingress": xc.ingress,
+                "egress": xc.egress,
+                "wavelength": xc.wavelength,
+            }
             return {**ports, "t_dark": t_dark, "t_lit": t_lit}
 
         self._bus.publish(
             "circuits",
             who=who,
             changes={
-                name: {key: [described(name, xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
+                name: {
+                    key: [described(name, xc) for xc in getattr(plan, key)]
+                    for key in ("remove", "add")
+                }
                 for name, plan in plans.items()
                 if plan
             },

@@ -74,7 +74,9 @@ def marker(timeline: list[Mapping[str, Any]]) -> Mark:
     return mark
 
 
-def carried_after(old: frozenset[CrossConnect], target: Target) -> frozenset[CrossConnect]:
+def carried_after(
+    old: frozenset[CrossConnect], target: Target
+) -> frozenset[CrossConnect]:
     """Return the cross-connects that a switch should carry once this target is applied to the old ones."""
     left = {xc for xc in old if xc.ingress not in target.delete}
     mode = Mode.REPLACE if target.mode is Mode.REPLACE else Mode.UPDATE

@@ -10,7 +10,12 @@ from enum import StrEnum
 
 from ringlight.controller.circuits.transaction import Taken, standing
 from ringlight.controller.optical.model import Plan, Snapshot
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.fabric.crossconnect import (
+    CrossConnect,
+    CrossConnectState,
+    Mode,
+    PortState,
+)
 
 _BROKEN = (CrossConnectState.FAILED, CrossConnectState.INVALID)
 
@@ -61,7 +66,11 @@ class Drift:
         return "; ".join(phrases)
 
 
-def drift(intended: Collection[CrossConnect], unwanted: Collection[CrossConnect], now: Snapshot) -> Drift:
+def drift(
+    intended: Collection[CrossConnect],
+    unwanted: Collection[CrossConnect],
+    now: Snapshot,
+) -> Drift:
     """Return the difference between a reading and what is wanted.
 
     ``unwanted``: cross-connects that the controller made and that must be removed. Cross-connects that the
@@ -70,8 +79,14 @@ def drift(intended: Collection[CrossConnect], unwanted: Collection[CrossConnect]
     """
     intended, stand = frozenset(intended), standing(now)
     left = (frozenset(unwanted) & stand) - intended
-    broken = {xc for xc in intended & stand if now.cross_connects[xc] in _BROKEN and not _unusable(xc, now)}
-    return Drift(intended - stand, frozenset(broken), stand - intended - left - now.foreign, left)
+    broken = {
+        xc
+        for xc in intended & stand
+        if now.cross_connects[xc] in _BROKEN and not _unusable(xc, now)
+    }
+    return Drift(
+        intended - stand, frozenset(broken), stand - intended - left - now.foreign, left
+    )
 
 
 @dataclass(frozen=True)
@@ -99,11 +114,15 @@ def mending(difference: Drift, now: Snapshot, *, exactly: bool) -> Mending:
         else:
             makeable.add(xc)
     in_way = Taken(makeable)
-    gone = {xc for xc in difference.foreign if exactly or in_way.by(xc) is not None} | difference.left
+    gone = {
+        xc for xc in difference.foreign if exactly or in_way.by(xc) is not None
+    } | difference.left
     again = difference.broken & makeable
     remove, add = gone | again, (difference.missing & makeable) | again
     keep = standing(now) - remove
-    plan = Plan(now.revision, Mode.UPDATE, keep, tuple(sorted(remove)), tuple(sorted(add)))
+    plan = Plan(
+        now.revision, Mode.UPDATE, keep, tuple(sorted(remove)), tuple(sorted(add))
+    )
     return Mending(plan, cannot)
 
 

@@ -91,7 +91,9 @@ class IntentDatabase:
         self._depth = 0
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=0.5, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                path, timeout=0.5, isolation_level=None, check_same_thread=False
+            )
             try:
                 self._open()
                 self._read()
@@ -119,12 +121,16 @@ class IntentDatabase:
         db.execute(f"PRAGMA synchronous = {'FULL' if self._syncs else 'OFF'}")
         db.execute("BEGIN IMMEDIATE")
         (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        if version == 0 and db.execute(
+            "SELECT count(*) FROM sqlite_master"
+        ).fetchone() == (0,):
             for statement in _TABLES.split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {SCHEMA}")
         elif version != SCHEMA:
-            raise StartError(f"{self._path}: schema {version}; this controller knows schema {SCHEMA}")
+            raise StartError(
+                f"{self._path}: schema {version}; this controller knows schema {SCHEMA}"
+            )
         else:
             (check_result,) = db.execute("PRAGMA quick_check(1)").fetchone()
             if check_result != "ok":
@@ -133,17 +139,26 @@ class IntentDatabase:
 
     def _read(self) -> None:
         sets: dict[int, dict[str, set[CrossConnect]]] = {
-            is_wanted: {name: set() for (name,) in self._db.execute("SELECT name FROM switch")}
+            is_wanted: {
+                name: set() for (name,) in self._db.execute("SELECT name FROM switch")
+            }
             for is_wanted in (0, 1)
         }
-        rows = self._db.execute("SELECT switch, ingress, egress, wavelength, name, wanted FROM cross_connect")
+        rows = self._db.execute(
+            "SELECT switch, ingress, egress, wavelength, name, wanted FROM cross_connect"
+        )
         for switch, ingress, egress, wavelength, name, is_wanted in rows:
             colour = None if wavelength < 0 else wavelength
             sets[is_wanted][switch].add(CrossConnect(ingress, egress, colour, name))
-        self._wanted: _Sets = {name: frozenset(group) for name, group in sets[1].items()}
-        self._unwanted: _Sets = {name: frozenset(group) for name, group in sets[0].items() if group}
+        self._wanted: _Sets = {
+            name: frozenset(group) for name, group in sets[1].items()
+        }
+        self._unwanted: _Sets = {
+            name: frozenset(group) for name, group in sets[0].items() if group
+        }
         self._policies = {
-            switch: Policy(policy) for switch, policy in self._db.execute("SELECT switch, policy FROM policy")
+            switch: Policy(policy)
+            for switch, policy in self._db.execute("SELECT switch, policy FROM policy")
         }
         row = self._db.execute("SELECT who, before FROM pending").fetchone()
         self._pending = None if row is None else Pending(row[0], _from_json(row[1]))
@@ -184,14 +199,19 @@ class IntentDatabase:
                     [(*_key(switch, xc), xc.name) for xc in group - same],
                 )
                 self._wanted = {**self._wanted, switch: group}
-                self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - group)
+                self._put_unwanted(
+                    switch, self._unwanted.get(switch, frozenset()) - group
+                )
 
     def begin(self, who: str, intended: CrossConnects) -> None:
         """Save the cross-connects that a change intends, and the present ones, before the change begins."""
         before = {name: self._wanted.get(name, frozenset()) for name in intended}
         with self.writing() as db:
             self.save(intended)
-            db.execute("INSERT OR REPLACE INTO pending VALUES (1, ?, ?)", (who, _to_json(before)))
+            db.execute(
+                "INSERT OR REPLACE INTO pending VALUES (1, ?, ?)",
+                (who, _to_json(before)),
+            )
             self._pending = Pending(who, before)
 
     def end(self) -> None:
@@ -215,12 +235,17 @@ class IntentDatabase:
                     "INSERT OR REPLACE INTO cross_connect VALUES (?, ?, ?, ?, ?, 0)",
                     [(*_key(switch, xc), xc.name) for xc in extra],
                 )
-                self._unwanted = {**self._unwanted, switch: self._unwanted.get(switch, frozenset()) | extra}
+                self._unwanted = {
+                    **self._unwanted,
+                    switch: self._unwanted.get(switch, frozenset()) | extra,
+                }
 
     def gone(self, switch: str, group: Collection[CrossConnect]) -> None:
         """Forget unwanted cross-connects that the switch no longer has."""
         with self.writing():
-            self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - frozenset(group))
+            self._put_unwanted(
+                switch, self._unwanted.get(switch, frozenset()) - frozenset(group)
+            )
 
     def _put_unwanted(self, switch: str, left: frozenset[CrossConnect]) -> None:
         """Keeps of the unwanted only these."""
@@ -228,7 +253,9 @@ class IntentDatabase:
         self._delete(switch, old - left, is_wanted=0)
         self._unwanted = {**self._unwanted, switch: left}
 
-    def _delete(self, switch: str, group: Collection[CrossConnect], is_wanted: int) -> None:
+    def _delete(
+        self, switch: str, group: Collection[CrossConnect], is_wanted: int
+    ) -> None:
         self._db.executemany(
             "DELETE FROM cross_connect"
             " WHERE switch = ? AND ingress = ? AND egress = ? AND wavelength = ? AND wanted = ?",
@@ -262,21 +289,31 @@ class IntentDatabase:
     # The audit log
 
     def note(
-        self, who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any
+        self,
+        who: str,
+        action: str,
+        switch: str | None = None,
+        outcome: str = "done",
+        **detail: Any,
     ) -> None:
         """Add an entry to the audit log, with the time in UTC, and remove the oldest entries.
 
         The newest entries may be lost if the machine crashes.
         """
         time_text = (
-            datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            datetime.datetime.now(datetime.UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
         )
         with self.writing(lasting=False) as db:
             row = db.execute(
                 "INSERT INTO audit (at, who, action, switch, outcome, detail) VALUES (?, ?, ?, ?, ?, ?)",
                 (time_text, who, action, switch, outcome, json.dumps(detail)),
             )
-            db.execute("DELETE FROM audit WHERE id <= ?", ((row.lastrowid or 0) - AUDIT_ENTRIES,))
+            db.execute(
+                "DELETE FROM audit WHERE id <= ?",
+                ((row.lastrowid or 0) - AUDIT_ENTRIES,),
+            )
 
     def try_note(self, *words: Any, **detail: Any) -> None:
         """Like :meth:`note`, for what is done already: a failure of the disk is only logged."""
@@ -339,7 +376,9 @@ class IntentDatabase:
             self._depth = 1
             try:
                 if self._syncs:
-                    self._db.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
+                    self._db.execute(
+                        f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}"
+                    )
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")
@@ -348,7 +387,9 @@ class IntentDatabase:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
-                    raise UnavailableError(f"{self._path}: cannot be written: {error}") from error
+                    raise UnavailableError(
+                        f"{self._path}: cannot be written: {error}"
+                    ) from error
                 raise
             finally:
                 self._depth = 0
@@ -361,7 +402,9 @@ def _key(switch: str, xc: CrossConnect) -> tuple[str, int, int, int]:
 def _to_json(sets: CrossConnects) -> str:
     return json.dumps(
         {
-            switch: [[xc.ingress, xc.egress, xc.wavelength, xc.name] for xc in sorted(group)]
+            switch: [
+                [xc.ingress, xc.egress, xc.wavelength, xc.name] for xc in sorted(group)
+            ]
             for switch, group in sets.items()
         }
     )

@@ -46,10 +46,18 @@ class LightWriter:
     def readings(self, names: Iterable[str]) -> dict[str, Snapshot | None]:
         """Return the newest reading of each switch; None if the switch could not be read last."""
         views = self._site.views()
-        return {name: views[name].snapshot if views[name].reachable else None for name in names}
+        return {
+            name: views[name].snapshot if views[name].reachable else None
+            for name in names
+        }
 
     def carry_out(
-        self, plans: Mapping[str, Plan], before: Mapping[str, Snapshot], mark: Mark, *, whole: bool = False
+        self,
+        plans: Mapping[str, Plan],
+        before: Mapping[str, Snapshot],
+        mark: Mark,
+        *,
+        whole: bool = False,
     ) -> Made:
         """Apply these plans to their switches, with the rules between. Return the outcome.
 
@@ -59,8 +67,14 @@ class LightWriter:
         seen = dict(before)
         changing = {name: plan for name, plan in plans.items() if plan}
         light = self._site.cross_connects()
-        kept = {**light, **{name: light[name] - set(plan.remove) for name, plan in changing.items()}}
-        after = {**light, **{name: plan.keep | set(plan.add) for name, plan in plans.items()}}
+        kept = {
+            **light,
+            **{name: light[name] - set(plan.remove) for name, plan in changing.items()},
+        }
+        after = {
+            **light,
+            **{name: plan.keep | set(plan.add) for name, plan in plans.items()},
+        }
         stages = self._forwarding.stages(light, kept, after)
         made = Made()
         if stages.detour is not None:
@@ -98,7 +112,9 @@ class LightWriter:
                 if (message := made.failed.pop(name, None)) is not None:
                     log.warning("%s; yet it is as it should be", message)
             elif name not in made.failed:
-                made.failed[name] = f"optical switch {name}: it does not carry what it was told to"
+                made.failed[name] = (
+                    f"optical switch {name}: it does not carry what it was told to"
+                )
 
     def _verify_rules(self, stages: Stages, after: CrossConnects, made: Made) -> None:
         """Point packets along the light there is, and read that back."""
@@ -108,7 +124,9 @@ class LightWriter:
             return
         if stages.last is not None:
             made.rules += self._forwarding.write(stages.last).values()
-        wrote = any(stage is not None for stage in (stages.detour, stages.dark, stages.last))
+        wrote = any(
+            stage is not None for stage in (stages.detour, stages.dark, stages.last)
+        )
         if wrote and self._forwarding.verify(stages.rules):
             # A switch that was away, or someone else who wrote: from what the tables have now.
             made.rules += self._forwarding.reconcile(seen).values()
@@ -128,7 +146,9 @@ class LightWriter:
             if not driver.replaces_at_once(plan):
                 return None
             timing = driver.capabilities().timing
-            each_s = timing.per_cross_connect_s * len({xc.ingress for xc in (*plan.remove, *plan.add)})
+            each_s = timing.per_cross_connect_s * len(
+                {xc.ingress for xc in (*plan.remove, *plan.add)}
+            )
             begins.append(timing.command.most_s + each_s)
             ends.append(timing.command.least_s + each_s + timing.dark.least_s)
         begin_s, end_s = max(begins), min(ends)
@@ -136,7 +156,9 @@ class LightWriter:
             return None
         return begin_s + (end_s - begin_s) * _DARK_FOR_SURE, end_s
 
-    def _write_rules(self, rules: ForwardingPlan, mark: Mark, begin_s: float, end_s: float) -> list[str]:
+    def _write_rules(
+        self, rules: ForwardingPlan, mark: Mark, begin_s: float, end_s: float
+    ) -> list[str]:
         """Write rules ``begin_s`` seconds from now. Return one line for each switch that failed."""
         began = time.monotonic()
         time.sleep(begin_s)
@@ -144,7 +166,10 @@ class LightWriter:
         late_s = max(0.0, time.monotonic() - began - end_s)
         mark("rules_written", flow_changes=rules.changes, late_s=late_s)
         if late_s:
-            log.warning("rules were written %.0f ms after new light could have come", late_s * 1e3)
+            log.warning(
+                "rules were written %.0f ms after new light could have come",
+                late_s * 1e3,
+            )
         return failed
 
     def _remove_then_add(
@@ -157,8 +182,12 @@ class LightWriter:
         whole: bool,
     ) -> None:
         """Make a change in two writes on each switch. Nothing is added if the removal failed."""
-        dark = {name: replace(plan, add=()) for name, plan in plans.items() if plan.remove}
-        bright = {name: replace(plan, remove=()) for name, plan in plans.items() if plan.add}
+        dark = {
+            name: replace(plan, add=()) for name, plan in plans.items() if plan.remove
+        }
+        bright = {
+            name: replace(plan, remove=()) for name, plan in plans.items() if plan.add
+        }
         mark("remove_light", cross_connects=sum(len(p.remove) for p in dark.values()))
         self._on_all(dark, seen, made)
         mark("light_removed")
@@ -171,22 +200,33 @@ class LightWriter:
             ready = {}
         self._on_all(ready, seen, made)
         mark("light_added", cross_connects=sum(len(p.add) for p in ready.values()))
-        made.results = {name: _merge(removed.get(name, ()), made.results.get(name, ())) for name in plans}
+        made.results = {
+            name: _merge(removed.get(name, ()), made.results.get(name, ()))
+            for name in plans
+        }
 
-    def _apply(self, name: str, plan: Plan, seen: dict[str, Snapshot]) -> tuple[CrossConnectResult, ...]:
+    def _apply(
+        self, name: str, plan: Plan, seen: dict[str, Snapshot]
+    ) -> tuple[CrossConnectResult, ...]:
         """Apply half of a plan, if the switch is still as in ``seen``.
 
         Return the results and update ``seen``.
         """
         timing = self._site.driver(name).capabilities().timing
-        patience_s = PATIENCE_S + 4 * (timing.command.most_s + timing.dark.most_s) + timing.settle_s
+        patience_s = (
+            PATIENCE_S
+            + 4 * (timing.command.most_s + timing.dark.most_s)
+            + timing.settle_s
+        )
         plan = replace(plan, base_revision=seen[name].revision)
         result = self._site.apply(name, plan, timeout_s=patience_s, seen=seen[name])
         seen[name] = result.snapshot
         self._site.remember(name, result.snapshot)
         return result.results
 
-    def _on_all(self, plans: Mapping[str, Plan], seen: dict[str, Snapshot], made: Made) -> None:
+    def _on_all(
+        self, plans: Mapping[str, Plan], seen: dict[str, Snapshot], made: Made
+    ) -> None:
         """Apply each plan, on every switch at the same time; results and failures go to ``made``."""
 
         def apply_one(name: str) -> tuple[tuple[CrossConnectResult, ...], str | None]:
@@ -232,4 +272,6 @@ def _merge(
         if r.t_dark is None and known:
             r = replace(r, t_dark=min(known))
         results[r.ingress, r.egress] = r
-    return tuple(results[key] for key in sorted(results, key=lambda k: (k[0], k[1] or 0)))
+    return tuple(
+        results[key] for key in sorted(results, key=lambda k: (k[0], k[1] or 0))
+    )

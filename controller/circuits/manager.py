@@ -86,7 +86,10 @@ class CircuitManager:
 
     def intended(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the cross-connects that should be lit, by switch; empty before the first start."""
-        return {name: frozenset(group) for name, group in (self._intents.intended() or {}).items()}
+        return {
+            name: frozenset(group)
+            for name, group in (self._intents.intended() or {}).items()
+        }
 
     def ends(self) -> Mapping[Port, Port | None]:
         """Return the electrical port lit to each packet-switch port, None if dark (see
@@ -94,7 +97,10 @@ class CircuitManager:
         """
         revision = self._site.revision
         if self._ends[0] != revision:
-            self._ends = (revision, attachments(self._fabric, self._site.cross_connects()))
+            self._ends = (
+                revision,
+                attachments(self._fabric, self._site.cross_connects()),
+            )
         return self._ends[1]
 
     @contextlib.contextmanager
@@ -144,13 +150,20 @@ class CircuitManager:
             if (pending := self._intents.pending()) is not None:
                 self._finish(pending)
             for name, view in self._site.views().items():
-                if view.reachable and self._intents.policy(name) in (Policy.MEND, Policy.REPAIR):
-                    self._upkeep.reconcile(name, Policy.MEND, at_start=True, tells=name not in missing)
+                if view.reachable and self._intents.policy(name) in (
+                    Policy.MEND,
+                    Policy.REPAIR,
+                ):
+                    self._upkeep.reconcile(
+                        name, Policy.MEND, at_start=True, tells=name not in missing
+                    )
 
     def reconcile(self, names: Iterable[str] | None = None) -> None:
         """Read these switches (None: all), and apply its policy to each that is not as it should be."""
         with self._changing:
-            for name in sorted(self._fabric.optical_switches if names is None else names):
+            for name in sorted(
+                self._fabric.optical_switches if names is None else names
+            ):
                 with contextlib.suppress(UnavailableError):
                     self._site.look(name)
                     self._upkeep.reconcile(name, self._intents.policy(name))
@@ -187,39 +200,71 @@ class CircuitManager:
             self._site.driver(name)
         with self._changing, self._intents.writing():
             self._intents.set_policy(name, policy)
-            self._intents.note(who, "policy", name, policy=None if policy is None else policy.value)
+            self._intents.note(
+                who, "policy", name, policy=None if policy is None else policy.value
+            )
             self._upkeep.judge_anew()
 
     def _finish(self, pending: Pending) -> None:
         """End a change that a crash interrupted: complete it or, if that is impossible, undo it."""
         intended = self._intents.intended() or {}
         names = [name for name in pending.before if self._site.holder(name) is None]
-        now = {name: view.snapshot for name, view in self._site.views().items() if view.reachable}
+        now = {
+            name: view.snapshot
+            for name, view in self._site.views().items()
+            if view.reachable
+        }
         jobs: dict[str, Mending] = {}
         for name in names:
             if (snapshot := now.get(name)) is not None:
                 old = frozenset(pending.before[name]) - intended[name]
-                difference = replace(drift(intended[name], old, snapshot), foreign=frozenset())
+                difference = replace(
+                    drift(intended[name], old, snapshot), foreign=frozenset()
+                )
                 jobs[name] = mending(difference, snapshot, exactly=False)
         cannot = [
-            f"optical switch {n}: {x}: {why}" for n, job in jobs.items() for x, why in job.cannot.items()
+            f"optical switch {n}: {x}: {why}"
+            for n, job in jobs.items()
+            for x, why in job.cannot.items()
         ]
-        cannot += [f"optical switch {name} cannot be reached" for name in names if name not in jobs]
+        cannot += [
+            f"optical switch {name} cannot be reached"
+            for name in names
+            if name not in jobs
+        ]
         if not cannot:
-            seen = {name: snapshot for name, snapshot in now.items() if snapshot is not None}
+            seen = {
+                name: snapshot for name, snapshot in now.items() if snapshot is not None
+            }
             plans = {name: job.plan for name, job in jobs.items()}
-            cannot = list(self._writer.carry_out(plans, seen, marker([])).failed.values())
+            cannot = list(
+                self._writer.carry_out(plans, seen, marker([])).failed.values()
+            )
         if not cannot:
             with on_disk(), self._intents.writing():
                 self._intents.end()
-                self._intents.note(RECONCILER, "finish", text=f"a change of {pending.who} that was cut short")
+                self._intents.note(
+                    RECONCILER,
+                    "finish",
+                    text=f"a change of {pending.who} that was cut short",
+                )
             return
         text = cannot[0]
-        log.warning("a change of %s that was cut short cannot be finished: %s", pending.who, text)
+        log.warning(
+            "a change of %s that was cut short cannot be finished: %s",
+            pending.who,
+            text,
+        )
         new = {name: intended[name] - frozenset(pending.before[name]) for name in names}
         with on_disk(), self._intents.writing():
             self._intents.take_back(new)
-            self._intents.note(RECONCILER, "take back", outcome="undone", begun_by=pending.who, text=text)
+            self._intents.note(
+                RECONCILER,
+                "take back",
+                outcome="undone",
+                begun_by=pending.who,
+                text=text,
+            )
         for name in jobs:
             self._upkeep.reconcile(name, Policy.MEND, at_start=True)
 
@@ -237,11 +282,19 @@ class CircuitManager:
             cross_connects = circuit_cross_connects(self._fabric, circuits)
         except ValueError as error:
             raise InvalidError(str(error)) from error
-        targets = {name: Target(tuple(group), Mode.REPLACE) for name, group in cross_connects.items()}
+        targets = {
+            name: Target(tuple(group), Mode.REPLACE)
+            for name, group in cross_connects.items()
+        }
         return self.change(targets, who=who, dry_run=dry_run)
 
     def change(
-        self, targets: Mapping[str, Target], *, who: str, dry_run: bool = False, whole: bool = True
+        self,
+        targets: Mapping[str, Target],
+        *,
+        who: str,
+        dry_run: bool = False,
+        whole: bool = True,
     ) -> Change:
         """Change some switches' cross-connects, with the rules in between. Return the change.
 
@@ -253,7 +306,9 @@ class CircuitManager:
         with self._changing:
             return self._change(targets, who, dry_run, whole)
 
-    def _change(self, targets: Mapping[str, Target], who: str, dry_run: bool, whole: bool) -> Change:
+    def _change(
+        self, targets: Mapping[str, Target], who: str, dry_run: bool, whole: bool
+    ) -> Change:
         timeline: list[Mapping[str, Any]] = []
         mark = marker(timeline)
         mark("start")
@@ -270,7 +325,8 @@ class CircuitManager:
             return Change(plans, timeline=tuple(timeline))
         old = self._intents.intended() or {}
         intended = {
-            name: carried_after(old.get(name, frozenset()), target) for name, target in targets.items()
+            name: carried_after(old.get(name, frozenset()), target)
+            for name, target in targets.items()
         }
         self._intents.begin(who, intended)
         made = self._writer.carry_out(plans, before, mark, whole=whole)
@@ -281,7 +337,13 @@ class CircuitManager:
             left, more = self._take_back(plans, made.failed, mark)
             problems += [*map(str, left), *more]
         change = Change(
-            plans, True, made.results, tuple(timeline), tuple(dict.fromkeys(problems)), undone, left
+            plans,
+            True,
+            made.results,
+            tuple(timeline),
+            tuple(dict.fromkeys(problems)),
+            undone,
+            left,
         )
         # That it is done may be forgotten in a crash of the machine: the next start finds it so.
         with on_disk(), self._intents.writing(lasting=undone):
@@ -292,11 +354,15 @@ class CircuitManager:
             for name, plan in plans.items():
                 if plan or change.problems:
                     text = {"text": change.problems[0]} if change.problems else {}
-                    self._intents.note(who, "change", name, change.outcome, **pairs_of(plan), **text)
+                    self._intents.note(
+                        who, "change", name, change.outcome, **pairs_of(plan), **text
+                    )
         for name in plans:
             self._upkeep.after_change(name, made.failed.get(name))
         self._announcer.count(change.outcome, timeline[0]["t"])
-        self._announcer.publish(plans, timeline, change.problems, change.outcome, who, change.results)
+        self._announcer.publish(
+            plans, timeline, change.problems, change.outcome, who, change.results
+        )
         return change
 
     def _take_back(
@@ -308,11 +374,20 @@ class CircuitManager:
         """
         changed = {name: plan for name, plan in plans.items() if plan}
         seen = self._writer.readings(changed)
-        back = {name: taken_back(changed[name], now) for name, now in seen.items() if now is not None}
-        made = self._writer.carry_out(back, {n: s for n, s in seen.items() if s is not None}, mark)
+        back = {
+            name: taken_back(changed[name], now)
+            for name, now in seen.items()
+            if now is not None
+        }
+        made = self._writer.carry_out(
+            back, {n: s for n, s in seen.items() if s is not None}, mark
+        )
         mark("taken_back")
         messages = {**failed, **made.failed}
-        reasons = {name: text.removeprefix(f"optical switch {name}: ") for name, text in messages.items()}
+        reasons = {
+            name: text.removeprefix(f"optical switch {name}: ")
+            for name, text in messages.items()
+        }
         return leftovers(changed, self._writer.readings(changed), reasons), made.rules
 
     def tell_followers(self) -> None:
@@ -322,7 +397,10 @@ class CircuitManager:
     def _plan(self, name: str, target: Target, snapshot: Snapshot) -> Plan:
         try:
             return self._site.driver(name).plan(
-                target.cross_connects, target.mode, delete=target.delete, snapshot=snapshot
+                target.cross_connects,
+                target.mode,
+                delete=target.delete,
+                snapshot=snapshot,
             )
         except PortBusy as error:
             raise ConflictError(f"optical switch {name}: {error}") from error

@@ -11,7 +11,23 @@ from ringlight.controller.optical.errors import OpticalError
 from ringlight.controller.optical.model import CrossConnectResult
 
 #: From an ideal switch's millisecond to a robot's minutes, seconds.
-_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0)
+_BUCKETS_S = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    60.0,
+    300.0,
+)
 
 
 class Meters:
@@ -57,7 +73,9 @@ class Meters:
             registry=None,
         )
 
-    def applied(self, switch: str, seconds: float, results: Iterable[CrossConnectResult]) -> None:
+    def applied(
+        self, switch: str, seconds: float, results: Iterable[CrossConnectResult]
+    ) -> None:
         """Record that a plan was applied to a switch in ``seconds`` seconds."""
         self.write_s.labels(switch).observe(seconds)
         dark = self.dark_s.labels(switch)
@@ -69,5 +87,12 @@ class Meters:
         self.failures.labels(switch, type(error).__name__).inc()
 
     def collect(self) -> Iterator[Metric]:
-        for metric in (self.changes, self.change_s, self.write_s, self.dark_s, self.failures, self.drifts):
+        for metric in (
+            self.changes,
+            self.change_s,
+            self.write_s,
+            self.dark_s,
+            self.failures,
+            self.drifts,
+        ):
             yield from metric.collect()

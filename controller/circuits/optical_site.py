@@ -29,7 +29,14 @@ from ringlight.controller.optical.errors import (
     Refused,
     Unsupported,
 )
-from ringlight.controller.optical.model import Alarm, ApplyResult, Identity, Plan, PortStatus, Snapshot
+from ringlight.controller.optical.model import (
+    Alarm,
+    ApplyResult,
+    Identity,
+    Plan,
+    PortStatus,
+    Snapshot,
+)
 from ringlight.fabric.crossconnect import CrossConnect
 
 
@@ -55,7 +62,13 @@ class SwitchView:
     power_dbm: Mapping[int, float] = field(default_factory=dict)
 
 
-def _nothing(who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any) -> None:
+def _nothing(
+    who: str,
+    action: str,
+    switch: str | None = None,
+    outcome: str = "done",
+    **detail: Any,
+) -> None:
     """Discard a note for the audit log."""
 
 
@@ -99,7 +112,11 @@ class OpticalSite:
         Return None, or another job that holds one of them; then nothing is reserved.
         """
         with self._lock:
-            other_holders = [self._holders[name] for name in names if self._holders.get(name, job) != job]
+            other_holders = [
+                self._holders[name]
+                for name in names
+                if self._holders.get(name, job) != job
+            ]
             new = [name for name in names if name not in self._holders]
             if not other_holders:
                 self._holders |= dict.fromkeys(names, job)
@@ -110,8 +127,12 @@ class OpticalSite:
     def release(self, job: str) -> None:
         """Take them back."""
         with self._lock:
-            freed = sorted(name for name, holder in self._holders.items() if holder == job)
-            self._holders = {name: holder for name, holder in self._holders.items() if holder != job}
+            freed = sorted(
+                name for name, holder in self._holders.items() if holder == job
+            )
+            self._holders = {
+                name: holder for name, holder in self._holders.items() if holder != job
+            }
         if freed:
             self.note(f"job {job}", "release", switches=freed)
 
@@ -142,7 +163,9 @@ class OpticalSite:
         with self._lock:
             return {name: carrying(view.snapshot) for name, view in self._views.items()}
 
-    def look(self, name: str, *, with_alarms: bool = False, timeout_s: float = 5.0) -> Snapshot:
+    def look(
+        self, name: str, *, with_alarms: bool = False, timeout_s: float = 5.0
+    ) -> Snapshot:
         """Read a switch now, remember the reading and return it.
 
         Raises NotFoundError; UnavailableError if the switch cannot be read.
@@ -154,7 +177,11 @@ class OpticalSite:
             if not view.reachable:
                 identity = driver.open(timeout_s=timeout_s)
             snapshot = driver.snapshot(timeout_s=timeout_s)
-            alarms = driver.alarms(snapshot=snapshot, timeout_s=timeout_s) if with_alarms else None
+            alarms = (
+                driver.alarms(snapshot=snapshot, timeout_s=timeout_s)
+                if with_alarms
+                else None
+            )
         except Busy as error:
             # This says nothing about the switch: the request under way will.
             raise UnavailableError(f"optical switch {name}: {error}") from error
@@ -165,7 +192,9 @@ class OpticalSite:
         self._seen(name, snapshot, identity, alarms)
         return snapshot
 
-    def apply(self, name: str, plan: Plan, *, timeout_s: float, seen: Snapshot | None = None) -> ApplyResult:
+    def apply(
+        self, name: str, plan: Plan, *, timeout_s: float, seen: Snapshot | None = None
+    ) -> ApplyResult:
         """Apply a plan to a switch and record the outcome in the metrics. Return the result.
 
         Raises NotFoundError. Raises StaleRevision, PortDisabled, PortFailed, Unreachable, DeadlineExceeded or
@@ -178,7 +207,9 @@ class OpticalSite:
         except OpticalError as error:
             self.meters.failed(name, error)
             if isinstance(error, NotAsPlanned) and error.result is not None:
-                self.meters.applied(name, time.monotonic() - began, error.result.results)
+                self.meters.applied(
+                    name, time.monotonic() - began, error.result.results
+                )
             raise
         self.meters.applied(name, time.monotonic() - began, made.results)
         return made
@@ -190,7 +221,9 @@ class OpticalSite:
         """
         driver = self.driver(name)
         try:
-            powers = driver.power_dbm(sorted(driver.capabilities().ports), timeout_s=timeout_s)
+            powers = driver.power_dbm(
+                sorted(driver.capabilities().ports), timeout_s=timeout_s
+            )
         except OpticalError as error:
             self.meters.failed(name, error)
             raise UnavailableError(f"optical switch {name}: {error}") from error
@@ -199,7 +232,9 @@ class OpticalSite:
             self._views[name] = replace(self._views[name], power_dbm=measured)
         return powers
 
-    def set_port_enabled(self, name: str, port: int, enabled: bool, *, who: str) -> PortStatus:
+    def set_port_enabled(
+        self, name: str, port: int, enabled: bool, *, who: str
+    ) -> PortStatus:
         """Enable or disable a port, keeping its cross-connects. Return the port's state as read back.
 
         Raises NotFoundError, UnsupportedError, ConflictError for a switch that is kept for a job,
@@ -240,9 +275,17 @@ class OpticalSite:
             self._views[name] = replace(before, complaint=complaint)
         if complaint != before.complaint:
             if complaint is None:
-                self.bus.publish("optical_alarm_cleared", switch=name, kind="INTENT", port=None)
+                self.bus.publish(
+                    "optical_alarm_cleared", switch=name, kind="INTENT", port=None
+                )
             else:
-                self.bus.publish("optical_alarm", switch=name, kind="INTENT", port=None, text=complaint)
+                self.bus.publish(
+                    "optical_alarm",
+                    switch=name,
+                    kind="INTENT",
+                    port=None,
+                    text=complaint,
+                )
 
     def remark(self, name: str, remark: str | None) -> None:
         """Set the remark about cross-connects that others made on a switch and that may stay; None for no
@@ -255,9 +298,13 @@ class OpticalSite:
             self._views[name] = replace(before, remark=remark)
         if remark != before.remark:
             if remark is None:
-                self.bus.publish("optical_alarm_cleared", switch=name, kind="FOREIGN", port=None)
+                self.bus.publish(
+                    "optical_alarm_cleared", switch=name, kind="FOREIGN", port=None
+                )
             else:
-                self.bus.publish("optical_alarm", switch=name, kind="FOREIGN", port=None, text=remark)
+                self.bus.publish(
+                    "optical_alarm", switch=name, kind="FOREIGN", port=None, text=remark
+                )
 
     def alarms(self, name: str) -> tuple[Alarm, ...]:
         """Return the controller's own alarms about a switch, and the switch's alarms as last read."""
@@ -277,15 +324,25 @@ class OpticalSite:
             driver.close()
 
     def _seen(
-        self, name: str, snapshot: Snapshot, identity: Identity | None, alarms: tuple[Alarm, ...] | None
+        self,
+        name: str,
+        snapshot: Snapshot,
+        identity: Identity | None,
+        alarms: tuple[Alarm, ...] | None,
     ) -> None:
         """Store a reading. ``alarms``: None if only the ports were read."""
         with self._lock:
             before = self._views[name]
-            if before.snapshot is not None and snapshot.taken_at < before.snapshot.taken_at:
+            if (
+                before.snapshot is not None
+                and snapshot.taken_at < before.snapshot.taken_at
+            ):
                 # Read before what is known already was, and come later, from another thread.
                 return
-            if carrying(before.snapshot) != carrying(snapshot) or before.snapshot is None:
+            if (
+                carrying(before.snapshot) != carrying(snapshot)
+                or before.snapshot is None
+            ):
                 self._revision += 1
             raised = before.raised
             if alarms is not None:
@@ -302,17 +359,31 @@ class OpticalSite:
         if not before.reachable:
             self.bus.publish("optical_switch", switch=name, state="up")
         for alarm in sorted(raised - before.raised, key=_alarm_order):
-            self.bus.publish("optical_alarm", switch=name, kind=alarm.kind, port=alarm.port, text=alarm.text)
+            self.bus.publish(
+                "optical_alarm",
+                switch=name,
+                kind=alarm.kind,
+                port=alarm.port,
+                text=alarm.text,
+            )
         for alarm in sorted(before.raised - raised, key=_alarm_order):
-            self.bus.publish("optical_alarm_cleared", switch=name, kind=alarm.kind, port=alarm.port)
+            self.bus.publish(
+                "optical_alarm_cleared", switch=name, kind=alarm.kind, port=alarm.port
+            )
 
-    def _never_lit(self, name: str, snapshot: Snapshot, alarms: Collection[Alarm]) -> frozenset[Alarm]:
+    def _never_lit(
+        self, name: str, snapshot: Snapshot, alarms: Collection[Alarm]
+    ) -> frozenset[Alarm]:
         """Return the alarms of ports that have never received light. Ports with light are remembered."""
         ingresses = {xc.ingress for xc in snapshot.cross_connects}
-        dark = {alarm for alarm in alarms if alarm.kind == "LOS" and alarm.port in ingresses}
+        dark = {
+            alarm for alarm in alarms if alarm.kind == "LOS" and alarm.port in ingresses
+        }
         shone = self._shone[name]
         shone |= ingresses - {alarm.port for alarm in dark}
-        return frozenset(alarm for alarm in dark if self.anew and alarm.port not in shone)
+        return frozenset(
+            alarm for alarm in dark if self.anew and alarm.port not in shone
+        )
 
     def _lost(self, name: str, error: str) -> None:
         with self._lock:

@@ -57,7 +57,9 @@ class Reconciler:
         period_s: float = 1.0,
     ) -> None:
         self._fabric = fabric
-        self._names = {switch.dpid: name for name, switch in fabric.packet_switches.items()}
+        self._names = {
+            switch.dpid: name for name, switch in fabric.packet_switches.items()
+        }
         self._plane = plane
         self._site = site
         self._circuits = circuits
@@ -69,14 +71,17 @@ class Reconciler:
         self._wake = threading.Event()
         self._connected = threading.Event()
         self._pool = ThreadPoolExecutor(
-            max(1, min(_PARALLEL, len(fabric.optical_switches))), thread_name_prefix="watch"
+            max(1, min(_PARALLEL, len(fabric.optical_switches))),
+            thread_name_prefix="watch",
         )
         self._reading: dict[str, Future[None]] = {}
         self._power_at = dict.fromkeys(fabric.optical_switches, 0.0)
         self._unread: set[str] = set()
         self._unread_lock = threading.Lock()
         self._unsubscribe = plane.subscribe(self._switch_event)
-        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="reconciler", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -93,13 +98,17 @@ class Reconciler:
         name = self._names.get(event.dpid)
         if event.kind == "refused":
             text = f"a second switch claims datapath id {event.dpid}; it was refused"
-            self._bus.publish("packet_switch_alarm", switch=name, dpid=event.dpid, text=text)
+            self._bus.publish(
+                "packet_switch_alarm", switch=name, dpid=event.dpid, text=text
+            )
             return
         if name is None:
             return
         if event.kind in ("connected", "disconnected"):
             up = event.kind == "connected"
-            self._bus.publish("packet_switch", switch=name, state="up" if up else "down")
+            self._bus.publish(
+                "packet_switch", switch=name, state="up" if up else "down"
+            )
             if up:
                 self._tables.connected(name)
                 self._connected.set()
@@ -107,7 +116,9 @@ class Reconciler:
         elif event.kind == "flows_changed":
             if self._tables.touch(name):
                 self._wake.set()
-        elif event.port is not None and self._forwarding.is_between_switches(Port(name, event.port.number)):
+        elif event.port is not None and self._forwarding.is_between_switches(
+            Port(name, event.port.number)
+        ):
             self._read_ports_of(name)
 
     def _read_ports_of(self, switch: str) -> None:
@@ -131,7 +142,11 @@ class Reconciler:
 
     def _round(self, revision: int) -> int:
         self._read_switches()
-        odd = [name for name in self._site.drivers if not self._circuits.is_as_intended(name)]
+        odd = [
+            name
+            for name in self._site.drivers
+            if not self._circuits.is_as_intended(name)
+        ]
         with self._circuits.quiet(_QUIET_S if odd else 0.0) as quiet:
             if not quiet:
                 # A change is under way; it reads and writes all this by itself.
@@ -146,7 +161,9 @@ class Reconciler:
                 self._circuits.reconcile(odd)
             now, cross_connects = self._site.revision, self._circuits.cross_connects()
             # A change of ours has brought the rules with it, or left those it did not need to touch.
-            if self._connected.is_set() or (now != revision and not self._forwarding.stands(cross_connects)):
+            if self._connected.is_set() or (
+                now != revision and not self._forwarding.stands(cross_connects)
+            ):
                 self._connected.clear()
                 self._forwarding.reconcile(cross_connects)
             self._tables.look(cross_connects)
@@ -166,7 +183,10 @@ class Reconciler:
     def _read_switch(self, name: str) -> None:
         with contextlib.suppress(UnavailableError):
             self._site.look(name, with_alarms=True, timeout_s=_READ_S)
-            if self._site.driver(name).capabilities().power and time.monotonic() >= self._power_at[name]:
+            if (
+                self._site.driver(name).capabilities().power
+                and time.monotonic() >= self._power_at[name]
+            ):
                 self._power_at[name] = time.monotonic() + _POWER_S
                 self._site.power_dbm(name, timeout_s=_READ_S)
 
@@ -181,8 +201,17 @@ class Reconciler:
                 for port, up in sorted(self._forwarding.learn_ports(name).items()):
                     changed = True
                     peer = str(self._fabric.link_at[port].other(port))
-                    log.log(logging.INFO if up else logging.WARNING, "port %s is %s", port, _STATE[up])
+                    log.log(
+                        logging.INFO if up else logging.WARNING,
+                        "port %s is %s",
+                        port,
+                        _STATE[up],
+                    )
                     self._bus.publish(
-                        "packet_switch_port", switch=name, port=port.number, peer=peer, state=_STATE[up]
+                        "packet_switch_port",
+                        switch=name,
+                        port=port.number,
+                        peer=peer,
+                        state=_STATE[up],
                     )
         return changed

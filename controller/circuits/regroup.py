@@ -28,7 +28,12 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import Regrouping, regroup
-from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects, port_name
+from ringlight.fabric.topology import (
+    CrossConnects,
+    Fabric,
+    circuit_cross_connects,
+    port_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +121,10 @@ class RegroupManager:
         self._fabric = fabric
         self._as_emulated = replace(
             fabric,
-            links=tuple(replace(link, rate_bps=link.rate_bps / rate_divisor) for link in fabric.links),
+            links=tuple(
+                replace(link, rate_bps=link.rate_bps / rate_divisor)
+                for link in fabric.links
+            ),
         )
         self._circuits = circuits
         self._jobs = jobs
@@ -142,7 +150,9 @@ class RegroupManager:
                     self._publish(entry)
             except (ValueError, KeyError, TypeError) as error:
                 log.error("the stored %s cannot be used: %s", name, error)
-                self.set_aside.append(f"the stored {name} cannot be used: {error}; it is in {name}.json")
+                self.set_aside.append(
+                    f"the stored {name} cannot be used: {error}; it is in {name}.json"
+                )
                 continue
             self._regroups[name] = entry
 
@@ -156,7 +166,9 @@ class RegroupManager:
         for name, change in entry["plan"]["cross_connects"].items():
             pairs = {(xc.ingress, xc.egress) for xc in intended.get(name, ())}
             done &= all((xc["ingress"], xc["egress"]) in pairs for xc in change["add"])
-            done &= not any((xc["ingress"], xc["egress"]) in pairs for xc in change["remove"])
+            done &= not any(
+                (xc["ingress"], xc["egress"]) in pairs for xc in change["remove"]
+            )
         error = "the controller ended meanwhile, and the light is not as it was planned"
         return {
             **entry,
@@ -176,7 +188,9 @@ class RegroupManager:
         with self._lock:
             return [entry.copy() for entry in self._regroups.values()]
 
-    def start(self, job_ids: Sequence[str] | None, *, dry_run: bool, who: str) -> RegroupDocument:
+    def start(
+        self, job_ids: Sequence[str] | None, *, dry_run: bool, who: str
+    ) -> RegroupDocument:
         """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it. Return
         its document.
 
@@ -187,16 +201,28 @@ class RegroupManager:
         jobs = self._jobs.running(job_ids)
         for job in jobs:
             if job.plane is not None and job_ids is not None:
-                raise InvalidError(f"job {job.id} runs on {job.plane}, where nothing is regrouped")
+                raise InvalidError(
+                    f"job {job.id} runs on {job.plane}, where nothing is regrouped"
+                )
         jobs = [job for job in jobs if job.plane is None]
-        other_gpus = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
+        other_gpus = {
+            gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus
+        }
         before = self._circuits.cross_connects()
         try:
             plan = regroup(
                 self._fabric,
-                [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)],
+                [
+                    pair
+                    for pair in circuit_pairs(self._fabric, before)
+                    if self._is_simple(pair)
+                ],
                 [ring_job(job) for job in jobs],
-                movable=[g for g in self._fabric.gpus if g not in other_gpus and g not in self._fabric.onics],
+                movable=[
+                    g
+                    for g in self._fabric.gpus
+                    if g not in other_gpus and g not in self._fabric.onics
+                ],
             )
             after = self._after(before, plan)
         except ValueError as error:
@@ -207,7 +233,10 @@ class RegroupManager:
             "jobs": [job.id for job in jobs],
             "dry_run": dry_run,
             "plan": self._document(plan, before, after, jobs),
-            "timeline": [{"t": began, "phase": "requested"}, {"t": time.monotonic(), "phase": "planned"}],
+            "timeline": [
+                {"t": began, "phase": "requested"},
+                {"t": time.monotonic(), "phase": "planned"},
+            ],
             "problems": [],
             "results": {},
             "undone": False,
@@ -216,7 +245,9 @@ class RegroupManager:
             "error": None,
         }
         # Before anybody knows of it, and before its light moves.
-        (self._store.write_last if dry_run else self._store.write)(entry["id"], _stored(entry))
+        (self._store.write_last if dry_run else self._store.write)(
+            entry["id"], _stored(entry)
+        )
         with self._lock:
             self._regroups[entry["id"]] = entry
             ended = [
@@ -230,7 +261,10 @@ class RegroupManager:
         self._publish(entry)
         if not dry_run:
             thread = threading.Thread(
-                target=self._apply, args=(entry["id"], before, after, who), name=entry["id"], daemon=True
+                target=self._apply,
+                args=(entry["id"], before, after, who),
+                name=entry["id"],
+                daemon=True,
             )
             with self._lock:
                 self._threads = [t for t in self._threads if t.is_alive()] + [thread]
@@ -254,9 +288,15 @@ class RegroupManager:
             return False
         return True
 
-    def _after(self, before: CrossConnects, plan: Regrouping) -> dict[str, frozenset[CrossConnect]]:
+    def _after(
+        self, before: CrossConnects, plan: Regrouping
+    ) -> dict[str, frozenset[CrossConnect]]:
         """Return all cross-connects after a regrouping. Those that belong to no circuit stay."""
-        now = [pair for pair in circuit_pairs(self._fabric, before) if self._is_simple(pair)]
+        now = [
+            pair
+            for pair in circuit_pairs(self._fabric, before)
+            if self._is_simple(pair)
+        ]
         old = circuit_cross_connects(self._fabric, now)
         new = circuit_cross_connects(self._fabric, plan.circuits)
         none: frozenset[CrossConnect] = frozenset()
@@ -267,7 +307,11 @@ class RegroupManager:
         }
 
     def _document(
-        self, plan: Regrouping, before: CrossConnects, after: CrossConnects, jobs: Sequence[Job]
+        self,
+        plan: Regrouping,
+        before: CrossConnects,
+        after: CrossConnects,
+        jobs: Sequence[Job],
     ) -> RegroupPlan:
         rings = [ring_job(job) for job in jobs]
         fields: Any = {
@@ -277,8 +321,12 @@ class RegroupManager:
             "predicted": self._predicted(rings, before, after),
             "cross_connects": {
                 name: {
-                    "remove": [_pair(xc) for xc in sorted(set(before[name]) - set(after[name]))],
-                    "add": [_pair(xc) for xc in sorted(set(after[name]) - set(before[name]))],
+                    "remove": [
+                        _pair(xc) for xc in sorted(set(before[name]) - set(after[name]))
+                    ],
+                    "add": [
+                        _pair(xc) for xc in sorted(set(after[name]) - set(before[name]))
+                    ],
                 }
                 for name in after
             },
@@ -286,12 +334,21 @@ class RegroupManager:
         document: RegroupPlan = fields
         return document
 
-    def _left_to_others(self, before: CrossConnects, after: CrossConnects) -> dict[str, str]:
+    def _left_to_others(
+        self, before: CrossConnects, after: CrossConnects
+    ) -> dict[str, str]:
         """Return the controllers of other parties' packet switches on which the light changes, by switch."""
-        then, later = attachments(self._fabric, before), attachments(self._fabric, after)
+        then, later = (
+            attachments(self._fabric, before),
+            attachments(self._fabric, after),
+        )
         changed = {port.node for port in then if then[port] != later[port]}
         switches = self._fabric.packet_switches
-        return {name: switches[name].controller for name in self._fabric.foreign_switches if name in changed}
+        return {
+            name: switches[name].controller
+            for name in self._fabric.foreign_switches
+            if name in changed
+        }
 
     def _names(self, pair: tuple[Port, Port]) -> list[str]:
         return [port_name(self._fabric, port) for port in pair]
@@ -312,11 +369,17 @@ class RegroupManager:
 
         then, later = seconds(before), seconds(after)
         return [
-            {"job": ring.name, "before_s": then.get(ring.name), "after_s": later.get(ring.name)}
+            {
+                "job": ring.name,
+                "before_s": then.get(ring.name),
+                "after_s": later.get(ring.name),
+            }
             for ring in rings
         ]
 
-    def _apply(self, regroup_id: str, before: CrossConnects, after: CrossConnects, who: str) -> None:
+    def _apply(
+        self, regroup_id: str, before: CrossConnects, after: CrossConnects, who: str
+    ) -> None:
         state: Literal["DONE", "FAILED"] = "FAILED"
         error: str | None = None
         problems: Sequence[str] = ()
@@ -326,7 +389,9 @@ class RegroupManager:
         try:
             with self._circuits.quiet(timeout_s=30.0) as got:
                 if not got or self._circuits.cross_connects() != before:
-                    error = "the light was changed by someone else meanwhile; plan again"
+                    error = (
+                        "the light was changed by someone else meanwhile; plan again"
+                    )
                 else:
                     targets = {
                         name: Target(tuple(after[name]), Mode.REPLACE)
@@ -336,7 +401,9 @@ class RegroupManager:
                     change = self._circuits.change(targets, who=f"{who}, {regroup_id}")
                     problems, timeline = change.problems, change.timeline
                     undone, left = change.undone, change.left
-                    results = {name: list(group) for name, group in change.results.items()}
+                    results = {
+                        name: list(group) for name, group in change.results.items()
+                    }
                     state = "FAILED" if problems else "DONE"
                     error = problems[0] if problems else None
         except ControllerError as failure:
@@ -354,7 +421,11 @@ class RegroupManager:
                 "results": results,
                 "undone": undone,
                 "left": [leftover.document() for leftover in left],
-                "timeline": [*entry["timeline"], *timeline, {"t": time.monotonic(), "phase": "ended"}],
+                "timeline": [
+                    *entry["timeline"],
+                    *timeline,
+                    {"t": time.monotonic(), "phase": "ended"},
+                ],
             }
             self._regroups[regroup_id] = entry
         try:
@@ -381,7 +452,10 @@ UNKNOWN_BYTES = 1 << 20
 
 def ring_job(job: Job) -> RingJob:
     """Return a job's demand on the fabric in each iteration, in emulated bytes and seconds."""
-    gradient, compute_s = job.spec.get("gradient_bytes") or 0, job.spec.get("compute_s") or 0.0
+    gradient, compute_s = (
+        job.spec.get("gradient_bytes") or 0,
+        job.spec.get("compute_s") or 0.0,
+    )
     if guest_of(job.spec) is not None:
         # Nobody can know what its command sends: taken for a ring, so that neighbouring ranks come together.
         gradient = UNKNOWN_BYTES
@@ -398,15 +472,21 @@ _DOCUMENT = TypeAdapter(RegroupDocument)
 
 def _checked(document: Any) -> RegroupDocument:
     """Return a stored regrouping. Raises ValueError."""
-    if not isinstance(document, dict) or (lacking := RegroupDocument.__required_keys__ - document.keys()):
+    if not isinstance(document, dict) or (
+        lacking := RegroupDocument.__required_keys__ - document.keys()
+    ):
         raise ValueError(
-            f"it lacks {', '.join(sorted(lacking))}" if isinstance(document, dict) else "no object"
+            f"it lacks {', '.join(sorted(lacking))}"
+            if isinstance(document, dict)
+            else "no object"
         )
     try:
         return _DOCUMENT.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ValueError(
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from None
 
 
 def _stored(entry: RegroupDocument) -> Any:

@@ -14,20 +14,28 @@ from enum import StrEnum
 from ringlight.controller.optical.model import Plan, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
-_LIT = (CrossConnectState.CONNECTED, CrossConnectState.PENDING_CONNECTION, CrossConnectState.UNKNOWN)
+_LIT = (
+    CrossConnectState.CONNECTED,
+    CrossConnectState.PENDING_CONNECTION,
+    CrossConnectState.UNKNOWN,
+)
 
 
 def carrying(snapshot: Snapshot | None) -> frozenset[CrossConnect]:
     """Return the cross-connects of a reading that carry light or are about to; empty without a reading."""
     if snapshot is None:
         return frozenset()
-    return frozenset(xc for xc, state in snapshot.cross_connects.items() if state in _LIT)
+    return frozenset(
+        xc for xc, state in snapshot.cross_connects.items() if state in _LIT
+    )
 
 
 def standing(snapshot: Snapshot) -> frozenset[CrossConnect]:
     """Return the cross-connects of a reading that use their ports, whether they carry light or not."""
     going = CrossConnectState.PENDING_DELETION
-    return frozenset(xc for xc, state in snapshot.cross_connects.items() if state is not going)
+    return frozenset(
+        xc for xc, state in snapshot.cross_connects.items() if state is not going
+    )
 
 
 class Found(StrEnum):
@@ -50,7 +58,9 @@ class Leftover:
     def document(self) -> LeftoverDocument:
         """Return the leftover as a document of the REST API."""
         where, state, reason = self.switch, self.state, self.reason
-        return LeftoverDocument(**vars(self.cross_connect), switch=where, found=state, reason=reason)
+        return LeftoverDocument(
+            **vars(self.cross_connect), switch=where, found=state, reason=reason
+        )
 
     def __str__(self) -> str:
         words = {
@@ -88,10 +98,14 @@ def taken_back(plan: Plan, now: Snapshot) -> Plan:
     remove = away & stand
     stays = stand - remove
     add = free_of(removed - stand, stays)
-    return Plan(now.revision, Mode.UPDATE, stays, tuple(sorted(remove)), tuple(sorted(add)))
+    return Plan(
+        now.revision, Mode.UPDATE, stays, tuple(sorted(remove)), tuple(sorted(add))
+    )
 
 
-def free_of(candidates: Iterable[CrossConnect], present: Collection[CrossConnect]) -> frozenset[CrossConnect]:
+def free_of(
+    candidates: Iterable[CrossConnect], present: Collection[CrossConnect]
+) -> frozenset[CrossConnect]:
     """Return the wanted cross-connects whose ports no other cross-connect has."""
     taken = Taken(present)
     return frozenset(xc for xc in candidates if taken.by(xc) is None)
@@ -114,13 +128,19 @@ class Taken:
             for other in self._at.get(port, ()):
                 same_side = other.ingress == xc.ingress or other.egress == xc.egress
                 colours = (other.wavelength, xc.wavelength)
-                if other != xc and same_side and (None in colours or colours[0] == colours[1]):
+                if (
+                    other != xc
+                    and same_side
+                    and (None in colours or colours[0] == colours[1])
+                ):
                     return other
         return None
 
 
 def leftovers(
-    plans: Mapping[str, Plan], now: Mapping[str, Snapshot | None], reasons: Mapping[str, str]
+    plans: Mapping[str, Plan],
+    now: Mapping[str, Snapshot | None],
+    reasons: Mapping[str, str],
 ) -> tuple[Leftover, ...]:
     """Return the cross-connects that differ from the state before these plans, by switch and cross-connect.
 
@@ -135,13 +155,22 @@ def leftovers(
         away = frozenset(plan.add) - removed
         snapshot = now[name]
         if snapshot is None:
-            remaining += [Leftover(name, xc, Found.UNKNOWN, reason) for xc in sorted(removed | away)]
+            remaining += [
+                Leftover(name, xc, Found.UNKNOWN, reason)
+                for xc in sorted(removed | away)
+            ]
             continue
         stand = standing(snapshot)
         taken = Taken(stand)
-        remaining += [Leftover(name, xc, Found.STANDS, reason) for xc in sorted(away & stand)]
+        remaining += [
+            Leftover(name, xc, Found.STANDS, reason) for xc in sorted(away & stand)
+        ]
         for xc in sorted(removed - stand):
             other = taken.by(xc)
-            why = reason if other is None or other in away else f"{other}, made meanwhile, has its port"
+            why = (
+                reason
+                if other is None or other in away
+                else f"{other}, made meanwhile, has its port"
+            )
             remaining.append(Leftover(name, xc, Found.GONE, why))
     return tuple(remaining)

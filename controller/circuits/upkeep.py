@@ -87,7 +87,11 @@ class Upkeep:
             return True
         difference = self.drift(name)
         if not difference:
-            return name not in self._drifts and view.complaint is None and not self._intents.unwanted(name)
+            return (
+                name not in self._drifts
+                and view.complaint is None
+                and not self._intents.unwanted(name)
+            )
         if difference != self._drifts.get(name):
             return False
         # Told; what is worth another attempt is tried again after a while.
@@ -95,7 +99,13 @@ class Upkeep:
         return not acts or time.monotonic() < self._retry_at.get(name, 0.0)
 
     def reconcile(
-        self, name: str, policy: Policy, *, who: str = RECONCILER, at_start: bool = False, tells: bool = True
+        self,
+        name: str,
+        policy: Policy,
+        *,
+        who: str = RECONCILER,
+        at_start: bool = False,
+        tells: bool = True,
     ) -> None:
         """Apply a policy to a switch's difference, as last read. The caller holds the lock.
 
@@ -104,12 +114,17 @@ class Upkeep:
         view = self._site.view(name)
         # A job's light changes all the time; its provider knows what should be lit. Of a switch that cannot
         # be read nothing is known: it is compared when it is back.
-        if self._site.holder(name) is not None or view.snapshot is None or not view.reachable:
+        if (
+            self._site.holder(name) is not None
+            or view.snapshot is None
+            or not view.reachable
+        ):
             return
         difference = self.drift(name)
         if at_start:
             difference = replace(
-                difference, foreign=difference.foreign if difference.missing else frozenset()
+                difference,
+                foreign=difference.foreign if difference.missing else frozenset(),
             )
         if tells and difference and difference != self._drifts.get(name):
             self._tell(name, difference, policy)
@@ -131,11 +146,19 @@ class Upkeep:
         """Say once that a switch differs from what it should be."""
         self._drifts[name] = difference
         self._retry_at.pop(name, None)
-        fields = {key: [str(xc) for xc in sorted(group)] for key, group in vars(difference).items() if group}
+        fields = {
+            key: [str(xc) for xc in sorted(group)]
+            for key, group in vars(difference).items()
+            if group
+        }
         log.warning("%s: %s", name, difference)
-        self._bus.publish("drift", switch=name, policy=policy.value, text=str(difference), **fields)
+        self._bus.publish(
+            "drift", switch=name, policy=policy.value, text=str(difference), **fields
+        )
         self._site.meters.drifts.labels(name, policy.value).inc()
-        self._intents.try_note(OUTSIDE, "drift", name, "seen", policy=policy.value, **fields)
+        self._intents.try_note(
+            OUTSIDE, "drift", name, "seen", policy=policy.value, **fields
+        )
 
     def settled(self, name: str) -> None:
         """Clear the alarms of a switch that carries what it should and nothing else."""
@@ -148,15 +171,24 @@ class Upkeep:
             with on_disk():
                 self._intents.gone(name, unwanted)
 
-    def _take_as_intent(self, name: str, now: Snapshot, difference: Drift, who: str) -> None:
+    def _take_as_intent(
+        self, name: str, now: Snapshot, difference: Drift, who: str
+    ) -> None:
         with on_disk():
             with self._intents.writing():
                 self._intents.save({name: standing(now) - now.foreign})
                 self._intents.note(who, "adopt", name, text=str(difference))
             self.settled(name)
 
-    def _mend(self, name: str, job: Mending, policy: Policy, now: Snapshot, who: str) -> None:
-        log.info("%s: %d to remove, %d to make", name, len(job.plan.remove), len(job.plan.add))
+    def _mend(
+        self, name: str, job: Mending, policy: Policy, now: Snapshot, who: str
+    ) -> None:
+        log.info(
+            "%s: %d to remove, %d to make",
+            name,
+            len(job.plan.remove),
+            len(job.plan.add),
+        )
         timeline: list[Mapping[str, Any]] = []
         began = time.monotonic()
         made = self._writer.carry_out({name: job.plan}, {name: now}, marker(timeline))
@@ -165,10 +197,20 @@ class Upkeep:
         self._announcer.count(outcome, began)
         detail = pairs_of(job.plan)
         self._intents.try_note(
-            who, policy.value, name, outcome, **detail, **({"text": problem} if problem else {})
+            who,
+            policy.value,
+            name,
+            outcome,
+            **detail,
+            **({"text": problem} if problem else {}),
         )
         self._announcer.publish(
-            {name: job.plan}, timeline, [problem] if problem else [], outcome, who, made.results
+            {name: job.plan},
+            timeline,
+            [problem] if problem else [],
+            outcome,
+            who,
+            made.results,
         )
         self._retry_at.pop(name, None)
         self._judge(name, job, made.failed.get(name))
@@ -182,9 +224,16 @@ class Upkeep:
         self._drifts[name] = difference
         if self._retry_at.get(name, 0.0) <= time.monotonic():
             self._retry_at[name] = time.monotonic() + _RETRY_S
-        why = problem or next((f"{xc}: {reason}" for xc, reason in sorted(job.cannot.items())), None)
+        why = problem or next(
+            (f"{xc}: {reason}" for xc, reason in sorted(job.cannot.items())), None
+        )
         lacking = difference.missing or difference.broken or difference.left
         self._site.complain(
-            name, f"does not carry what it should: {why or difference}" if lacking or problem else None
+            name,
+            f"does not carry what it should: {why or difference}"
+            if lacking or problem
+            else None,
         )
-        self._site.remark(name, str(Drift(foreign=difference.foreign)) if difference.foreign else None)
+        self._site.remark(
+            name, str(Drift(foreign=difference.foreign)) if difference.foreign else None
+        )

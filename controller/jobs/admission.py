@@ -28,13 +28,19 @@ def check_request(
     ``gpus_or_count``: GPU names in rank order, or their number. ``holders``: the job that has each taken GPU.
     """
     _check_stepless(fabric, gpus_or_count, spec, on_loss)
-    _check_spares(fabric, () if isinstance(gpus_or_count, int) else gpus_or_count, spares, holders)
+    _check_spares(
+        fabric, () if isinstance(gpus_or_count, int) else gpus_or_count, spares, holders
+    )
     if (graph := spec.get("graph")) is not None:
         _check_graph(workloads, graph, gpus_or_count)
 
 
 def check_place(
-    fabric: Fabric, plane: Plane | None, spec: Mapping[str, Any], on_loss: str, spares: Sequence[str]
+    fabric: Fabric,
+    plane: Plane | None,
+    spec: Mapping[str, Any],
+    on_loss: str,
+    spares: Sequence[str],
 ) -> None:
     """Check a job for where it is to run: on a ``plane`` or (None) on packet switches. Raises
     InvalidError.
@@ -53,13 +59,20 @@ def _check_lit(plane: Plane, spec: Mapping[str, Any], on_loss: str) -> None:
             f"circuits, not on {plane}"
         )
     if spec.get("graph") is not None and not plane.standing:
-        raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {plane}")
+        raise InvalidError(
+            f"workload graph: it runs on packet switches and circuits, not on {plane}"
+        )
     if on_loss != "fail" and not plane.survives:
-        raise InvalidError(f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail")
+        raise InvalidError(
+            f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail"
+        )
 
 
 def _check_stepless(
-    fabric: Fabric, gpus_or_count: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str
+    fabric: Fabric,
+    gpus_or_count: Sequence[str] | int,
+    spec: Mapping[str, Any],
+    on_loss: str,
 ) -> None:
     collective = spec.get("collective", "ring")
     if spec.get("workload") != "train" or not parse_collective(collective).stepless:
@@ -74,17 +87,24 @@ def _check_stepless(
         raise InvalidError(f"collective {collective}: {why}")
 
 
-def _check_graph(workloads: WorkloadFiles, graph: str, gpus_or_count: Sequence[str] | int) -> None:
+def _check_graph(
+    workloads: WorkloadFiles, graph: str, gpus_or_count: Sequence[str] | int
+) -> None:
     try:
         ranks = workloads.document(graph)["ranks"]
     except NotFoundError as error:
         raise InvalidError(f"graph: {error}") from None
-    if ranks != (size := gpus_or_count if isinstance(gpus_or_count, int) else len(gpus_or_count)):
+    if ranks != (
+        size := gpus_or_count if isinstance(gpus_or_count, int) else len(gpus_or_count)
+    ):
         raise InvalidError(f"graph: it is for {ranks} ranks, and the job has {size}")
 
 
 def _check_spares(
-    fabric: Fabric, ranks: Sequence[str], spares: Sequence[str], holders: Mapping[str, str]
+    fabric: Fabric,
+    ranks: Sequence[str],
+    spares: Sequence[str],
+    holders: Mapping[str, str],
 ) -> None:
     for index, gpu in enumerate(spares):
         if gpu not in fabric.gpus:

@@ -75,7 +75,9 @@ class AgentWatch:
         The caller holds the jobs' lock.
         """
         self._wake.set()
-        self._book.changed.wait_for(lambda: self._looked_s >= since_s or self._stop.is_set(), timeout_s)
+        self._book.changed.wait_for(
+            lambda: self._looked_s >= since_s or self._stop.is_set(), timeout_s
+        )
 
     def _listen(self) -> None:
         """Look at the workers as soon as one has ended."""
@@ -83,7 +85,9 @@ class AgentWatch:
         while self._agent is not None and not self._stop.is_set():
             with self._book.changed:
                 if not self._book.busy():
-                    self._book.changed.wait_for(lambda: self._book.busy() or self._stop.is_set())
+                    self._book.changed.wait_for(
+                        lambda: self._book.busy() or self._stop.is_set()
+                    )
                     continue
             try:
                 ends = self._agent.ends(known, _LISTEN_S)
@@ -109,7 +113,9 @@ class AgentWatch:
                 busy, jobs = self._book.busy(), list(self._book.jobs.values())
                 # An answer may be older than a start that ends while it is on its way.
                 complete = {job.id for job in jobs if job.started}
-                hasty = any(job.state is JobState.RECOVERING and job.started for job in jobs)
+                hasty = any(
+                    job.state is JobState.RECOVERING and job.started for job in jobs
+                )
             begun_s = time.monotonic()
             period_s = self._busy_s if busy else self._idle_s
             period_s = min(period_s, HASTE_S) if hasty else period_s

@@ -54,7 +54,8 @@ class Cleanup:
         """
         with self._book.changed:
             self._book.changed.wait_for(
-                lambda: job.id not in self._book.starting or self._stop.is_set(), START_S
+                lambda: job.id not in self._book.starting or self._stop.is_set(),
+                START_S,
             )
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(self._remove_worker, job.workers))
@@ -62,7 +63,9 @@ class Cleanup:
             self.remove_spares(job)
         self._lights.clear(job, self._stop)
         if job.on_loss != "fail":
-            self.until_done(f"states of job {job.id}", lambda agent: agent.remove_states(job.id))
+            self.until_done(
+                f"states of job {job.id}", lambda agent: agent.remove_states(job.id)
+            )
         if self._stop.is_set():
             return
         with self._book.changed:

@@ -93,14 +93,17 @@ class Rank:
     @property
     def failed(self) -> bool:
         return self.state == "gone" or (
-            self.state == "exited" and (self.exit_code != 0 or self.signal is not None or self.oom)
+            self.state == "exited"
+            and (self.exit_code != 0 or self.signal is not None or self.oom)
         )
 
     @property
     def lost(self) -> bool:
         """True if the rank failed by no fault of its own: its GPU, its host, or the whole worker is gone."""
         # Nobody can tell how a worker ended whose host is lost.
-        ended = self.signal is not None or self.oom or self.exit_code in (None, TERMINATED)
+        ended = (
+            self.signal is not None or self.oom or self.exit_code in (None, TERMINATED)
+        )
         return self.failed and (self.state == "gone" or ended)
 
 
@@ -228,7 +231,14 @@ class Job:
     @property
     def iteration(self) -> int:
         """The first iteration that its present workers do."""
-        return next((loss.iteration for loss in reversed(self.losses) if loss.iteration is not None), 0)
+        return next(
+            (
+                loss.iteration
+                for loss in reversed(self.losses)
+                if loss.iteration is not None
+            ),
+            0,
+        )
 
     @property
     def kept(self) -> list[str]:
@@ -242,7 +252,9 @@ class Job:
         Raises ValueError if `TRANSITIONS` has no such change.
         """
         if self.state.ended or state not in {**TRANSITIONS[self.state], **FROM_ALL}:
-            raise ValueError(f"job {self.id}: no way leads from {self.state.value} to {state.value}")
+            raise ValueError(
+                f"job {self.id}: no way leads from {self.state.value} to {state.value}"
+            )
         self.state = state
         if state.ended:
             self.t_ended = now
@@ -257,33 +269,51 @@ class Job:
         """Return the job as a document of the REST API."""
         fields: Any = {key: getattr(self, key) for key in JobDocument.__annotations__}
         fields["ranks"] = [
-            {k: v for k, v in asdict(rank).items() if k != "done"} | {"worker": self.worker(rank.rank)}
+            {k: v for k, v in asdict(rank).items() if k != "done"}
+            | {"worker": self.worker(rank.rank)}
             for rank in self.ranks
         ]
-        fields |= {"spares": list(self.spares), "losses": [asdict(loss) for loss in self.losses]}
+        fields |= {
+            "spares": list(self.spares),
+            "losses": [asdict(loss) for loss in self.losses],
+        }
         document: JobDocument = fields
         return document
 
     def record(self) -> dict[str, Any]:
         """Return the record of the job that is kept on disk. The workers' events are kept by the agent."""
-        more = {"started": self.started, "clean": self.clean, "attempt": self.attempt, "told": self.announced}
+        more = {
+            "started": self.started,
+            "clean": self.clean,
+            "attempt": self.attempt,
+            "told": self.announced,
+        }
         return {**self.document(), **more}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
         # Earlier versions stored a job's plane by its kind.
-        named = (record[key] for key in ("plane", *entries("planes")) if record.get(key) is not None)
+        named = (
+            record[key]
+            for key in ("plane", *entries("planes"))
+            if record.get(key) is not None
+        )
         fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
         fields |= {
-            "ranks": [Rank(**{k: v for k, v in rank.items() if k in known}) for rank in record["ranks"]],
+            "ranks": [
+                Rank(**{k: v for k, v in rank.items() if k in known})
+                for rank in record["ranks"]
+            ],
             "spec": dict(record["spec"]),
             "state": JobState(record["state"]),
             "plane": next(named, None),
             "switches": list(record.get("switches", ())),
             "spares": list(record.get("spares", ())),
             "losses": [Loss(**loss) for loss in record.get("losses", ())],
-            "announced": [(index, dict(event)) for index, event in record.get("told", ())],
+            "announced": [
+                (index, dict(event)) for index, event in record.get("told", ())
+            ],
         }
         return cls(**fields)
 
@@ -312,17 +342,27 @@ def note_event(job: Job, event: Mapping[str, Any]) -> None:
     kind = event.get("event")
     if kind == "ready" and rank.state in ("pending", "running"):
         rank.state = "ready"
-    elif kind in ("started", "iteration") and rank.state in ("pending", "running", "ready"):
+    elif kind in ("started", "iteration") and rank.state in (
+        "pending",
+        "running",
+        "ready",
+    ):
         rank.state = "started"
     elif kind == "done":
         rank.done = True
     elif kind == "failed":
         peer = event.get("peer")
-        about = "" if peer is None or f"rank {peer}" in str(event.get("reason")) else f" (rank {peer})"
+        about = (
+            ""
+            if peer is None or f"rank {peer}" in str(event.get("reason"))
+            else f" (rank {peer})"
+        )
         rank.error = f"{event.get('reason')}{about}"
 
 
-def note_workers(job: Job, workers: Mapping[str, Mapping[str, Any]], *, complete: bool = True) -> None:
+def note_workers(
+    job: Job, workers: Mapping[str, Mapping[str, Any]], *, complete: bool = True
+) -> None:
     """Take in the agent's list of workers (by worker name).
 
     ``complete``: all of the job's had been started before the list was made, so one that is missing is gone.
@@ -339,7 +379,11 @@ def note_workers(job: Job, workers: Mapping[str, Mapping[str, Any]], *, complete
             rank.exit_code = worker.get("exit_code")
             rank.signal = worker.get("signal")
             rank.oom = bool(worker.get("oom"))
-            rank.error = rank.error or worker.get("error") or _last_line(worker.get("stderr_tail"))
+            rank.error = (
+                rank.error
+                or worker.get("error")
+                or _last_line(worker.get("stderr_tail"))
+            )
         elif rank.state == "pending":
             rank.state = "running"
 
@@ -357,19 +401,30 @@ def progress(job: Job, now: float) -> JobState:
     if failed:
         if job.t_first_failure is None:
             job.t_first_failure = now
-        causes = [r for r in failed if not ours or r.exit_code != LOST_PEER or r.signal or r.oom]
+        causes = [
+            r
+            for r in failed
+            if not ours or r.exit_code != LOST_PEER or r.signal or r.oom
+        ]
         if causes or now - job.t_first_failure > CAUSE_GRACE_S:
-            job.error = describe_failure(min(causes or failed, key=lambda r: _weight(job, r)), ours=ours)
+            job.error = describe_failure(
+                min(causes or failed, key=lambda r: _weight(job, r)), ours=ours
+            )
             return JobState.FAILED
         return job.state
     if all(rank.state == "exited" for rank in job.ranks):
         if job.t_all_exited is None:
             job.t_all_exited = now
-        if all(rank.done for rank in job.ranks) or now - job.t_all_exited > EVENT_GRACE_S:
+        if (
+            all(rank.done for rank in job.ranks)
+            or now - job.t_all_exited > EVENT_GRACE_S
+        ):
             return JobState.SUCCEEDED
         return job.state
     starting = job.state in (JobState.STARTING, JobState.RECOVERING)
-    if (starting or job.state is JobState.READY) and any(rank.state == "started" for rank in job.ranks):
+    if (starting or job.state is JobState.READY) and any(
+        rank.state == "started" for rank in job.ranks
+    ):
         return JobState.RUNNING
     if starting and all(rank.state not in ("pending", "running") for rank in job.ranks):
         return JobState.READY
@@ -402,9 +457,19 @@ def describe_failure(rank: Rank, *, ours: bool = True) -> str:
 
 def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
     """Return a sort key of failures: external causes first, then by the time of the worker's report."""
-    outside = 0 if rank.oom else 1 if rank.signal is not None else 2 if rank.state == "gone" else 3
+    outside = (
+        0
+        if rank.oom
+        else 1
+        if rank.signal is not None
+        else 2
+        if rank.state == "gone"
+        else 3
+    )
     ends = ("failed", "command_ended")
-    end_times = [e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank]
+    end_times = [
+        e["t"] for e in job.events if e.get("event") in ends and rank_of(job, e) is rank
+    ]
     return outside, min(end_times, default=float("inf")), rank.rank
 
 
@@ -420,4 +485,8 @@ def _last_line(text: str | None) -> str | None:
     The worker may be untrusted, so unprintable characters, which could control a terminal, become "?".
     """
     lines = (text or "").strip().splitlines()
-    return "".join(c if c.isprintable() else "?" for c in lines[-1][:200]) if lines else None
+    return (
+        "".join(c if c.isprintable() else "?" for c in lines[-1][:200])
+        if lines
+        else None
+    )

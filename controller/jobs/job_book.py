@@ -48,7 +48,13 @@ class JobBook:
         for record in (self._store.read(_JOBS) or {"jobs": []})["jobs"]:
             try:
                 take_over(record)
-            except (ValueError, KeyError, TypeError, AttributeError, InvalidError) as error:
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                InvalidError,
+            ) as error:
                 self._set_aside(record, error)
         if len(self._aside) > aside:
             self._store.write(_ASIDE, self._aside)
@@ -57,7 +63,11 @@ class JobBook:
     def _set_aside(self, record: Any, error: Exception) -> None:
         """Go on without a job that cannot be used; its record is kept."""
         name = record.get("id") if isinstance(record, Mapping) else None
-        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        reason = (
+            f"{type(error).__name__}: {error}"
+            if isinstance(error, KeyError)
+            else str(error)
+        )
         log.error("the stored job %s cannot be used and is set aside: %s", name, reason)
         self._aside.append({"job": name, "reason": reason, "record": record})
 
@@ -88,7 +98,11 @@ class JobBook:
         Raises NotFoundError; ConflictError if a job in ``ids`` has ended.
         """
         with self.lock:
-            chosen = [self.find(i) for i in ids] if ids is not None else list(self.jobs.values())
+            chosen = (
+                [self.find(i) for i in ids]
+                if ids is not None
+                else list(self.jobs.values())
+            )
             for job in chosen:
                 if ids is not None and job.state.ended:
                     raise ConflictError(f"job {job.id} has ended ({job.state.value})")
@@ -110,7 +124,9 @@ class JobBook:
         return not any(
             other.state.ended
             and not other.clean
-            and (set(other.gpus) & set(job.gpus) or (alone and other.plane == job.plane))
+            and (
+                set(other.gpus) & set(job.gpus) or (alone and other.plane == job.plane)
+            )
             for other in self.jobs.values()
             if other is not job
         )
@@ -131,7 +147,12 @@ class JobBook:
     def keep(self, job: Job) -> None:
         """Keep the state on disk and tell it."""
         self.save()
-        fields = {"name": job.name, "state": job.state.value, "error": job.error, "gpus": list(job.gpus)}
+        fields = {
+            "name": job.name,
+            "state": job.state.value,
+            "error": job.error,
+            "gpus": list(job.gpus),
+        }
         self._bus.publish("job", job=job.id, **fields)
 
     def save(self) -> None:

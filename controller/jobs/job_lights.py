@@ -9,7 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidError,
+    UnavailableError,
+)
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.light_provider import Light, LightProvider
 from ringlight.controller.jobs.reservation import placed, planes_for
@@ -27,7 +32,9 @@ class JobLights:
     ``providers``: by kind of plane.
     """
 
-    def __init__(self, fabric: Fabric, providers: Mapping[str, LightProvider[Any]]) -> None:
+    def __init__(
+        self, fabric: Fabric, providers: Mapping[str, LightProvider[Any]]
+    ) -> None:
         self._fabric, self._providers = fabric, providers
         self._planes = {plane.name: plane for plane in lit_planes(fabric)}
         self._lights: dict[str, Light] = {}
@@ -56,7 +63,9 @@ class JobLights:
             return plane, light
         if refusals:
             # A conflict, which may pass, is reported before a refusal for ever.
-            raise min(refusals, key=lambda refusal: not isinstance(refusal, ConflictError))
+            raise min(
+                refusals, key=lambda refusal: not isinstance(refusal, ConflictError)
+            )
         return None
 
     def plan_again(
@@ -70,7 +79,11 @@ class JobLights:
             steps_named(job.spec.get("collective", "ring"), len(gpus))
         except ValueError as error:
             raise InvalidError(str(error)) from error
-        return None if job.plane is None else self.plan(gpus, job.spec, job.plane, other_holders)
+        return (
+            None
+            if job.plane is None
+            else self.plan(gpus, job.spec, job.plane, other_holders)
+        )
 
     def stored(self, job: Job) -> Light | None:
         """Return the light that a stored job has; None without any.
@@ -79,12 +92,18 @@ class JobLights:
         """
         if job.plane is None or job.clean:
             return None
-        return self._planned(planes_for(self._fabric, job.gpus, job.plane)[0], job.gpus, job.spec, {})
+        return self._planned(
+            planes_for(self._fabric, job.gpus, job.plane)[0], job.gpus, job.spec, {}
+        )
 
     def take_over(self, job: Job, light: Light) -> None:
         """Go on with the light of a stored job, which its workers may be using."""
         self._lights[job.id] = light
-        if not job.state.ended and job.state is not JobState.PENDING and (provider := self._lit_by(job)):
+        if (
+            not job.state.ended
+            and job.state is not JobState.PENDING
+            and (provider := self._lit_by(job))
+        ):
             provider.adopt(job.id, light)
 
     def give(self, job: Job, light: Light) -> None:
@@ -97,7 +116,9 @@ class JobLights:
         if (provider := self._lit_by(job)) is not None:
             provider.light(job.id, self._lights[job.id])
 
-    def clear(self, job: Job, stop: threading.Event, timeout_s: float = math.inf) -> None:
+    def clear(
+        self, job: Job, stop: threading.Event, timeout_s: float = math.inf
+    ) -> None:
         """Take a job's light away, tried until it works or ``stop`` is set. Raises UnavailableError after
         ``timeout_s``.
         """
@@ -109,7 +130,9 @@ class JobLights:
         while not stop.is_set() and (problems := provider.clear(job.id, light)):
             log.warning("light of job %s not cleared: %s", job.id, problems[0])
             if time.monotonic() + pause_s > deadline:
-                raise UnavailableError(f"its light is not cleared after {timeout_s:g} s: {problems[0]}")
+                raise UnavailableError(
+                    f"its light is not cleared after {timeout_s:g} s: {problems[0]}"
+                )
             stop.wait(pause_s)
             pause_s = min(2 * pause_s, 10.0)
 
@@ -134,7 +157,9 @@ class JobLights:
         holders: Mapping[str, str],
     ) -> Light:
         provider = self._provider(plane)
-        light: Light = provider.plan(plane, placed(plane, gpus_or_count, holders, alone=provider.alone), spec)
+        light: Light = provider.plan(
+            plane, placed(plane, gpus_or_count, holders, alone=provider.alone), spec
+        )
         return light
 
     def _provider(self, plane: Plane) -> LightProvider[Any]:

@@ -50,6 +50,10 @@ class Laps:
             i,
             min(event["compute_start"] for event in ranks),
             max(event["allreduce_end"] for event in ranks),
-            statistics.fmean(event["compute_end"] - event["compute_start"] for event in ranks),
-            statistics.fmean(event["allreduce_end"] - event["compute_end"] for event in ranks),
+            statistics.fmean(
+                event["compute_end"] - event["compute_start"] for event in ranks
+            ),
+            statistics.fmean(
+                event["allreduce_end"] - event["compute_end"] for event in ranks
+            ),
         )

@@ -50,7 +50,11 @@ class Launcher:
         stop: threading.Event,
     ) -> None:
         self._fabric, self._book, self._lights = fabric, book, lights
-        self._cleanup, self._replacements, self._background = cleanup, replacements, background
+        self._cleanup, self._replacements, self._background = (
+            cleanup,
+            replacements,
+            background,
+        )
         self._workloads, self._flow_sockets = workloads, flow_sockets
         self._submitting, self._look_soon, self._stop = submitting, look_soon, stop
 
@@ -59,12 +63,19 @@ class Launcher:
         alone = self._lights.alone(job)
         with self._book.changed:
             vacated = self._book.changed.wait_for(
-                lambda: job.state.ended or self._stop.is_set() or self._book.vacated(job, alone), _VACATE_S
+                lambda: (
+                    job.state.ended
+                    or self._stop.is_set()
+                    or self._book.vacated(job, alone)
+                ),
+                _VACATE_S,
             )
             if job.state.ended or self._stop.is_set():
                 return
             if not vacated:
-                job.error = f"not started: its GPUs were not freed within {_VACATE_S:g} s"
+                job.error = (
+                    f"not started: its GPUs were not freed within {_VACATE_S:g} s"
+                )
                 self._cleanup.end(job, JobState.FAILED)
                 return
             self._book.starting.add(job.id)
@@ -85,7 +96,9 @@ class Launcher:
                 "checkpoint": job.on_loss != "fail",
                 "graph": graph,
                 "guest": guest_request(job),
-                "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu), standing=standing),
+                "spec": worker_spec(
+                    job, r.rank, peers, self._flow_sockets.get(r.gpu), standing=standing
+                ),
             }
             for r in job.ranks
         ]
@@ -101,13 +114,21 @@ class Launcher:
             error = failure
         finally:
             self._book.started(job)
-        dead = frozenset[str]() if error is None or job.on_loss == "fail" else self._lost_gpus(agent)
+        dead = (
+            frozenset[str]()
+            if error is None or job.on_loss == "fail"
+            else self._lost_gpus(agent)
+        )
         with self._book.lock:
             if error is None:
                 job.started = True
                 note_start(job, lit_s, time.monotonic())
                 self._book.save()
-                if job.plane is None and (spares := job.kept[:WAITING]) and not job.losses:
+                if (
+                    job.plane is None
+                    and (spares := job.kept[:WAITING])
+                    and not job.losses
+                ):
                     self._background.spawn(self._start_spares, job, agent, spares)
             elif not job.state.ended and not self._stop.is_set():
                 job.error = f"not started: {error}"
@@ -121,7 +142,9 @@ class Launcher:
                     self._cleanup.end(job, JobState.FAILED)
         self._look_soon()
 
-    def _start_spares(self, job: Job, agent: AgentClient, spares: Sequence[str]) -> None:
+    def _start_spares(
+        self, job: Job, agent: AgentClient, spares: Sequence[str]
+    ) -> None:
         """Have processes wait on spares. The job does without one that cannot be: its worker starts later."""
         for gpu in spares:
             try:
@@ -152,7 +175,9 @@ class Launcher:
             self._book.starting.add(job.id)
             lost = [loss.rank for loss in pending_losses(job)]
         try:
-            self._cleanup.until_done(f"workers of job {job.id}", lambda agent: agent.halt(job.id))
+            self._cleanup.until_done(
+                f"workers of job {job.id}", lambda agent: agent.halt(job.id)
+            )
             stopped = time.monotonic()
             if lost:
                 self._lights.clear(job, self._stop, _CLEAR_S)

@@ -40,7 +40,9 @@ class LightProvider(Protocol[L]):
 
     alone: bool
 
-    def plan(self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> L:
+    def plan(
+        self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]
+    ) -> L:
         """Return the light that a job on these nodes would get, without any effect. ``settings``: the
         workers' settings.
 

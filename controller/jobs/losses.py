@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ringlight.controller.jobs.job import LOST_PEER, Job, JobState, Loss, Rank, describe_failure, rank_of
+from ringlight.controller.jobs.job import (
+    LOST_PEER,
+    Job,
+    JobState,
+    Loss,
+    Rank,
+    describe_failure,
+    rank_of,
+)
 
 
 def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
@@ -25,7 +33,9 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
         if rank in causes or rank.gpu in dead_gpus:
             reason = describe_failure(rank) if rank.lost else f"GPU {rank.gpu} is lost"
             exit_times = [
-                e["t"] for e in job.events if e.get("event") == "exited" and rank_of(job, e) is rank
+                e["t"]
+                for e in job.events
+                if e.get("event") == "exited" and rank_of(job, e) is rank
             ]
             t_lost = min(exit_times, default=now)
             job.losses.append(Loss(rank.rank, rank.gpu, reason, t_lost, t_noticed=now))
@@ -41,7 +51,9 @@ def pending_losses(job: Job) -> list[Loss]:
     return [loss for loss in job.losses if loss.ranks is None]
 
 
-def go_on(job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: float) -> None:
+def go_on(
+    job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: float
+) -> None:
     """Change a job for its continuation after its pending losses, on ``gpus`` in rank order, from
     ``iteration`` on.
 

@@ -32,7 +32,12 @@ from ringlight.controller.jobs.job_book import JobBook
 from ringlight.controller.jobs.job_lights import JobLights
 from ringlight.controller.jobs.launching import Launcher
 from ringlight.controller.jobs.light_provider import Light, LightProvider
-from ringlight.controller.jobs.losses import goes_by_itself, lose, note_release, pending_losses
+from ringlight.controller.jobs.losses import (
+    goes_by_itself,
+    lose,
+    note_release,
+    pending_losses,
+)
 from ringlight.controller.jobs.replacements import Replacements
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.controller.jobs.workload_files import WorkloadFiles
@@ -84,9 +89,17 @@ class JobManager:
         self._background = Background()
         self._book = JobBook(store, bus)
         self._lights = JobLights(fabric, lights or {})
-        self._cleanup = Cleanup(agent, self._book, self._lights, bus, self._background, self._stop)
+        self._cleanup = Cleanup(
+            agent, self._book, self._lights, bus, self._background, self._stop
+        )
         self._watch = AgentWatch(
-            agent, self._book, bus, self._digest, self._stop, busy_s=busy_s, idle_s=idle_s
+            agent,
+            self._book,
+            bus,
+            self._digest,
+            self._stop,
+            busy_s=busy_s,
+            idle_s=idle_s,
         )
         self._launcher = Launcher(
             fabric,
@@ -165,10 +178,22 @@ class JobManager:
         agent = self._need_agent()
         with self._submitting:
             holders = self.holders()
-            check_request(self._fabric, self.workloads, gpus_or_count, spec, on_loss, spares, holders)
-            placement = self.light_plan(gpus_or_count, spec, plane, holders | dict.fromkeys(spares, name))
+            check_request(
+                self._fabric,
+                self.workloads,
+                gpus_or_count,
+                spec,
+                on_loss,
+                spares,
+                holders,
+            )
+            placement = self.light_plan(
+                gpus_or_count, spec, plane, holders | dict.fromkeys(spares, name)
+            )
             check_place(self._fabric, placement and placement[0], spec, on_loss, spares)
-            return self._submit(name, gpus_or_count, spec, hold, placement, agent, on_loss, spares)
+            return self._submit(
+                name, gpus_or_count, spec, hold, placement, agent, on_loss, spares
+            )
 
     def light_plan(
         self,
@@ -198,12 +223,24 @@ class JobManager:
         with self._book.lock:
             if placement is None:
                 # A number of GPUs without a plane means those that packet switches join.
-                out = {*self._book.dead_gpus, *spares} if isinstance(gpus_or_count, int) else ()
-                joined = packets(self._fabric).nodes if isinstance(gpus_or_count, int) else self._fabric.gpus
+                out = (
+                    {*self._book.dead_gpus, *spares}
+                    if isinstance(gpus_or_count, int)
+                    else ()
+                )
+                joined = (
+                    packets(self._fabric).nodes
+                    if isinstance(gpus_or_count, int)
+                    else self._fabric.gpus
+                )
                 eligible = tuple(gpu for gpu in joined if gpu not in out)
-                gpus = reserve(eligible, self._book.holders(), self._switch_of(), gpus_or_count)
+                gpus = reserve(
+                    eligible, self._book.holders(), self._switch_of(), gpus_or_count
+                )
             else:
-                gpus = reserve(placement[1].nodes, self._book.holders(), {}, placement[1].nodes)
+                gpus = reserve(
+                    placement[1].nodes, self._book.holders(), {}, placement[1].nodes
+                )
             job = Job(
                 id=self._book.new_id(name),
                 name=name,
@@ -305,7 +342,9 @@ class JobManager:
             raise UnavailableError("the inventory names no server agent")
         return self._agent
 
-    def _digest(self, answer: Mapping[str, Any], complete: Collection[str], first: bool) -> None:
+    def _digest(
+        self, answer: Mapping[str, Any], complete: Collection[str], first: bool
+    ) -> None:
         """Take in one answer of the agent and move every job on.
 
         ``complete``: jobs whose workers had all been started when it was asked.
@@ -330,7 +369,11 @@ class JobManager:
                 if state is job.state:
                     continue
                 dead = self._book.dead_gpus
-                if state is JobState.FAILED and self._agent and lose(job, dead, time.monotonic()):
+                if (
+                    state is JobState.FAILED
+                    and self._agent
+                    and lose(job, dead, time.monotonic())
+                ):
                     self._book.enter(job, JobState.RECOVERING)
                     self._background.spawn(self._launcher.recover, job, self._agent)
                     continue
@@ -341,7 +384,9 @@ class JobManager:
                 if state is JobState.READY and goes_by_itself(job):
                     release.append(job)
         for job in release:
-            self._background.spawn(self.release, [job.id], HASTE_S if job.losses else 0.05)
+            self._background.spawn(
+                self.release, [job.id], HASTE_S if job.losses else 0.05
+            )
 
     def _resume(self, job: Job, workers: Mapping[str, Any]) -> None:
         """Finish what the earlier controller had begun, once after a restart."""
@@ -353,10 +398,14 @@ class JobManager:
             if job.t_submitted < self._born:
                 self._background.spawn(self._launcher.start, job, self._agent)
         elif not job.state.ended and not job.started:
-            if all(worker in workers for worker in job.workers) and not pending_losses(job):
+            if all(worker in workers for worker in job.workers) and not pending_losses(
+                job
+            ):
                 job.started = True
             elif job.state is JobState.RECOVERING and self._agent is not None:
                 self._background.spawn(self._launcher.recover, job, self._agent)
             elif job.t_submitted < self._born:
-                job.error = "the controller was restarted while the workers were being started"
+                job.error = (
+                    "the controller was restarted while the workers were being started"
+                )
                 self._cleanup.end(job, JobState.FAILED)

@@ -37,30 +37,49 @@ class Replacements:
         self._fabric, self._book, self._lights = fabric, book, lights
         self._switch_of, self._reaches = switch_of, reaches
 
-    def gpus_after(self, job: Job, lost: Collection[int]) -> tuple[Sequence[str], tuple[Plane, Light] | None]:
+    def gpus_after(
+        self, job: Job, lost: Collection[int]
+    ) -> tuple[Sequence[str], tuple[Plane, Light] | None]:
         """Return the job's GPUs in rank order after it lost these ranks, and their light.
 
         Raises ControllerError.
         """
         left = [rank.gpu for rank in job.ranks if rank.rank not in lost]
         with self._book.lock:
-            other_holders = {gpu: holder for gpu, holder in self._book.holders().items() if holder != job.id}
+            other_holders = {
+                gpu: holder
+                for gpu, holder in self._book.holders().items()
+                if holder != job.id
+            }
             busy = self._book.left_on()
         if job.on_loss == "shrink":
             if len(left) < 2:
                 raise ConflictError("one rank is too few")
             return left, self._lights.plan_again(job, left, other_holders)
-        gone = busy.union(other_holders, job.gpus, self._book.dead_gpus, (loss.gpu for loss in job.losses))
+        gone = busy.union(
+            other_holders,
+            job.gpus,
+            self._book.dead_gpus,
+            (loss.gpu for loss in job.losses),
+        )
         pool = job.spares or plane_of(self._fabric, job.gpus).nodes
         spares = [gpu for gpu in pool if gpu not in gone]
         if job.plane is None:
-            spares = [g for g in spares_for(left, spares, self._switch_of()) if self._reaches(g, left)]
+            spares = [
+                g
+                for g in spares_for(left, spares, self._switch_of())
+                if self._reaches(g, left)
+            ]
         if len(spares) < len(lost):
             among = f" of {', '.join(job.spares)}" if job.spares else ""
             there = ", ".join(spares) or "none"
-            raise ConflictError(f"spare GPUs needed: {len(lost)}; free and reachable{among}: {there}")
+            raise ConflictError(
+                f"spare GPUs needed: {len(lost)}; free and reachable{among}: {there}"
+            )
         refused: ControllerError | None = None
-        for chosen in itertools.islice(itertools.permutations(spares, len(lost)), _CHOICES):
+        for chosen in itertools.islice(
+            itertools.permutations(spares, len(lost)), _CHOICES
+        ):
             instead = dict(zip(lost, chosen, strict=True))
             gpus = [instead.get(rank.rank, rank.gpu) for rank in job.ranks]
             try:

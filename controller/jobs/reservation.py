@@ -35,18 +35,24 @@ def reserve(
         seen.add(gpu)
     for rank, gpu in enumerate(gpus_or_count):
         if gpu in holders:
-            raise ConflictError(f"rank {rank}: GPU {gpu} is reserved by job {holders[gpu]}")
+            raise ConflictError(
+                f"rank {rank}: GPU {gpu} is reserved by job {holders[gpu]}"
+            )
     return tuple(gpus_or_count)
 
 
-def planes_for(fabric: Fabric, gpus_or_count: Sequence[str] | int, name: str | None) -> list[Plane]:
+def planes_for(
+    fabric: Fabric, gpus_or_count: Sequence[str] | int, name: str | None
+) -> list[Plane]:
     """Return the planes with light that a job may get, in the order in which they are tried.
 
     That is the named plane, if ``name`` is given, and none for a job on packet switches. Raises InvalidError
     for an unknown name.
     """
     if name is None:
-        return candidates(fabric, () if isinstance(gpus_or_count, int) else gpus_or_count)
+        return candidates(
+            fabric, () if isinstance(gpus_or_count, int) else gpus_or_count
+        )
     matches = [plane for plane in lit_planes(fabric) if plane.name == name]
     if not matches:
         raise InvalidError(f"there is no plane {name}")
@@ -54,7 +60,11 @@ def planes_for(fabric: Fabric, gpus_or_count: Sequence[str] | int, name: str | N
 
 
 def placed(
-    plane: Plane, gpus_or_count: Sequence[str] | int, holders: Mapping[str, str], *, alone: bool
+    plane: Plane,
+    gpus_or_count: Sequence[str] | int,
+    holders: Mapping[str, str],
+    *,
+    alone: bool,
 ) -> tuple[str, ...]:
     """Return the nodes of a job on a plane with light, in rank order.
 
@@ -68,10 +78,14 @@ def placed(
         nodes = reserve(tuple(plane.fabric.gpus), {}, {}, gpus_or_count)
         for rank, gpu in enumerate(nodes):
             if gpu not in plane.nodes:
-                raise InvalidError(f"rank {rank}: GPU {gpu} is not on {plane}; a job stays on one plane")
+                raise InvalidError(
+                    f"rank {rank}: GPU {gpu} is not on {plane}; a job stays on one plane"
+                )
         if plane.whole and len(nodes) != len(plane.nodes):
             raise InvalidError(f"{len(nodes)} ranks: {_rule(plane)}")
-    if alone and (other := next((holders[node] for node in plane.nodes if node in holders), None)):
+    if alone and (
+        other := next((holders[node] for node in plane.nodes if node in holders), None)
+    ):
         raise ConflictError(f"the light of {plane} is that of job {other}")
     return reserve(nodes, holders, {}, nodes)
 
@@ -86,7 +100,9 @@ def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, 
     except ValueError as error:
         raise InvalidError(str(error)) from error
     try:
-        nodes = plane.place(count, [node for node in plane.nodes if node not in holders])
+        nodes = plane.place(
+            count, [node for node in plane.nodes if node not in holders]
+        )
     except ValueError as error:
         raise ConflictError(str(error)) from error
     return reserve(plane.nodes, holders, {}, count) if nodes is None else nodes
@@ -94,15 +110,22 @@ def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, 
 
 def _rule(plane: Plane) -> str:
     nodes = plane.nodes
-    return f"a job on {plane} uses all its {len(nodes)} nodes, {nodes[0]} to {nodes[-1]}"
+    return (
+        f"a job on {plane} uses all its {len(nodes)} nodes, {nodes[0]} to {nodes[-1]}"
+    )
 
 
 def _choose(
-    gpus: Sequence[str], holders: Mapping[str, str], switch_of: Mapping[str, str | None], count: int
+    gpus: Sequence[str],
+    holders: Mapping[str, str],
+    switch_of: Mapping[str, str | None],
+    count: int,
 ) -> tuple[str, ...]:
     if count > len(gpus):
         raise InvalidError(f"the job wants {count} GPUs; the fabric has {len(gpus)}")
     free = [gpu for gpu in gpus if gpu not in holders]
     if count > len(free):
-        raise ConflictError(f"the job wants {count} GPUs; {len(free)} of {len(gpus)} are free")
+        raise ConflictError(
+            f"the job wants {count} GPUs; {len(free)} of {len(gpus)} are free"
+        )
     return gpus_together(free, switch_of, count)

@@ -31,16 +31,30 @@ def holder_port(port: int) -> int:
 
 
 def worker_spec(
-    job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None, *, standing: bool = False
+    job: Job,
+    rank: int,
+    peers: Sequence[str],
+    flow_socket: str | None = None,
+    *,
+    standing: bool = False,
 ) -> dict[str, Any]:
     """Return the settings of one worker: the job's settings, its rank, its peers' addresses, its O-NIC's
     socket.
 
     If light is ``standing``, the worker does not request light, but reports what it has begun to send.
     """
-    spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
+    spec = {
+        "job": job.id,
+        "rank": rank,
+        "world_size": len(peers),
+        "peers": list(peers),
+        **job.spec,
+    }
     # A job that was stored has its ranks written as text.
-    slower = {int(number): factor for number, factor in (spec.pop("slower", None) or {}).items()}
+    slower = {
+        int(number): factor
+        for number, factor in (spec.pop("slower", None) or {}).items()
+    }
     if (guest := guest_of(job.spec)) is not None:
         del spec[spec["workload"]]
         # Its own connections are beside those of the guest.
@@ -58,5 +72,8 @@ def worker_spec(
         spec["onic"] = flow_socket
     linktest = job.spec.get("linktest")
     if linktest is not None:
-        spec["linktest"] = {**linktest, "to": linktest_targets(job.spec, len(peers))[rank]}
+        spec["linktest"] = {
+            **linktest,
+            "to": linktest_targets(job.spec, len(peers))[rank],
+        }
     return spec

@@ -48,7 +48,9 @@ class WorkloadFiles:
         document = _document(digest, part.read_bytes())
         path = self.directory / digest
         with self._writing:
-            kept = sum(1 for path in self.directory.iterdir() if not path.name.startswith("."))
+            kept = sum(
+                1 for path in self.directory.iterdir() if not path.name.startswith(".")
+            )
             if not path.exists() and kept >= MOST_FILES:
                 raise ConflictError(f"workload {digest}: {MOST_FILES} are kept already")
             part.replace(path)

@@ -87,7 +87,9 @@ def quantile(values: list[float], share: float) -> float | None:
 
 
 def quantiles(values: list[float]) -> Quantiles:
-    return Quantiles(quantile(values, 0.5), quantile(values, 0.99), max(values, default=None))
+    return Quantiles(
+        quantile(values, 0.5), quantile(values, 0.99), max(values, default=None)
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,12 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
-from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    NotFoundError,
+    UnavailableError,
+)
 from ringlight.controller.jobs.light_provider import L
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import (
@@ -101,7 +106,9 @@ class Provider(ABC, Generic[L]):
     # A job's light
 
     @abstractmethod
-    def plan(self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> L:
+    def plan(
+        self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]
+    ) -> L:
         """Return the light that a job on these nodes would get, without any effect. ``settings``: the
         workers' settings.
 
@@ -140,7 +147,9 @@ class Provider(ABC, Generic[L]):
         except ControllerError as error:
             log.error("job %s is not taken over: %s", job_id, error)
             with self._lock:
-                self._lost[job_id] = f"{light.place}: job {job_id} is not taken over: {error}"
+                self._lost[job_id] = (
+                    f"{light.place}: job {job_id} is not taken over: {error}"
+                )
             self._publish(job_id, light, "failed", error=str(error))
         else:
             self._publish(job_id, light, "adopted")
@@ -180,7 +189,12 @@ class Provider(ABC, Generic[L]):
 
     def _publish(self, job_id: str, light: L, state: str, **more: Any) -> None:
         self._bus.publish(
-            "plane", job=job_id, plane=light.place, state=state, switches=list(light.switches), **more
+            "plane",
+            job=job_id,
+            plane=light.place,
+            state=state,
+            switches=list(light.switches),
+            **more,
         )
 
     def _need_agent(self) -> AgentClient:
@@ -205,10 +219,19 @@ class Provider(ABC, Generic[L]):
         ``holders``: the job that has each taken GPU.
         """
         ports = self._ports(plane)
-        node_at = {(port.node, port.number): node for node, own in ports.items() for port in own}
+        node_at = {
+            (port.node, port.number): node
+            for node, own in ports.items()
+            for port in own
+        }
         views = self._site.views()
         nodes = [
-            PlaneNode(node, self._fabric.gpus[node].ip, holders.get(node), [str(port) for port in own])
+            PlaneNode(
+                node,
+                self._fabric.gpus[node].ip,
+                holders.get(node),
+                [str(port) for port in own],
+            )
             for node, own in ports.items()
         ]
         switches = []
@@ -224,9 +247,14 @@ class Provider(ABC, Generic[L]):
                 )
                 for xc in sorted(carried)
             ]
-            switches.append(PlaneSwitch(name, views[name].reachable, lit_cross_connects))
+            switches.append(
+                PlaneSwitch(name, views[name].reachable, lit_cross_connects)
+            )
         return PlaneDocument(
-            **self._facts(plane, holders), nodes=nodes, switches=switches, own=self._own(plane)
+            **self._facts(plane, holders),
+            nodes=nodes,
+            switches=switches,
+            own=self._own(plane),
         )
 
     def changes(self, plane: Any) -> Sequence[Any]:
@@ -253,7 +281,9 @@ class Provider(ABC, Generic[L]):
 
     def onics(self) -> list[OnicDocument]:
         """Return the O-NICs of all planes. Agents, if there are any, are read now."""
-        planes = [plane for plane in lit_planes(self._fabric) if plane.kind == self.kind]
+        planes = [
+            plane for plane in lit_planes(self._fabric) if plane.kind == self.kind
+        ]
         return [self.onic(plane, node) for plane in planes for node in plane.nodes]
 
     @abstractmethod
@@ -279,9 +309,13 @@ class Provider(ABC, Generic[L]):
         """Return the switches' faceplate ports that each node is plugged into, in the order of its O-NIC's
         ports.
         """
-        own = {node: [Port(node, n) for n in range(self._fabric.onics[node].ports)] for node in plane.nodes}
+        own = {
+            node: [Port(node, n) for n in range(self._fabric.onics[node].ports)]
+            for node in plane.nodes
+        }
         return {
-            node: [self._fabric.link_at[port].other(port) for port in ports] for node, ports in own.items()
+            node: [self._fabric.link_at[port].other(port) for port in ports]
+            for node, ports in own.items()
         }
 
     def _carried(self, plane: Any) -> dict[str, frozenset[CrossConnect]]:
@@ -298,7 +332,9 @@ class Provider(ABC, Generic[L]):
             "size": len(plane.nodes),
             "free": sum(node not in holders for node in plane.nodes),
             "jobs": sorted({holders[node] for node in plane.nodes if node in holders}),
-            "wavelengths": None if first is None else self._fabric.optical_switches[first].wavelengths,
+            "wavelengths": None
+            if first is None
+            else self._fabric.optical_switches[first].wavelengths,
             "cross_connects": sum(map(len, carried.values())),
         }
 
@@ -356,7 +392,11 @@ class Alone(Provider[L], Generic[L, P]):
     def troubles(self) -> list[str]:
         with self._lock:
             playing = dict(self._playing)
-        own_troubles = [f"{plane}: {p.trouble}" for plane, p in playing.items() if p.trouble is not None]
+        own_troubles = [
+            f"{plane}: {p.trouble}"
+            for plane, p in playing.items()
+            if p.trouble is not None
+        ]
         return super().troubles() + own_troubles
 
     def changes(self, plane: Plane) -> list[Any]:
@@ -364,7 +404,9 @@ class Alone(Provider[L], Generic[L, P]):
         return [] if last is None else last.changes
 
     @abstractmethod
-    def _begin(self, job_id: str, light: L, lights: Lights) -> tuple[P, dict[str, float]]:
+    def _begin(
+        self, job_id: str, light: L, lights: Lights
+    ) -> tuple[P, dict[str, float]]:
         """Set the light and write the O-NICs' tables. Return the player, and the duration of each part in
         seconds.
 
@@ -402,7 +444,9 @@ class Alone(Provider[L], Generic[L, P]):
         try:
             # Nothing is held before, so that no error leaves it so.
             if (other := self._site.hold(job_id, light.switches)) is not None:
-                raise ConflictError(f"the light of {light.place} is that of job {other}")
+                raise ConflictError(
+                    f"the light of {light.place} is that of job {other}"
+                )
             player = begin(lights)
         except BaseException:
             lights.close()
@@ -448,7 +492,9 @@ class Alone(Provider[L], Generic[L, P]):
 
 
 def on_all(
-    names: Collection[str], work: Callable[[str], None], pool: ThreadPoolExecutor | None = None
+    names: Collection[str],
+    work: Callable[[str], None],
+    pool: ThreadPoolExecutor | None = None,
 ) -> list[ControllerError]:
     """Run ``work`` for every name in parallel. Return the errors in the given order."""
 

@@ -31,19 +31,27 @@ class Lights:
     profile declares.
     """
 
-    def __init__(self, site: OpticalSite, switches: tuple[str, ...], patience_s: float = WRITE_S) -> None:
+    def __init__(
+        self, site: OpticalSite, switches: tuple[str, ...], patience_s: float = WRITE_S
+    ) -> None:
         self._site = site
         self._patience_s = patience_s
         self._seen: dict[str, Snapshot] = {}
         #: Reason for which a switch failed its last request.
         self._failed: dict[str, str] = {}
         self._recalls: dict[str, Future[None]] = {}
-        self._pool = ThreadPoolExecutor(min(PARALLEL, len(switches)), thread_name_prefix="lights")
+        self._pool = ThreadPoolExecutor(
+            min(PARALLEL, len(switches)), thread_name_prefix="lights"
+        )
         self.switches = switches
         timings = [site.driver(name).capabilities().timing for name in switches]
         #: Declared time from a write to light that stays, seconds; and of that, until the write takes effect.
-        self.declared_s = max((max(t.lit_after_s(1), t.settle_s) for t in timings), default=0.0)
-        self.command_s = max((t.command.most_s + t.per_cross_connect_s for t in timings), default=0.0)
+        self.declared_s = max(
+            (max(t.lit_after_s(1), t.settle_s) for t in timings), default=0.0
+        )
+        self.command_s = max(
+            (t.command.most_s + t.per_cross_connect_s for t in timings), default=0.0
+        )
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -54,10 +62,17 @@ class Lights:
         if seen is None:
             return frozenset()
         connected = CrossConnectState.CONNECTED
-        return frozenset(xc for xc, state in seen.cross_connects.items() if state is connected)
+        return frozenset(
+            xc for xc, state in seen.cross_connects.items() if state is connected
+        )
 
     def set(
-        self, setting: Setting, *, exactly: bool = False, anew: bool = False, skip_failed: bool = False
+        self,
+        setting: Setting,
+        *,
+        exactly: bool = False,
+        anew: bool = False,
+        skip_failed: bool = False,
     ) -> tuple[int, list[str]]:
         """Apply a setting. Return the number of switches written, and one line for each failure.
 
@@ -76,7 +91,9 @@ class Lights:
                 or (anew and (setting[name] or self.carries(name)))
             )
         ]
-        problems = self._on_all(lacking, lambda name: self._write(name, setting[name], anew))
+        problems = self._on_all(
+            lacking, lambda name: self._write(name, setting[name], anew)
+        )
         return len(lacking), [*failed.values(), *problems]
 
     def compare(self, setting: Setting, *, skip_failed: bool = False) -> list[str]:
@@ -98,7 +115,9 @@ class Lights:
             return None
 
         failed = self._failed.keys() if skip_failed else ()
-        return self._on_all([name for name in self.switches if name not in failed], look)
+        return self._on_all(
+            [name for name in self.switches if name not in failed], look
+        )
 
     @property
     def failed(self) -> list[str]:
@@ -126,14 +145,18 @@ class Lights:
         Return one line for each failure. The site's cached state is updated.
         """
         try:
-            _, problems = self.set({name: frozenset() for name in self.switches}, exactly=True)
+            _, problems = self.set(
+                {name: frozenset() for name in self.switches}, exactly=True
+            )
             for name, snapshot in list(self._seen.items()):
                 self._site.remember(name, snapshot)
         finally:
             self.close()
         return problems
 
-    def _on_all(self, names: Sequence[str], work: Callable[[str], str | None]) -> list[str]:
+    def _on_all(
+        self, names: Sequence[str], work: Callable[[str], str | None]
+    ) -> list[str]:
         """Run ``work`` for every switch in parallel. Return one line for each failure."""
         # The first in this thread, which would only wait: to wake one less takes less time.
         pending = [self._pool.submit(work, name) for name in names[1:]]
@@ -146,7 +169,9 @@ class Lights:
         self._failed[name] = why
         return why
 
-    def _write(self, name: str, cross_connects: frozenset[CrossConnect], anew: bool) -> str | None:
+    def _write(
+        self, name: str, cross_connects: frozenset[CrossConnect], anew: bool
+    ) -> str | None:
         """Write one switch.
 
         Return the reason for a failure; None if the switch carries exactly what is wanted.
@@ -154,15 +179,24 @@ class Lights:
         driver = self._site.driver(name)
         timing = driver.capabilities().timing
         # Present cross-connects may have to be removed before the others are made.
-        needed_s = 2 * timing.lit_after_s(len(cross_connects | self.carries(name))) + timing.settle_s
+        needed_s = (
+            2 * timing.lit_after_s(len(cross_connects | self.carries(name)))
+            + timing.settle_s
+        )
         deadline = Deadline(self._patience_s + needed_s)
         try:
             for last in (False, True):
-                seen = self._seen.pop(name, None) or self._site.look(name, timeout_s=deadline.check())
-                plan = driver.plan(cross_connects, Mode.REPLACE, snapshot=seen, anew=anew)
+                seen = self._seen.pop(name, None) or self._site.look(
+                    name, timeout_s=deadline.check()
+                )
+                plan = driver.plan(
+                    cross_connects, Mode.REPLACE, snapshot=seen, anew=anew
+                )
                 try:
                     if plan:
-                        seen = self._site.apply(name, plan, timeout_s=deadline.check()).snapshot
+                        seen = self._site.apply(
+                            name, plan, timeout_s=deadline.check()
+                        ).snapshot
                 except StaleRevision:
                     # Somebody else wrote, or the switch has lost its light: read it anew, once.
                     if last:

@@ -23,11 +23,17 @@ def steps_of_job(settings: Mapping[str, Any], ranks: int, where: object) -> Step
     if settings.get("workload", "train") == "train":
         collective = settings.get("collective", "ring")
         try:
-            return replace(steps_named(collective, ranks), name=f"collective {collective}")
+            return replace(
+                steps_named(collective, ranks), name=f"collective {collective}"
+            )
         except ValueError as error:
-            raise InvalidError(f"collective {collective} on {where}: {error}") from error
+            raise InvalidError(
+                f"collective {collective} on {where}: {error}"
+            ) from error
     targets = linktest_targets(settings, ranks)
-    pairs = [(rank, target) for rank, target in enumerate(targets) if target is not None]
+    pairs = [
+        (rank, target) for rank, target in enumerate(targets) if target is not None
+    ]
     sources, destinations = (frozen([pair[k] for pair in pairs]) for k in (0, 1))
     zeros = frozen(np.zeros(len(pairs)))
     step = Step(sources, destinations, zeros, frozen(np.ones(len(pairs))), "replace")

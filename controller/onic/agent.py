@@ -81,7 +81,14 @@ class Agent:
         self._sent = [0] * (max(KINDS) + 1)
         self._received = [0] * (max(KINDS) + 1)
         self._counts = dict.fromkeys(
-            ("malformed", "other_version", "send_errors", "laser_errors", "refused_clients"), 0
+            (
+                "malformed",
+                "other_version",
+                "send_errors",
+                "laser_errors",
+                "refused_clients",
+            ),
+            0,
         )
         self._faults: DatagramFaults | None = None
         if settings.allow_faults:
@@ -103,12 +110,20 @@ class Agent:
         directory.mkdir(parents=True, exist_ok=True)
         self._lasers.darken()
         epoch, first = next_epoch(directory / EPOCH_FILE)
-        self.core = Onic(epoch, settings.times, time.monotonic(), ports=settings.ports, quarantine=not first)
+        self.core = Onic(
+            epoch,
+            settings.times,
+            time.monotonic(),
+            ports=settings.ports,
+            quarantine=not first,
+        )
         self._started_s = time.monotonic()
         try:
             self._restore_map()
             self._wake, self._waker = self._sockets.pair()
-            self._udp = self._sockets.bind(socket.AF_INET, socket.SOCK_DGRAM, settings.listen)
+            self._udp = self._sockets.bind(
+                socket.AF_INET, socket.SOCK_DGRAM, settings.listen
+            )
             bind = partial(self._sockets.bind, socket.AF_UNIX)
             manage = bind(socket.SOCK_STREAM, directory / MANAGE_SOCKET, 0o600)
             flow = bind(socket.SOCK_SEQPACKET, directory / FLOW_SOCKET, 0o666)
@@ -130,7 +145,12 @@ class Agent:
 
     def run(self) -> None:
         """Serve until :meth:`stop`. Then the lasers are dark and the sockets removed."""
-        clock, core, readers, writers = time.monotonic, self.core, self._readers, self._writers
+        clock, core, readers, writers = (
+            time.monotonic,
+            self.core,
+            self._readers,
+            self._writers,
+        )
         try:
             while not self._stopping:
                 deadline = core.next_deadline()
@@ -209,7 +229,11 @@ class Agent:
             ready_s = self._lasers.tune(port, effect.wavelength, effect.until_s)
         except OSError as error:
             self._counts["laser_errors"] += 1
-            self._do(self.core.untuned(time.monotonic(), port, f"laser of port {port}: {error}"))
+            self._do(
+                self.core.untuned(
+                    time.monotonic(), port, f"laser of port {port}: {error}"
+                )
+            )
             return
         self._do(self.core.tuned(time.monotonic(), port, ready_s))
 
@@ -219,7 +243,11 @@ class Agent:
             self._lasers.extend(port, effect.wavelength, effect.until_s)
         except OSError as error:
             self._counts["laser_errors"] += 1
-            self._do(self.core.untuned(time.monotonic(), port, f"laser of port {port}: {error}"))
+            self._do(
+                self.core.untuned(
+                    time.monotonic(), port, f"laser of port {port}: {error}"
+                )
+            )
 
     def _dark(self, effect: Dark) -> None:
         self._lasers.dark(effect.port)
@@ -234,8 +262,14 @@ class Agent:
         self._workers.tell(effect.flow, "closed", True)
 
     def _failed(self, effect: Failed) -> None:
-        later = {} if effect.retry_after_s is None else {"retry_after_s": effect.retry_after_s}
-        self._workers.tell(effect.flow, "failed", True, {"reason": self._reason(effect), **later})
+        later = (
+            {}
+            if effect.retry_after_s is None
+            else {"retry_after_s": effect.retry_after_s}
+        )
+        self._workers.tell(
+            effect.flow, "failed", True, {"reason": self._reason(effect), **later}
+        )
 
     def _lost(self, effect: Lost) -> None:
         self._workers.tell(effect.flow, "lost", True, {"reason": self._reason(effect)})
@@ -244,7 +278,9 @@ class Agent:
         host, port = effect.peer
         ip = self._ip_of.get((host, port))
         return (
-            f"{ip} (O-NIC {host}:{port}): {effect.reason}" if ip else f"O-NIC {host}:{port}: {effect.reason}"
+            f"{ip} (O-NIC {host}:{port}): {effect.reason}"
+            if ip
+            else f"O-NIC {host}:{port}: {effect.reason}"
         )
 
     # Control network.
@@ -269,7 +305,11 @@ class Agent:
             self._counts["other_version"] += 1
             if message.answer:
                 self._transmit(VERSION_MESSAGE, peer)
-            self._do(self.core.other_version(time.monotonic(), peer, message.version, VERSION))
+            self._do(
+                self.core.other_version(
+                    time.monotonic(), peer, message.version, VERSION
+                )
+            )
         else:
             self._counts["malformed"] += 1
 
@@ -294,14 +334,22 @@ class Agent:
         if self._faults is not None:
             counters["faults"] = dict(self._faults.counts)
         flows = [
-            {"worker": flow[0], "flow": flow[1], "peer": self._ip_of.get(peer), "port": port, "state": state}
+            {
+                "worker": flow[0],
+                "flow": flow[1],
+                "peer": self._ip_of.get(peer),
+                "port": port,
+                "state": state,
+            }
             for flow, peer, port, state in self.core.flows()
         ]
         receivers = [
-            {"granted_to": self._peer_name(self.core.holder(port)),
-             "waiting": [self._peer_name(peer) for peer in self.core.waiting(port)]}
+            {
+                "granted_to": self._peer_name(self.core.holder(port)),
+                "waiting": [self._peer_name(peer) for peer in self.core.waiting(port)],
+            }
             for port in range(self.settings.ports)
-        ]  # fmt: skip
+        ]
         return {
             "version": VERSION,
             "gpu": self.settings.gpu,
@@ -316,7 +364,10 @@ class Agent:
             "lasers": self._lasers.read(),
             "workers": len(self._workers),
             "counters": counters,
-            "timings": {**asdict(self.settings.times), "tuning_s": self._lasers.tuning_s},
+            "timings": {
+                **asdict(self.settings.times),
+                "tuning_s": self._lasers.tuning_s,
+            },
         }
 
     def _peer_name(self, peer: Any) -> str | None:
@@ -328,7 +379,9 @@ class Agent:
         if held is not None and held.job != new_map.job:
             raise ValueError(f"holds the map of job {held.job}; clear that first")
         if held is not None and new_map.version < held.version:
-            raise ValueError(f"holds version {held.version} of the map, newer than {new_map.version}")
+            raise ValueError(
+                f"holds version {held.version} of the map, newer than {new_map.version}"
+            )
         self._map_file.write(new_map)
         self._take_map(self._map_file.read())
         assert self._map is not None
@@ -354,7 +407,9 @@ class Agent:
     def _take_map(self, new_map: WavelengthMap | None) -> None:
         peers = {} if new_map is None else new_map.peers
         self._routes.replace({ip: reach.port for ip, reach in peers.items()})
-        reach = {reach.agent: Reach(reach.port, reach.wavelength) for reach in peers.values()}
+        reach = {
+            reach.agent: Reach(reach.port, reach.wavelength) for reach in peers.values()
+        }
         self._do(self.core.set_map(time.monotonic(), reach))
         self._map = new_map
         self._ip_of = {reach.agent: ip for ip, reach in peers.items()}
@@ -362,13 +417,21 @@ class Agent:
     def _emulate(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._faults is None:
             raise ValueError("was started without --allow-faults")
-        fault_settings = {name: value for name, value in request.items() if name != "op"}
+        fault_settings = {
+            name: value for name, value in request.items() if name != "op"
+        }
         tuning_s = fault_settings.pop("tuning_s", self._lasers.tuning_s)
-        if isinstance(tuning_s, bool) or not isinstance(tuning_s, int | float) or not 0 <= tuning_s <= 60:
+        if (
+            isinstance(tuning_s, bool)
+            or not isinstance(tuning_s, int | float)
+            or not 0 <= tuning_s <= 60
+        ):
             raise ValueError("tuning_s must be from 0 to 60 seconds")
         self._faults.change(fault_settings)
         self._lasers.tuning_s = float(tuning_s)
-        return {"emulate": {**self._faults.document(), "tuning_s": self._lasers.tuning_s}}
+        return {
+            "emulate": {**self._faults.document(), "tuning_s": self._lasers.tuning_s}
+        }
 
     def _read_trace(self, request: Mapping[str, Any]) -> dict[str, Any]:
         read = self._trace.read(request)

@@ -34,7 +34,9 @@ class DatagramFaults:
     seed: int = 0
     blocked: frozenset[Address] = frozenset()
     counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("lost", "duplicated", "reordered", "blocked"), 0)
+        default_factory=lambda: dict.fromkeys(
+            ("lost", "duplicated", "reordered", "blocked"), 0
+        )
     )
 
     def __post_init__(self) -> None:
@@ -51,12 +53,20 @@ class DatagramFaults:
         seed = values.pop("seed", self.seed)
         if not isinstance(seed, int):
             raise ValueError("seed must be a whole number")
-        blocked = frozenset(_addresses(values.pop("blocked"))) if "blocked" in values else self.blocked
-        reorder_delay_s = _number("reorder_delay_s", values.pop("reorder_delay_s", self.reorder_delay_s))
+        blocked = (
+            frozenset(_addresses(values.pop("blocked")))
+            if "blocked" in values
+            else self.blocked
+        )
+        reorder_delay_s = _number(
+            "reorder_delay_s", values.pop("reorder_delay_s", self.reorder_delay_s)
+        )
         check_time("reorder_delay_s", reorder_delay_s)
         if unknown := values.keys() - set(_OF_MESSAGES):
             raise ValueError(f"there is no fault called {min(unknown)}")
-        numbers: dict[str, Any] = {name: _number(name, value) for name, value in values.items()}
+        numbers: dict[str, Any] = {
+            name: _number(name, value) for name, value in values.items()
+        }
         self.faults = replace(self.faults, **numbers)
         self.reorder_delay_s, self.seed, self.blocked = reorder_delay_s, seed, blocked
         self._random = random.Random(seed)

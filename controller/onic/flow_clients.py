@@ -74,10 +74,14 @@ class FlowClients:
         if connection is None:
             return
         self._next_worker += 1
-        worker = self._workers[self._next_worker] = _Worker(connection, self._next_worker)
+        worker = self._workers[self._next_worker] = _Worker(
+            connection, self._next_worker
+        )
         self._readers[connection.fileno()] = partial(self._read_worker, worker)
 
-    def tell(self, flow: Any, what: str, over: bool, more: Mapping[str, object] | None = None) -> None:
+    def tell(
+        self, flow: Any, what: str, over: bool, more: Mapping[str, object] | None = None
+    ) -> None:
         """Tell a worker what became of its flow. ``over``: the flow has ended. ``more``: what else to say."""
         number, name = flow
         worker = self._workers.get(number)
@@ -135,8 +139,14 @@ class FlowClients:
         peers = self._peers()
         entry = None if peers is None else peers.get(str(peer))
         if entry is None:
-            reason = "this O-NIC has no wavelength map" if peers is None else "is not in the wavelength map"
-            self._write(worker, _encoded({"failed": name, "reason": f"{peer}: {reason}"}))
+            reason = (
+                "this O-NIC has no wavelength map"
+                if peers is None
+                else "is not in the wavelength map"
+            )
+            self._write(
+                worker, _encoded({"failed": name, "reason": f"{peer}: {reason}"})
+            )
             return
         worker.flows[flow] = None
         self._open(flow, entry.agent)

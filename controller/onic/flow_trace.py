@@ -45,4 +45,8 @@ class FlowTrace:
             raise ValueError("cursor must be a whole number")
         first = self._number - len(self._flows)
         flows = list(self._flows)[max(0, cursor - first) :]
-        return {"flows": flows, "cursor": self._number, "dropped": max(0, first - cursor)}
+        return {
+            "flows": flows,
+            "cursor": self._number,
+            "dropped": max(0, first - cursor),
+        }

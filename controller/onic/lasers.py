@@ -11,7 +11,9 @@ from ringlight.controller.onic.agent_settings import AgentError, AgentSettings
 class Laser(Protocol):
     """The tunable transmitters of one O-NIC. Times: CLOCK_MONOTONIC seconds. Methods raise OSError."""
 
-    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
+    def tune(
+        self, port: int, wavelength: int, ready_in_s: float, until_s: float
+    ) -> float:
         """Light from ``ready_in_s`` after now, dark again at ``until_s`` by itself; returns when it is lit.
 
         Light that is on with this wavelength and ``ready_in_s`` 0 goes on without a gap.
@@ -39,9 +41,13 @@ class Lasers:
                 self._laser.dark(port)
                 still = self._laser.read(port)
             except OSError as error:
-                raise AgentError(f"O-NIC {self._gpu}: laser of port {port}: {error}") from error
+                raise AgentError(
+                    f"O-NIC {self._gpu}: laser of port {port}: {error}"
+                ) from error
             if still is not None:
-                raise AgentError(f"O-NIC {self._gpu}: laser of port {port} stays lit on wavelength {still}")
+                raise AgentError(
+                    f"O-NIC {self._gpu}: laser of port {port} stays lit on wavelength {still}"
+                )
 
     def tune(self, port: int, wavelength: int, until_s: float) -> float:
         """Light a laser until ``until_s``. Return when it is lit, monotonic seconds. Raises OSError."""
@@ -60,7 +66,9 @@ class Lasers:
         except OSError as error:
             # Whoever gets the receiver next would meet this light: better dead, dark at the lease's end and
             # started anew, than going on.
-            raise AgentError(f"laser of port {port} cannot be darkened: {error}") from error
+            raise AgentError(
+                f"laser of port {port} cannot be darkened: {error}"
+            ) from error
 
     def let_go(self) -> list[str]:
         """Darken every laser that can be. Return one line for each that cannot."""

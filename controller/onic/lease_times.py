@@ -29,7 +29,9 @@ class Times:
             not 0 < self.retry_s <= self.refresh_s <= self.lease_s / 2 < NEVER
             or not 0 <= self.guard_s < NEVER
         ):
-            raise ValueError(f"0 < retry_s <= refresh_s <= lease_s / 2 and guard_s >= 0 must hold: {self}")
+            raise ValueError(
+                f"0 < retry_s <= refresh_s <= lease_s / 2 and guard_s >= 0 must hold: {self}"
+            )
         if not self.retry_s <= self.patience_s < NEVER:
             raise ValueError(f"patience_s must be at least retry_s: {self}")
 

@@ -72,7 +72,10 @@ class ManageClients:
                     line, _, rest = bytes(manager.received).partition(b"\n")
                     manager.received = bytearray(rest)
                     manager.unread += json.dumps(self.answer(line)).encode() + b"\n"
-                if len(manager.received) > MAX_LINE_BYTES or len(manager.unread) > MAX_UNREAD_BYTES:
+                if (
+                    len(manager.received) > MAX_LINE_BYTES
+                    or len(manager.unread) > MAX_UNREAD_BYTES
+                ):
                     raise ConnectionError
             if manager.unread:
                 del manager.unread[: manager.connection.send(manager.unread)]
@@ -82,7 +85,9 @@ class ManageClients:
             self._drop_manager(manager)
             return
         if manager.unread:
-            self._writers[manager.connection.fileno()] = lambda: self._serve(manager, False)
+            self._writers[manager.connection.fileno()] = lambda: self._serve(
+                manager, False
+            )
         else:
             self._writers.pop(manager.connection.fileno(), None)
 

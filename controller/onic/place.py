@@ -30,8 +30,14 @@ class OnicPlace(BaseModel):
             return self
         if self.flow is None:
             raise ValueError("an O-NIC whose light does not stand needs flow")
-        if self.transmitters == "tunable" and (self.manage is None or self.control is None):
-            raise ValueError("an O-NIC with tunable transmitters needs manage and control")
+        if self.transmitters == "tunable" and (
+            self.manage is None or self.control is None
+        ):
+            raise ValueError(
+                "an O-NIC with tunable transmitters needs manage and control"
+            )
         if self.transmitters == "array" and self.directory is None:
-            raise ValueError("an O-NIC with an array of transmitters needs its directory")
+            raise ValueError(
+                "an O-NIC with an array of transmitters needs its directory"
+            )
         return self

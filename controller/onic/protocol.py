@@ -45,7 +45,13 @@ class Onic:
     __slots__ = ("_rx", "_tx", "_unit", "counts", "epoch", "times")
 
     def __init__(
-        self, epoch: int, times: Times, now_s: float, *, ports: int = 2, quarantine: bool = True
+        self,
+        epoch: int,
+        times: Times,
+        now_s: float,
+        *,
+        ports: int = 2,
+        quarantine: bool = True,
     ) -> None:
         self.epoch = epoch
         self.times = times
@@ -64,7 +70,9 @@ class Onic:
         light may be on. ``reach`` is kept as it is and must not change.
         """
         out: list[Effect] = []
-        moved = {peer for peer, way in self._unit.reach.items() if reach.get(peer) != way}
+        moved = {
+            peer for peer, way in self._unit.reach.items() if reach.get(peer) != way
+        }
         self._unit.reach = reach
         for tx, rx in zip(self._tx, self._rx, strict=True):
             rx.drop(moved)
@@ -134,12 +142,18 @@ class Onic:
             self._rx[message.port].receive(now_s, sender, message, out)
         return out
 
-    def other_version(self, now_s: float, sender: Peer, version: int, own: int) -> list[Effect]:
+    def other_version(
+        self, now_s: float, sender: Peer, version: int, own: int
+    ) -> list[Effect]:
         """End the flows to ``sender``, which uses another version of the protocol. Return the effects."""
         out: list[Effect] = []
         for tx in self._tx:
             if tx.active is not None and tx.active.peer == sender:
-                tx.end(now_s, out, f"it speaks protocol version {version}, this O-NIC version {own}")
+                tx.end(
+                    now_s,
+                    out,
+                    f"it speaks protocol version {version}, this O-NIC version {own}",
+                )
         return out
 
     # Time.
@@ -168,16 +182,22 @@ class Onic:
 
     # Peers.
 
-    def _answer_stranger(self, sender: Peer, message: Message, out: list[Effect]) -> None:
+    def _answer_stranger(
+        self, sender: Peer, message: Message, out: list[Effect]
+    ) -> None:
         """Answer an O-NIC that belongs to no job here, without keeping any state about it."""
         if message.kind in (REQUEST, RENEW, CONFIRM):
             reason = NO_MAP if message.kind == REQUEST else UNKNOWN_GRANT
             self._unit.deny(sender, message, reason, self.times.refresh_s, out)
         elif message.kind == RELEASE:
-            released = Message(RELEASED, message.port, self.epoch, message.flow_epoch, message.seq)
+            released = Message(
+                RELEASED, message.port, self.epoch, message.flow_epoch, message.seq
+            )
             out.append(Send(sender, released))
         elif message.kind == GRANT:
-            release = Message(RELEASE, message.port, self.epoch, message.flow_epoch, message.seq)
+            release = Message(
+                RELEASE, message.port, self.epoch, message.flow_epoch, message.seq
+            )
             out.append(Send(sender, release))
 
     def _forget(self, now_s: float, peer: Peer, out: list[Effect]) -> None:
@@ -204,4 +224,6 @@ class Onic:
 
     def idle(self) -> bool:
         """Return whether no flow, grant, request or unanswered release is left."""
-        return all(tx.idle() and rx.idle() for tx, rx in zip(self._tx, self._rx, strict=True))
+        return all(
+            tx.idle() and rx.idle() for tx, rx in zip(self._tx, self._rx, strict=True)
+        )

@@ -48,13 +48,27 @@ class Receiver:
     its messages are known by it.
     """
 
-    __slots__ = ("_counts", "_epoch", "_times", "_unit", "done", "grant", "port", "queue")
+    __slots__ = (
+        "_counts",
+        "_epoch",
+        "_times",
+        "_unit",
+        "done",
+        "grant",
+        "port",
+        "queue",
+    )
 
     MAX_QUEUE = 256
 
     def __init__(self, port: int, unit: UnitState) -> None:
         self.port = port
-        self._unit, self._epoch, self._times, self._counts = unit, unit.epoch, unit.times, unit.counts
+        self._unit, self._epoch, self._times, self._counts = (
+            unit,
+            unit.epoch,
+            unit.times,
+            unit.counts,
+        )
         self.grant: _Grant | None = None
         self.queue: dict[Peer, _Waiting] = {}
         self.done: dict[Peer, int] = {}
@@ -76,7 +90,11 @@ class Receiver:
         """Return the time in seconds at which :meth:`due` must be called."""
         grant = self.grant
         if grant is not None:
-            return grant.until_s if grant.confirmed else min(grant.deadline_s, grant.until_s)
+            return (
+                grant.until_s
+                if grant.confirmed
+                else min(grant.deadline_s, grant.until_s)
+            )
         return self._unit.quiet_s if self.queue else NEVER
 
     def due(self, now_s: float, out: list[Effect]) -> None:
@@ -97,11 +115,17 @@ class Receiver:
         """Return whether no grant and no request is left."""
         return self.grant is None and not self.queue
 
-    def receive(self, now_s: float, source: Peer, message: Message, out: list[Effect]) -> None:
+    def receive(
+        self, now_s: float, source: Peer, message: Message, out: list[Effect]
+    ) -> None:
         """Process a source's message about a flow to this O-NIC."""
         kind, _, _, flow_epoch, seq, stamp_s, _, _ = message
         grant = self.grant
-        held = grant if grant is not None and grant.source == source and grant.seq == seq else None
+        held = (
+            grant
+            if grant is not None and grant.source == source and grant.seq == seq
+            else None
+        )
         if kind == RELEASE:
             self.done[source] = max(self.done.get(source, 0), seq)
             if source in self.queue and self.queue[source].seq <= seq:
@@ -109,7 +133,9 @@ class Receiver:
             if grant is not None and grant.source == source and grant.seq <= seq:
                 self.grant = None
                 self._grant_next(now_s, out)
-            out.append(Send(source, Message(RELEASED, self.port, self._epoch, flow_epoch, seq)))
+            out.append(
+                Send(source, Message(RELEASED, self.port, self._epoch, flow_epoch, seq))
+            )
         elif seq <= self.done.get(source, 0):
             self._counts["stale"] += 1
         elif kind == REQUEST:
@@ -122,13 +148,23 @@ class Receiver:
         else:
             held.confirmed = True
             if kind == RENEW:
-                held.until_s = max(held.until_s, now_s + self._times.lease_s + self._times.guard_s)
+                held.until_s = max(
+                    held.until_s, now_s + self._times.lease_s + self._times.guard_s
+                )
                 answer = Message(
-                    RENEWED, self.port, self._epoch, flow_epoch, seq, stamp_s, self._times.lease_s
+                    RENEWED,
+                    self.port,
+                    self._epoch,
+                    flow_epoch,
+                    seq,
+                    stamp_s,
+                    self._times.lease_s,
                 )
                 out.append(Send(source, answer))
 
-    def _requested(self, now_s: float, source: Peer, request: Message, out: list[Effect]) -> None:
+    def _requested(
+        self, now_s: float, source: Peer, request: Message, out: list[Effect]
+    ) -> None:
         _, _, _, flow_epoch, seq, stamp_s, _, _ = request
         way = self._unit.reach.get(source)
         if way is None or way.port != self.port:
@@ -142,7 +178,9 @@ class Receiver:
         grant = self.grant
         if grant is not None and grant.source == source:
             if grant.seq == seq:
-                grant.until_s = max(grant.until_s, now_s + self._times.lease_s + self._times.guard_s)
+                grant.until_s = max(
+                    grant.until_s, now_s + self._times.lease_s + self._times.guard_s
+                )
                 grant.stamp_s = max(grant.stamp_s, stamp_s)
                 self._send_grant(grant, out)
                 return
@@ -155,13 +193,29 @@ class Receiver:
             self._unit.deny(source, request, QUEUE_FULL, self._times.refresh_s, out)
             return
         # A refreshed request keeps its place.
-        latest_s = stamp_s if waiting is None or waiting.seq != seq else max(stamp_s, waiting.stamp_s)
+        latest_s = (
+            stamp_s
+            if waiting is None or waiting.seq != seq
+            else max(stamp_s, waiting.stamp_s)
+        )
         self.queue[source] = _Waiting(seq, latest_s, now_s)
         self._grant_next(now_s, out)
         if source in self.queue:
             ahead = min(list(self.queue).index(source), 0xFFFF)
             out.append(
-                Send(source, Message(QUEUED, self.port, self._epoch, flow_epoch, seq, stamp_s, 0.0, ahead))
+                Send(
+                    source,
+                    Message(
+                        QUEUED,
+                        self.port,
+                        self._epoch,
+                        flow_epoch,
+                        seq,
+                        stamp_s,
+                        0.0,
+                        ahead,
+                    ),
+                )
             )
 
     def _grant_next(self, now_s: float, out: list[Effect]) -> None:
@@ -178,18 +232,27 @@ class Receiver:
             return
 
     def _give(
-        self, now_s: float, source: Peer, seq: int, stamp_s: float, heard_s: float,
+        self,
+        now_s: float,
+        source: Peer,
+        seq: int,
+        stamp_s: float,
+        heard_s: float,
         out: list[Effect],
-    ) -> None:  # fmt: skip
+    ) -> None:
         # Counted from when this stamp arrived, which is after the source sent it.
         until_s = heard_s + self._times.lease_s + self._times.guard_s
         retry_s = self._times.retry_s
-        grant = self.grant = _Grant(source, seq, stamp_s, until_s, False, now_s + retry_s, retry_s)
+        grant = self.grant = _Grant(
+            source, seq, stamp_s, until_s, False, now_s + retry_s, retry_s
+        )
         self._counts["grants"] += 1
         self._send_grant(grant, out)
 
     def _send_grant(self, grant: _Grant, out: list[Effect]) -> None:
         flow_epoch = self._unit.epochs[grant.source]
         lease_s = self._times.lease_s
-        message = Message(GRANT, self.port, self._epoch, flow_epoch, grant.seq, grant.stamp_s, lease_s)
+        message = Message(
+            GRANT, self.port, self._epoch, flow_epoch, grant.seq, grant.stamp_s, lease_s
+        )
         out.append(Send(grant.source, message))

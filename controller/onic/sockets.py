@@ -26,10 +26,16 @@ class Sockets:
         return ends
 
     def bind(
-        self, family: socket.AddressFamily, kind: socket.SocketKind, where: Address | Path, mode: int = 0
+        self,
+        family: socket.AddressFamily,
+        kind: socket.SocketKind,
+        where: Address | Path,
+        mode: int = 0,
     ) -> socket.socket:
         """Return a bound socket. Raises OSError naming the address."""
-        opened = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        opened = socket.socket(
+            family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         self._sockets.append(opened)
         try:
             if isinstance(where, Path):
@@ -46,14 +52,20 @@ class Sockets:
     def close(self) -> None:
         """Close all, and remove their files."""
         for opened in self._sockets:
-            name = opened.getsockname() if opened.family == socket.AF_UNIX and opened.fileno() >= 0 else None
+            name = (
+                opened.getsockname()
+                if opened.family == socket.AF_UNIX and opened.fileno() >= 0
+                else None
+            )
             opened.close()
             if isinstance(name, str) and name:
                 Path(name).unlink(missing_ok=True)
         self._sockets = []
 
 
-def accepted(listener: socket.socket, present: int, counts: dict[str, int]) -> socket.socket | None:
+def accepted(
+    listener: socket.socket, present: int, counts: dict[str, int]
+) -> socket.socket | None:
     """Return the connection of a new client beside ``present`` others; None if it is refused or gone.
 
     Refused clients are counted in ``counts``.
@@ -75,9 +87,13 @@ def from_here(connection: socket.socket) -> bool:
     """Return whether a client of a Unix socket shares this process's PID namespace, so is
     not in a container.
     """
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    data = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size
+    )
     pid, _, _ = _PEER_CREDENTIALS.unpack(data)
     try:
-        return os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino
+        return (
+            os.stat(f"/proc/{pid}/ns/pid").st_ino == os.stat("/proc/self/ns/pid").st_ino
+        )
     except OSError:
         return False

@@ -45,8 +45,14 @@ PHASES = ("asking", "tuning", "lit")
 #: The life of a flow at its source: from each phase to those that may follow, and by what.
 LIFE: Mapping[str, Mapping[str, str]] = {
     "waiting": {"asking": "it has the transmitter: REQUEST", "over": "closed"},
-    "asking": {"tuning": "GRANT", "over": "DENY, silence, another map, or closed: RELEASE"},
-    "tuning": {"lit": "the laser is ready; CONFIRM follows", "over": "the lease ran out, or closed: RELEASE"},
+    "asking": {
+        "tuning": "GRANT",
+        "over": "DENY, silence, another map, or closed: RELEASE",
+    },
+    "tuning": {
+        "lit": "the laser is ready; CONFIRM follows",
+        "over": "the lease ran out, or closed: RELEASE",
+    },
     "lit": {"over": "closed, the lease ran out, or the receiver restarted: RELEASE"},
 }
 
@@ -94,16 +100,32 @@ class Transmitter:
     ``active``: the flow that has it. ``leaving``: by flow number, flows whose release is not yet confirmed.
     """
 
-    __slots__ = ("_counts", "_epoch", "_times", "_unit", "active", "leaving", "port", "queue")
+    __slots__ = (
+        "_counts",
+        "_epoch",
+        "_times",
+        "_unit",
+        "active",
+        "leaving",
+        "port",
+        "queue",
+    )
 
     def __init__(self, port: int, unit: UnitState) -> None:
         self.port = port
-        self._unit, self._epoch, self._times, self._counts = unit, unit.epoch, unit.times, unit.counts
+        self._unit, self._epoch, self._times, self._counts = (
+            unit,
+            unit.epoch,
+            unit.times,
+            unit.counts,
+        )
         self.queue: deque[tuple[Flow, Peer, int, float]] = deque()
         self.active: _Outgoing | None = None
         self.leaving: dict[int, _Leaving] = {}
 
-    def open(self, now_s: float, flow: Flow, peer: Peer, wavelength: int, out: list[Effect]) -> None:
+    def open(
+        self, now_s: float, flow: Flow, peer: Peer, wavelength: int, out: list[Effect]
+    ) -> None:
         """Request light for a new flow, in its turn."""
         self._unit.flows[flow] = self.port
         if self.active is None and not self.queue:
@@ -141,7 +163,9 @@ class Transmitter:
 
     def forget(self, now_s: float, peer: Peer, out: list[Effect]) -> None:
         """Forget what ``peer`` knew, which has restarted."""
-        for seq in [seq for seq, leaving in self.leaving.items() if leaving.peer == peer]:
+        for seq in [
+            seq for seq, leaving in self.leaving.items() if leaving.peer == peer
+        ]:
             self._released(seq, None, out)
         active = self.active
         if active is not None and active.peer == peer:
@@ -170,14 +194,24 @@ class Transmitter:
             elif leaving.deadline_s <= now_s:
                 leaving.interval_s = min(2 * leaving.interval_s, self._times.refresh_s)
                 leaving.deadline_s = now_s + leaving.interval_s
-                out.append(Send(leaving.peer, Message(RELEASE, self.port, self._epoch, self._epoch, seq)))
+                out.append(
+                    Send(
+                        leaving.peer,
+                        Message(RELEASE, self.port, self._epoch, self._epoch, seq),
+                    )
+                )
         if self.active is not None:
             self._active_due(now_s, self.active, out)
 
     def flows(self) -> Iterator[tuple[Flow, Peer, int, str]]:
         """Yield (flow, peer, port, "queued" | "asking" | "tuning" | "lit") of every open flow."""
         if self.active is not None:
-            yield self.active.flow, self.active.peer, self.port, PHASES[self.active.phase]
+            yield (
+                self.active.flow,
+                self.active.peer,
+                self.port,
+                PHASES[self.active.phase],
+            )
         for flow, peer, _, _ in self.queue:
             yield flow, peer, self.port, "queued"
 
@@ -185,18 +219,30 @@ class Transmitter:
         """Return whether no flow and no unanswered release is left."""
         return self.active is None and not self.queue and not self.leaving
 
-    def answered(self, now_s: float, sender: Peer, message: Message, out: list[Effect]) -> None:
+    def answered(
+        self, now_s: float, sender: Peer, message: Message, out: list[Effect]
+    ) -> None:
         """Process a destination's message about a flow of this O-NIC."""
         kind, _, _, flow_epoch, seq, stamp_s, value_s, detail = message
         active = self.active
-        if flow_epoch != self._epoch or active is None or active.seq != seq or active.peer != sender:
+        if (
+            flow_epoch != self._epoch
+            or active is None
+            or active.seq != seq
+            or active.peer != sender
+        ):
             if kind == RELEASED and flow_epoch == self._epoch:
                 leaving = self.leaving.get(seq)
                 if leaving is not None and leaving.peer == sender:
                     self._released(seq, now_s, out)
             elif kind == GRANT:
                 # It is for a flow that is over, perhaps of an earlier life: give it back.
-                out.append(Send(sender, Message(RELEASE, self.port, self._epoch, flow_epoch, seq)))
+                out.append(
+                    Send(
+                        sender,
+                        Message(RELEASE, self.port, self._epoch, flow_epoch, seq),
+                    )
+                )
             return
         if kind == GRANT:
             self._granted(now_s, active, stamp_s + value_s, value_s, out)
@@ -219,7 +265,13 @@ class Transmitter:
                 active.deadline_s = now_s + value_s
                 active.give_up_s = now_s + value_s + self._times.patience_s
 
-    def end(self, now_s: float, out: list[Effect], reason: str, retry_after_s: float | None = None) -> None:
+    def end(
+        self,
+        now_s: float,
+        out: list[Effect],
+        reason: str,
+        retry_after_s: float | None = None,
+    ) -> None:
         """End the active flow before it was closed, and give the transmitter to the next one."""
         active = self.active
         assert active is not None
@@ -232,26 +284,59 @@ class Transmitter:
         self._next(now_s, out)
 
     def _ask(
-        self, now_s: float, out: list[Effect], flow: Flow, peer: Peer, wavelength: int,
-        opened_s: float, waited: bool,
-    ) -> None:  # fmt: skip
+        self,
+        now_s: float,
+        out: list[Effect],
+        flow: Flow,
+        peer: Peer,
+        wavelength: int,
+        opened_s: float,
+        waited: bool,
+    ) -> None:
         self._unit.seq += 1
         retry_s = self._times.retry_s
         self.active = _Outgoing(
-            flow, peer, wavelength, self._unit.seq, ASKING, now_s + retry_s, retry_s,
-            now_s + self._times.patience_s, 0.0, opened_s, now_s, waited,
-        )  # fmt: skip
-        out.append(Send(peer, Message(REQUEST, self.port, self._epoch, self._epoch, self._unit.seq, now_s)))
+            flow,
+            peer,
+            wavelength,
+            self._unit.seq,
+            ASKING,
+            now_s + retry_s,
+            retry_s,
+            now_s + self._times.patience_s,
+            0.0,
+            opened_s,
+            now_s,
+            waited,
+        )
+        out.append(
+            Send(
+                peer,
+                Message(
+                    REQUEST, self.port, self._epoch, self._epoch, self._unit.seq, now_s
+                ),
+            )
+        )
 
     def _ask_again(self, now_s: float, active: _Outgoing, out: list[Effect]) -> None:
         active.interval_s = min(2 * active.interval_s, self._times.refresh_s)
         active.deadline_s = now_s + active.interval_s
         out.append(
-            Send(active.peer, Message(REQUEST, self.port, self._epoch, self._epoch, active.seq, now_s))
+            Send(
+                active.peer,
+                Message(
+                    REQUEST, self.port, self._epoch, self._epoch, active.seq, now_s
+                ),
+            )
         )
 
     def _granted(
-        self, now_s: float, active: _Outgoing, until_s: float, lease_s: float, out: list[Effect]
+        self,
+        now_s: float,
+        active: _Outgoing,
+        until_s: float,
+        lease_s: float,
+        out: list[Effect],
     ) -> None:
         if active.phase == ASKING:
             if until_s <= now_s:
@@ -268,7 +353,12 @@ class Transmitter:
             self._confirm(now_s, active, out)
 
     def _extend(
-        self, now_s: float, active: _Outgoing, until_s: float, lease_s: float, out: list[Effect]
+        self,
+        now_s: float,
+        active: _Outgoing,
+        until_s: float,
+        lease_s: float,
+        out: list[Effect],
     ) -> None:
         if not active.until_s < until_s or active.until_s <= now_s:
             return
@@ -297,7 +387,12 @@ class Transmitter:
         if not active.confirmed:
             active.confirmed = True
             self._renew_at(now_s, active, active.until_s - self._times.lease_s / 2)
-        out.append(Send(active.peer, Message(CONFIRM, self.port, self._epoch, self._epoch, active.seq)))
+        out.append(
+            Send(
+                active.peer,
+                Message(CONFIRM, self.port, self._epoch, self._epoch, active.seq),
+            )
+        )
 
     def _active_due(self, now_s: float, active: _Outgoing, out: list[Effect]) -> None:
         if active.phase == ASKING:
@@ -316,11 +411,26 @@ class Transmitter:
                 active.interval_s = min(2 * active.interval_s, self._times.refresh_s)
                 active.deadline_s = now_s + active.interval_s
                 out.append(
-                    Send(active.peer, Message(RENEW, self.port, self._epoch, self._epoch, active.seq, now_s))
+                    Send(
+                        active.peer,
+                        Message(
+                            RENEW,
+                            self.port,
+                            self._epoch,
+                            self._epoch,
+                            active.seq,
+                            now_s,
+                        ),
+                    )
                 )
 
     def _fail(
-        self, out: list[Effect], flow: Flow, peer: Peer, reason: str, retry_after_s: float | None
+        self,
+        out: list[Effect],
+        flow: Flow,
+        peer: Peer,
+        reason: str,
+        retry_after_s: float | None,
     ) -> None:
         self._counts["failed"] += 1
         out.append(Failed(flow, peer, reason, retry_after_s))
@@ -336,8 +446,15 @@ class Transmitter:
         life = (active, now_s) if active.phase == LIT else None
         retry_s = self._times.retry_s
         give_up_s = now_s + self._times.lease_s + self._times.guard_s
-        self.leaving[active.seq] = _Leaving(active.peer, now_s + retry_s, retry_s, give_up_s, life)
-        out.append(Send(active.peer, Message(RELEASE, self.port, self._epoch, self._epoch, active.seq)))
+        self.leaving[active.seq] = _Leaving(
+            active.peer, now_s + retry_s, retry_s, give_up_s, life
+        )
+        out.append(
+            Send(
+                active.peer,
+                Message(RELEASE, self.port, self._epoch, self._epoch, active.seq),
+            )
+        )
 
     def _next(self, now_s: float, out: list[Effect]) -> None:
         if self.queue and self.active is None:
@@ -352,7 +469,18 @@ class Transmitter:
         life = self.leaving.pop(seq).life
         if life is not None:
             flow, close_s = life
-            out.append(Finished(
-                flow.flow, flow.peer, self.port, flow.wavelength, flow.opened_s, flow.request_s, flow.grant_s,
-                flow.lit_s, close_s, now_s, flow.waited,
-            ))  # fmt: skip
+            out.append(
+                Finished(
+                    flow.flow,
+                    flow.peer,
+                    self.port,
+                    flow.wavelength,
+                    flow.opened_s,
+                    flow.request_s,
+                    flow.grant_s,
+                    flow.lit_s,
+                    close_s,
+                    now_s,
+                    flow.waited,
+                )
+            )

@@ -18,22 +18,42 @@ class UnitState:
     transmitter. ``quiet_s``: no receiver is granted before that time.
     """
 
-    __slots__ = ("counts", "epoch", "epochs", "flows", "quiet_s", "reach", "seq", "times")
+    __slots__ = (
+        "counts",
+        "epoch",
+        "epochs",
+        "flows",
+        "quiet_s",
+        "reach",
+        "seq",
+        "times",
+    )
 
     def __init__(self, epoch: int, times: Times, quiet_s: float) -> None:
         self.epoch = epoch
         self.times = times
-        self.counts = dict.fromkeys(("grants", "denies", "expired", "stale", "lost", "failed", "done"), 0)
+        self.counts = dict.fromkeys(
+            ("grants", "denies", "expired", "stale", "lost", "failed", "done"), 0
+        )
         self.seq = 0
         self.quiet_s = quiet_s
         self.reach: Mapping[Peer, Reach] = {}
         self.epochs: dict[Peer, int] = {}
         self.flows: dict[Flow, int] = {}
 
-    def deny(self, peer: Peer, about: Message, reason: int, retry_s: float, out: list[Effect]) -> None:
+    def deny(
+        self, peer: Peer, about: Message, reason: int, retry_s: float, out: list[Effect]
+    ) -> None:
         """Deny what a message asks for. ``retry_s``: when it is worth another try, seconds."""
         self.counts["denies"] += 1
         answer = Message(
-            DENY, about.port, self.epoch, about.flow_epoch, about.seq, about.stamp_s, retry_s, reason
+            DENY,
+            about.port,
+            self.epoch,
+            about.flow_epoch,
+            about.seq,
+            about.stamp_s,
+            retry_s,
+            reason,
         )
         out.append(Send(peer, answer))

@@ -43,7 +43,11 @@ def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
     """Return the wavelength map in a document. Raises ValueError naming the key that is wrong."""
     if not isinstance(document, Mapping):
         raise ValueError("the map must be an object")
-    job, version, peers = document.get("job"), document.get("version"), document.get("peers")
+    job, version, peers = (
+        document.get("job"),
+        document.get("version"),
+        document.get("peers"),
+    )
     if not isinstance(job, str) or not job:
         raise ValueError("job must be a name")
     if not whole(version, 0, 1 << 62):
@@ -57,7 +61,9 @@ def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
         if not whole(reach.get("port"), 0, ports - 1):
             raise ValueError(f"peers.{ip}.port must be from 0 to {ports - 1}")
         if not whole(reach.get("wavelength"), 0, MAX_WAVELENGTH):
-            raise ValueError(f"peers.{ip}.wavelength must be from 0 to {MAX_WAVELENGTH}")
+            raise ValueError(
+                f"peers.{ip}.wavelength must be from 0 to {MAX_WAVELENGTH}"
+            )
         try:
             agent = parse_address(reach.get("agent"))
         except ValueError as error:
@@ -71,4 +77,6 @@ def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
 
 def whole(value: object, low: int, high: int) -> bool:
     """Return whether a value of a JSON document is a whole number from ``low`` to ``high``."""
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    return (
+        isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    )

@@ -9,7 +9,13 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from ringlight.controller.onic.control_messages import DENY, KINDS, QUEUED, REASONS, Message
+from ringlight.controller.onic.control_messages import (
+    DENY,
+    KINDS,
+    QUEUED,
+    REASONS,
+    Message,
+)
 
 MAGIC = b"RL"
 VERSION = 1
@@ -42,14 +48,18 @@ class OtherVersion(NamedTuple):
 def encode(message: Message) -> bytes:
     """Return a message as 48 bytes. Raises struct.error if a field does not fit."""
     kind, port, epoch, flow_epoch, seq, stamp_s, value_s, detail = message
-    return _MESSAGE.pack(MAGIC, VERSION, kind, port, detail, epoch, flow_epoch, seq, stamp_s, value_s)
+    return _MESSAGE.pack(
+        MAGIC, VERSION, kind, port, detail, epoch, flow_epoch, seq, stamp_s, value_s
+    )
 
 
 def decode(data: bytes) -> Message | OtherVersion | None:
     """Return the message in a datagram; None if the datagram is malformed. Never raises."""
     if len(data) != MESSAGE_BYTES or data[:3] != b"RL\x01":
         return _decode_other(data)
-    _, _, kind, port, detail, epoch, flow_epoch, seq, stamp_s, value_s = _MESSAGE.unpack(data)
+    _, _, kind, port, detail, epoch, flow_epoch, seq, stamp_s, value_s = (
+        _MESSAGE.unpack(data)
+    )
     # Written so that NaN fails, too.
     if kind not in KINDS or port >= PORTS or data[5] or not seq:
         return None

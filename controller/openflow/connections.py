@@ -26,7 +26,10 @@ class Connections:
     """
 
     def __init__(
-        self, handlers: Handlers, on_state: Callable[[Switch, str], None], sent_away: SentAway
+        self,
+        handlers: Handlers,
+        on_state: Callable[[Switch, str], None],
+        sent_away: SentAway,
     ) -> None:
         self._handlers, self._on_state, self._sent_away = handlers, on_state, sent_away
         self._connections: dict[Switch, threading.Thread] = {}
@@ -77,7 +80,11 @@ class Connections:
                 full = len(self._connections) >= most
             if full:
                 self._sent_away.count()
-                log.warning("%d OpenFlow connections: the one from %s is turned away", most, address)
+                log.warning(
+                    "%d OpenFlow connections: the one from %s is turned away",
+                    most,
+                    address,
+                )
                 connection.close()
                 continue
             try:
@@ -87,7 +94,10 @@ class Connections:
                 connection.close()
                 continue
             thread = threading.Thread(
-                target=self._serve, args=(switch,), name=f"openflow-{address[1]}", daemon=True
+                target=self._serve,
+                args=(switch,),
+                name=f"openflow-{address[1]}",
+                daemon=True,
             )
             with self._changed:
                 self._connections[switch] = thread
@@ -107,7 +117,9 @@ class Connections:
                     continue
                 del self._new[first]
             self._sent_away.count()
-            log.warning("%d connections that are no switch: the first one is closed", most)
+            log.warning(
+                "%d connections that are no switch: the first one is closed", most
+            )
             first.hang_up()
 
     def _serve(self, switch: Switch) -> None:

@@ -32,12 +32,20 @@ COMMANDS = {
     "delete_strict": ofp.OFPFC_DELETE_STRICT,
 }
 #: Flags that a flow keeps once it is written.
-_KEPT_FLAGS = ofp.OFPFF_SEND_FLOW_REM | ofp.OFPFF_NO_PKT_COUNTS | ofp.OFPFF_NO_BYT_COUNTS
+_KEPT_FLAGS = (
+    ofp.OFPFF_SEND_FLOW_REM | ofp.OFPFF_NO_PKT_COUNTS | ofp.OFPFF_NO_BYT_COUNTS
+)
 #: All flows of all tables, and each change that we have not made. os-ken writes a match without its head
 #: here, which Open vSwitch refuses.
 MONITORED = struct.pack(
     ofp.ONF_FLOW_MONITOR_REQUEST_PACK_STR + "HH4x",
-    *(0, ofp.ONFFMF_ADD | ofp.ONFFMF_DELETE | ofp.ONFFMF_MODIFY, 4, ofp.OFPP_ANY, ofp.OFPTT_ALL),
+    *(
+        0,
+        ofp.ONFFMF_ADD | ofp.ONFFMF_DELETE | ofp.ONFFMF_MODIFY,
+        4,
+        ofp.OFPP_ANY,
+        ofp.OFPTT_ALL,
+    ),
     *(ofp.OFPMT_OXM, 4),
 )
 
@@ -60,7 +68,11 @@ class _Written:
 def flow_mod(mod: FlowMod) -> _Written:
     """Return the message for a change of a flow table."""
     match = tuple(sorted(mod.match.items()))
-    return _Written(_flow_mod_text(mod.command, mod.priority, match, mod.out_ports, mod.cookie, mod.table_id))
+    return _Written(
+        _flow_mod_text(
+            mod.command, mod.priority, match, mod.out_ports, mod.cookie, mod.table_id
+        )
+    )
 
 
 @functools.lru_cache(maxsize=8192)
@@ -79,7 +91,9 @@ def _flow_mod_text(
     actions = [parser.OFPActionOutput(port) for port in out_ports]
     adds = command in ("add", "modify", "modify_strict")
     instructions = (
-        [parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions)] if actions and adds else []
+        [parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions)]
+        if actions and adds
+        else []
     )
     message = parser.OFPFlowMod(
         PROTOCOL,
@@ -101,12 +115,31 @@ def rewrite(flow: Rewrite) -> _Written:
     """Return the message that writes a switch's own flow again, or removes it."""
     head = struct.pack(
         ofp.OFP_FLOW_MOD_PACK_STR0,
-        *(flow.cookie if flow.command == "add" else 0, 0, flow.table_id, COMMANDS[flow.command]),
-        *(flow.wire.idle_s, flow.wire.hard_s, flow.priority, ofp.OFP_NO_BUFFER, ofp.OFPP_ANY, ofp.OFPG_ANY),
+        *(
+            flow.cookie if flow.command == "add" else 0,
+            0,
+            flow.table_id,
+            COMMANDS[flow.command],
+        ),
+        *(
+            flow.wire.idle_s,
+            flow.wire.hard_s,
+            flow.priority,
+            ofp.OFP_NO_BUFFER,
+            ofp.OFPP_ANY,
+            ofp.OFPG_ANY,
+        ),
         flow.wire.flags,
     )
-    text = head + flow.wire.match + (flow.wire.instructions if flow.command == "add" else b"")
-    return _Written(struct.pack("!BBHI", ofp.OFP_VERSION, ofp.OFPT_FLOW_MOD, 8 + len(text), 0) + text)
+    text = (
+        head
+        + flow.wire.match
+        + (flow.wire.instructions if flow.command == "add" else b"")
+    )
+    return _Written(
+        struct.pack("!BBHI", ofp.OFP_VERSION, ofp.OFPT_FLOW_MOD, 8 + len(text), 0)
+        + text
+    )
 
 
 def _match_value(value: int | str) -> Any:
@@ -141,7 +174,9 @@ def flow_entry(stats: Any) -> FlowEntry:
 
 
 @functools.lru_cache(maxsize=8192)
-def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str], tuple[int, ...], bool]:
+def _meaning(
+    match: bytes, instructions: bytes
+) -> tuple[Mapping[str, int | str], tuple[int, ...], bool]:
     """Return a flow's match, its output ports, and whether it does nothing else."""
     fields = {
         key: f"{value[0]}/{value[1]}" if isinstance(value, tuple) else value
@@ -149,7 +184,9 @@ def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str]
     }
     parsed = flow_instructions(instructions)
     actions = [action for flow in parsed for action in getattr(flow, "actions", ())]
-    outputs = tuple(action.port for action in actions if isinstance(action, parser.OFPActionOutput))
+    outputs = tuple(
+        action.port for action in actions if isinstance(action, parser.OFPActionOutput)
+    )
     at_once = all(flow.type == ofp.OFPIT_APPLY_ACTIONS for flow in parsed)
     return MappingProxyType(fields), outputs, at_once and len(outputs) == len(actions)
 
@@ -162,7 +199,10 @@ def port_counters(stats: Any) -> PortStats:
 def port_description(description: Any) -> PortDescription:
     """Return a port as a switch describes it."""
     name = description.name
-    up = not description.config & ofp.OFPPC_PORT_DOWN and not description.state & ofp.OFPPS_LINK_DOWN
+    up = (
+        not description.config & ofp.OFPPC_PORT_DOWN
+        and not description.state & ofp.OFPPS_LINK_DOWN
+    )
     return PortDescription(
         description.port_no,
         name.decode("utf-8", "replace") if isinstance(name, bytes) else name,

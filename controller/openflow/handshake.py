@@ -55,7 +55,9 @@ class _TableFeatures(parser.OFPTableFeaturesStats):  # type: ignore[misc]
         table.length, table.table_id, name, *rest = struct.unpack_from(
             ofp.OFP_TABLE_FEATURES_PACK_STR, buf, offset
         )
-        table.metadata_match, table.metadata_write, table.config, table.max_entries = rest
+        table.metadata_match, table.metadata_write, table.config, table.max_entries = (
+            rest
+        )
         table.name = name.rstrip(b"\0")
         end = offset + table.length
         position = offset + ofp.OFP_TABLE_FEATURES_SIZE
@@ -63,7 +65,9 @@ class _TableFeatures(parser.OFPTableFeaturesStats):  # type: ignore[misc]
         while position < end:
             _, length = struct.unpack_from("!HH", buf, position)
             padded = (max(length, 4) + 7) // 8 * 8
-            table.properties.append(_table_property(bytes(buf[position : position + padded])))
+            table.properties.append(
+                _table_property(bytes(buf[position : position + padded]))
+            )
             position += padded
         return table
 
@@ -85,12 +89,40 @@ class _FlowStats(parser.OFPFlowStats):  # type: ignore[misc]
     @classmethod
     def parser(cls, buf: Any, offset: int) -> _FlowStats:
         head = struct.unpack_from(ofp.OFP_FLOW_STATS_0_PACK_STR, buf, offset)
-        length, table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size = head
+        (
+            length,
+            table,
+            seconds,
+            nanoseconds,
+            priority,
+            idle,
+            hard,
+            flags,
+            cookie,
+            packets,
+            size,
+        ) = head
         position = offset + ofp.OFP_FLOW_STATS_0_SIZE
-        middle = position + (struct.unpack_from("!H", buf, position + 2)[0] + 7) // 8 * 8
-        match, instructions = bytes(buf[position:middle]), bytes(buf[middle : offset + length])
+        middle = (
+            position + (struct.unpack_from("!H", buf, position + 2)[0] + 7) // 8 * 8
+        )
+        match, instructions = (
+            bytes(buf[position:middle]),
+            bytes(buf[middle : offset + length]),
+        )
         flow = cls(
-            *(table, seconds, nanoseconds, priority, idle, hard, flags, cookie, packets, size),
+            *(
+                table,
+                seconds,
+                nanoseconds,
+                priority,
+                idle,
+                hard,
+                flags,
+                cookie,
+                packets,
+                size,
+            ),
             *(flow_match(match), flow_instructions(instructions), length),
         )
         flow.wire_match, flow.wire_instructions = match, instructions
@@ -121,7 +153,9 @@ class Handlers(OFPHandler):  # type: ignore[misc]
     their own.
     """
 
-    def __init__(self, on_port: Callable[[Any, int, Any], None], on_flows: Callable[[Any], None]) -> None:
+    def __init__(
+        self, on_port: Callable[[Any, int, Any], None], on_flows: Callable[[Any], None]
+    ) -> None:
         super().__init__()
         ofproto_protocol.set_app_supported_versions([ofp.OFP_VERSION])
         self._on_port, self._on_flows = on_port, on_flows
@@ -149,7 +183,9 @@ class Handlers(OFPHandler):  # type: ignore[misc]
     )
     def on_statistics(self, event: Any) -> None:
         msg = event.msg
-        msg.datapath.answer(msg, more=bool(msg.flags & msg.datapath.ofproto.OFPMPF_REPLY_MORE))
+        msg.datapath.answer(
+            msg, more=bool(msg.flags & msg.datapath.ofproto.OFPMPF_REPLY_MORE)
+        )
 
     @set_ev_handler(  # type: ignore[untyped-decorator]
         [
@@ -162,12 +198,17 @@ class Handlers(OFPHandler):  # type: ignore[misc]
     def on_reply(self, event: Any) -> None:
         event.msg.datapath.answer(event.msg)
 
-    @set_ev_handler(ofp_event.EventOFPErrorMsg, [HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER])  # type: ignore[untyped-decorator]
+    @set_ev_handler(
+        ofp_event.EventOFPErrorMsg,
+        [HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER],
+    )  # type: ignore[untyped-decorator]
     def on_error(self, event: Any) -> None:
         msg = event.msg
         ofproto = msg.datapath.ofproto
         text = ofproto.ofp_error_code_to_str(msg.type, msg.code)
-        log.warning("switch %s: OpenFlow error %s (xid %#x)", msg.datapath.id, text, msg.xid)
+        log.warning(
+            "switch %s: OpenFlow error %s (xid %#x)", msg.datapath.id, text, msg.xid
+        )
         reason = _REASONS.get((msg.type, msg.code), "bad")
         if (msg.type, msg.code) == _NO_PORT and bytes(msg.data[1:2]) == _QUESTION:
             reason = "absent"
@@ -185,7 +226,9 @@ class Handlers(OFPHandler):  # type: ignore[misc]
         """
         if len(message) < ofp.OFP_MULTIPART_REPLY_SIZE + 8:
             return
-        kind, experimenter, event = struct.unpack_from("!H6xII", message, ofproto_common.OFP_HEADER_SIZE)
+        kind, experimenter, event = struct.unpack_from(
+            "!H6xII", message, ofproto_common.OFP_HEADER_SIZE
+        )
         of_monitor = kind == ofp.OFPMP_EXPERIMENTER and (experimenter, event) == MONITOR
         if of_monitor and _tells_of_others(message[ofp.OFP_MULTIPART_REPLY_SIZE + 8 :]):
             self._on_flows(switch)

@@ -30,7 +30,11 @@ from ringlight.controller.openflow.encoding import (
     port_description,
     rewrite,
 )
-from ringlight.controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
+from ringlight.controller.openflow.errors import (
+    ListenError,
+    NotConnectedError,
+    OpenFlowError,
+)
 from ringlight.controller.openflow.handshake import MONITOR, Handlers
 from ringlight.controller.openflow.messages import (
     Description,
@@ -85,7 +89,9 @@ class OpenFlowPlane:
         self._handlers = Handlers(self._port_status, self._flows_changed)
         self._switches: dict[int, Switch] = {}
         self._sent_away = SentAway("OpenFlow")
-        self._connections = Connections(self._handlers, self._state_changed, self._sent_away)
+        self._connections = Connections(
+            self._handlers, self._state_changed, self._sent_away
+        )
         self._refused: dict[int, tuple[float, str]] = {}
         self._changed = threading.Condition()
         self._subscribers: list[Callable[[SwitchEvent], None]] = []
@@ -99,16 +105,22 @@ class OpenFlowPlane:
         """Open the port and accept switches. Port 0 picks a free one, then found in ``self.port``."""
         listener = self._listener
         if listener is None:
-            listener = open_port(*((self.host, self.port) if self._tls is None else ("127.0.0.1", 0)))
+            listener = open_port(
+                *((self.host, self.port) if self._tls is None else ("127.0.0.1", 0))
+            )
         if self._tls is not None:
             within = listener.getsockname()[1]
-            self._front = TlsFront(self.host, self.port, self._tls, within, self._sent_away)
+            self._front = TlsFront(
+                self.host, self.port, self._tls, within, self._sent_away
+            )
             try:
                 self._front.start()
             except ListenError:
                 listener.close()
                 raise
-        self.port = listener.getsockname()[1] if self._front is None else self._front.port
+        self.port = (
+            listener.getsockname()[1] if self._front is None else self._front.port
+        )
         self._listener = listener
         self._threads = [
             threading.Thread(
@@ -149,8 +161,12 @@ class OpenFlowPlane:
         """Wait until all these switches are connected. Raises NotConnectedError naming the missing ones."""
         expected = frozenset(dpids)
         with self._changed:
-            if not self._changed.wait_for(lambda: expected <= self._switches.keys(), timeout_s):
-                missing = ", ".join(str(d) for d in sorted(expected - self._switches.keys()))
+            if not self._changed.wait_for(
+                lambda: expected <= self._switches.keys(), timeout_s
+            ):
+                missing = ", ".join(
+                    str(d) for d in sorted(expected - self._switches.keys())
+                )
                 raise NotConnectedError(
                     f"switch {missing} did not connect to {self.host}:{self.port} within {timeout_s:g} s"
                 )
@@ -166,7 +182,11 @@ class OpenFlowPlane:
         """
         since = time.monotonic() - _REFUSED_S
         with self._changed:
-            return {dpid: address for dpid, (t, address) in self._refused.items() if t > since}
+            return {
+                dpid: address
+                for dpid, (t, address) in self._refused.items()
+                if t > since
+            }
 
     def subscribe(self, callback: Callable[[SwitchEvent], None]) -> Callable[[], None]:
         """Call back on connect, disconnect and port changes; one event at a time, in order.
@@ -183,7 +203,9 @@ class OpenFlowPlane:
 
     # Flow tables and statistics
 
-    def send_flows(self, dpid: int, mods: Sequence[FlowMod | Rewrite], *, timeout_s: float) -> None:
+    def send_flows(
+        self, dpid: int, mods: Sequence[FlowMod | Rewrite], *, timeout_s: float
+    ) -> None:
         """Write all the changes, then a barrier, and wait for it. A masked match value is ``"value/mask"``.
 
         Raises SwitchRefusedError naming the first change that the switch refused (later ones may have
@@ -201,14 +223,19 @@ class OpenFlowPlane:
         """
 
         def messages(switch: Switch, dpid: int) -> list[Any]:
-            changes = [flow_mod(m) if isinstance(m, FlowMod) else rewrite(m) for m in mods[dpid]]
+            changes = [
+                flow_mod(m) if isinstance(m, FlowMod) else rewrite(m)
+                for m in mods[dpid]
+            ]
             return [*changes, parser.OFPBarrierRequest(switch)]
 
         failed = self._at_once(mods, messages, timeout_s, lambda *_: None)[1]
         self.settle()
         return failed
 
-    def flows(self, dpid: int, *, timeout_s: float, counted: bool = False) -> list[FlowEntry]:
+    def flows(
+        self, dpid: int, *, timeout_s: float, counted: bool = False
+    ) -> list[FlowEntry]:
         """Return every flow of every table, as the switch has them now.
 
         ``counted``: the counters include the traffic that was carried past the switches. Raises
@@ -228,7 +255,15 @@ class OpenFlowPlane:
         """
 
         def request(switch: Switch, _: int) -> list[Any]:
-            everything = (0, ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY, 0, 0, parser.OFPMatch())
+            everything = (
+                0,
+                ofp.OFPTT_ALL,
+                ofp.OFPP_ANY,
+                ofp.OFPG_ANY,
+                0,
+                0,
+                parser.OFPMatch(),
+            )
             return [parser.OFPFlowStatsRequest(switch, *everything)]
 
         def entries(dpid: int, replies: list[Any]) -> list[FlowEntry]:
@@ -245,7 +280,10 @@ class OpenFlowPlane:
         extension 187).
         """
         switch = self.switch(dpid)
-        switch.transact([parser.OFPExperimenterStatsRequest(switch, 0, *MONITOR, MONITORED)], timeout_s)
+        switch.transact(
+            [parser.OFPExperimenterStatsRequest(switch, 0, *MONITOR, MONITORED)],
+            timeout_s,
+        )
 
     def _at_once(
         self,
@@ -271,7 +309,9 @@ class OpenFlowPlane:
                 failed[dpid] = error
         for dpid, (switch, pending) in begun.items():
             try:
-                results[dpid] = take(dpid, switch.finish(pending, max(0.0, deadline - time.monotonic())))
+                results[dpid] = take(
+                    dpid, switch.finish(pending, max(0.0, deadline - time.monotonic()))
+                )
             except OpenFlowError as error:
                 failed[dpid] = error
         return results, failed
@@ -298,25 +338,48 @@ class OpenFlowPlane:
         def counters(dpid: int, replies: list[Any]) -> tuple[float, list[PortStats]]:
             t = time.monotonic()
             self.amend(dpid, replies)
-            return t, [port_counters(s) for reply in replies for s in reply.body if s.port_no <= ofp.OFPP_MAX]
+            return t, [
+                port_counters(s)
+                for reply in replies
+                for s in reply.body
+                if s.port_no <= ofp.OFPP_MAX
+            ]
 
         return self._at_once(dpids, request, timeout_s, counters)
 
     def ports(self, dpid: int, *, timeout_s: float = 5.0) -> list[PortDescription]:
         """Return the ports of a switch by number, without its own local port. Raises OpenFlowError."""
         switch = self.switch(dpid)
-        replies = switch.transact([parser.OFPPortDescStatsRequest(switch, 0)], timeout_s)
+        replies = switch.transact(
+            [parser.OFPPortDescStatsRequest(switch, 0)], timeout_s
+        )
         descriptions = [
-            port_description(p) for reply in replies for p in reply.body if p.port_no <= ofp.OFPP_MAX
+            port_description(p)
+            for reply in replies
+            for p in reply.body
+            if p.port_no <= ofp.OFPP_MAX
         ]
         return sorted(descriptions, key=lambda port: port.number)
 
     def desc(self, dpid: int, *, timeout_s: float = 5.0) -> Description:
         """Return the manufacturer's description of the switch. Raises OpenFlowError."""
         switch = self.switch(dpid)
-        body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[0].body
-        texts = (body.mfr_desc, body.hw_desc, body.sw_desc, body.serial_num, body.dp_desc)
-        return Description(*(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts))
+        body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[
+            0
+        ].body
+        texts = (
+            body.mfr_desc,
+            body.hw_desc,
+            body.sw_desc,
+            body.serial_num,
+            body.dp_desc,
+        )
+        return Description(
+            *(
+                t.decode("utf-8", "replace") if isinstance(t, bytes) else t
+                for t in texts
+            )
+        )
 
     def settle(self) -> None:
         """Wait until what the switches have confirmed acts also on what is carried past them."""
@@ -395,14 +458,18 @@ class OpenFlowPlane:
             last, _ = self._refused.get(dpid, (-_REFUSED_S, ""))
             self._refused[dpid] = (now, address)
         if now - last >= _REFUSED_S:
-            log.error("a second switch, at %s, claims datapath id %s; refused", address, dpid)
+            log.error(
+                "a second switch, at %s, claims datapath id %s; refused", address, dpid
+            )
             self._events.put(SwitchEvent("refused", dpid, now))
         switch.hang_up()
 
     def _port_status(self, switch: Any, reason: int, description: Any) -> None:
         kind = _PORT_EVENTS.get(reason)
         if kind is not None and description.port_no <= ofp.OFPP_MAX:
-            event = SwitchEvent(kind, switch.id, time.monotonic(), port_description(description))  # type: ignore[arg-type]
+            described = port_description(description)
+            now_s = time.monotonic()
+            event = SwitchEvent(kind, switch.id, now_s, described)  # type: ignore[arg-type]
             self._events.put(event)
 
     def _flows_changed(self, switch: Any) -> None:

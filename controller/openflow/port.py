@@ -18,6 +18,10 @@ def open_port(host: str, port: int) -> socket.socket:
         listener.listen(64)
     except OSError as error:
         listener.close()
-        reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
+        reason = (
+            "is already in use"
+            if error.errno == errno.EADDRINUSE
+            else f"cannot be opened: {error}"
+        )
         raise ListenError(f"OpenFlow port {host}:{port} {reason}") from error
     return listener

@@ -53,7 +53,11 @@ class Switch(Datapath):  # type: ignore[misc]
     """A connected switch. Its receive thread matches replies; callers wait on their own thread."""
 
     def __init__(
-        self, connection: socket.socket, address: Any, brick: Any, on_state: Callable[[Switch, str], None]
+        self,
+        connection: socket.socket,
+        address: Any,
+        brick: Any,
+        on_state: Callable[[Switch, str], None],
     ) -> None:
         self._xids = itertools.count(random.getrandbits(31))
         self._pending: dict[int, Pending] = {}
@@ -95,7 +99,9 @@ class Switch(Datapath):  # type: ignore[misc]
         while self.state != DEAD_DISPATCHER:
             now = time.monotonic()
             if self.state != MAIN_DISPATCHER and now - began > NEW_S:
-                log.warning("a connection from %s is no switch within %g s", self.address, NEW_S)
+                log.warning(
+                    "a connection from %s is no switch within %g s", self.address, NEW_S
+                )
                 return
             try:
                 data = self.socket.recv(_READ_BYTES)
@@ -103,7 +109,10 @@ class Switch(Datapath):  # type: ignore[misc]
                 if now - heard > GONE_S:
                     log.warning("switch %s has said nothing for %g s", self.id, GONE_S)
                     return
-                if self.state == MAIN_DISPATCHER and now - max(heard, echo_sent_s) > ASK_S:
+                if (
+                    self.state == MAIN_DISPATCHER
+                    and now - max(heard, echo_sent_s) > ASK_S
+                ):
                     echo_sent_s = now
                     self.send_msg(self.ofproto_parser.OFPEchoRequest(self))
                 continue
@@ -126,7 +135,11 @@ class Switch(Datapath):  # type: ignore[misc]
             del received[:position]
 
     def _take(self, version: int, kind: int, xid: int, text: bytearray) -> None:
-        if kind == ofp.OFPT_MULTIPART_REPLY and not xid and self.state == MAIN_DISPATCHER:
+        if (
+            kind == ofp.OFPT_MULTIPART_REPLY
+            and not xid
+            and self.state == MAIN_DISPATCHER
+        ):
             self.ofp_brick.on_flow_monitor(self, text)
             return
         message = ofproto_parser.msg(self, version, kind, len(text), xid, text)
@@ -171,7 +184,9 @@ class Switch(Datapath):  # type: ignore[misc]
         answer. Raises SwitchTimeoutError then, NotConnectedError if the switch is not connected.
         """
         if timeout_s <= 0:
-            raise SwitchTimeoutError(f"switch {self.id} was not asked: no time was left for its answer")
+            raise SwitchTimeoutError(
+                f"switch {self.id} was not asked: no time was left for its answer"
+            )
         burst = bytearray()
         for message in messages:
             self.set_xid(message)
@@ -202,11 +217,15 @@ class Switch(Datapath):  # type: ignore[misc]
             index = pending.xids.index(xid)
             # A barrier is no message of the caller's.
             which = f" message {index}" if len(pending.xids) > 2 else ""
-            raise SwitchRefusedError(f"switch {self.id} refused{which}: {text}", index, reason)
+            raise SwitchRefusedError(
+                f"switch {self.id} refused{which}: {text}", index, reason
+            )
         if pending.lost:
             raise NotConnectedError(f"switch {self.id} disconnected before it answered")
         if not pending.done.is_set():
-            raise SwitchTimeoutError(f"switch {self.id} did not answer within {round(timeout_s, 1):g} s")
+            raise SwitchTimeoutError(
+                f"switch {self.id} did not answer within {round(timeout_s, 1):g} s"
+            )
         return pending.replies
 
     def answer(self, msg: Any, *, more: bool = False) -> None:

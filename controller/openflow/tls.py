@@ -32,7 +32,12 @@ class TlsFront:
     """
 
     def __init__(
-        self, host: str, port: int, context: ssl.SSLContext, port_within: int, sent_away: SentAway
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        port_within: int,
+        sent_away: SentAway,
     ) -> None:
         self.port = port
         self._sent_away = sent_away
@@ -40,7 +45,9 @@ class TlsFront:
         self._new: dict[TlsSession, asyncio.Transport] = {}
         self._host, self._context, self._within = host, context, port_within
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="openflow-tls", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="openflow-tls", daemon=True
+        )
         self._server: asyncio.Server | None = None
         self._joined: set[asyncio.Task[None]] = set()
 
@@ -49,11 +56,19 @@ class TlsFront:
         self._thread.start()
         opening = self._loop.create_server(self._session, self._host, self.port)
         try:
-            self._server = asyncio.run_coroutine_threadsafe(opening, self._loop).result(_HANDSHAKE_S)
+            self._server = asyncio.run_coroutine_threadsafe(opening, self._loop).result(
+                _HANDSHAKE_S
+            )
         except OSError as error:
             self.stop()
-            reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
-            raise ListenError(f"OpenFlow port {self._host}:{self.port} {reason}") from error
+            reason = (
+                "is already in use"
+                if error.errno == errno.EADDRINUSE
+                else f"cannot be opened: {error}"
+            )
+            raise ListenError(
+                f"OpenFlow port {self._host}:{self.port} {reason}"
+            ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self, timeout_s: float = 5.0) -> None:
@@ -86,7 +101,9 @@ class TlsFront:
         def go() -> None:
             self._new.pop(session, None)
 
-        async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def join(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             go()
             await self._join(reader, writer)
 
@@ -95,7 +112,9 @@ class TlsFront:
         session = TlsSession(protocol, self._context, _HANDSHAKE_S, come, go)
         return session
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _join(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         peer = writer.get_extra_info("peername")
@@ -107,7 +126,10 @@ class TlsFront:
                 return
             within, inner = await asyncio.open_connection("127.0.0.1", self._within)
             log.info("a switch at %s has shown %s", peer, _subject(writer))
-            ways = [asyncio.ensure_future(_pump(reader, inner)), asyncio.ensure_future(_pump(within, writer))]
+            ways = [
+                asyncio.ensure_future(_pump(reader, inner)),
+                asyncio.ensure_future(_pump(within, writer)),
+            ]
             try:
                 # Either end hangs up for both.
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -136,6 +158,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def _subject(writer: asyncio.StreamWriter) -> str:
     certificate = writer.get_extra_info("peercert") or {}
     return (
-        ", ".join(f"{key}={value}" for part in certificate.get("subject", ()) for key, value in part)
+        ", ".join(
+            f"{key}={value}"
+            for part in certificate.get("subject", ())
+            for key, value in part
+        )
         or "no name"
     )

@@ -21,7 +21,9 @@ def port_alarms(snapshot: Snapshot) -> Iterator[Alarm]:
             yield Alarm("PORT_DISABLED", port, f"port {port} is disabled")
 
 
-def los_alarms(snapshot: Snapshot, powers: Mapping[int, float | None]) -> Iterator[Alarm]:
+def los_alarms(
+    snapshot: Snapshot, powers: Mapping[int, float | None]
+) -> Iterator[Alarm]:
     """Yield alarms for ingresses of cross-connects that receive no light, and egresses that send none.
 
     Egresses are checked only if light comes in and the mirrors are set. ``powers``: dBm by port, None or no
@@ -42,4 +44,6 @@ def los_alarms(snapshot: Snapshot, powers: Mapping[int, float | None]) -> Iterat
         if xc.ingress not in dark and snapshot.ports[xc.egress].state is PortState.TUNED
     }
     for port in sorted(lit_egresses & dark.keys()):
-        yield Alarm("LOS", port, f"port {port} sends {power_text(port)}: too little light")
+        yield Alarm(
+            "LOS", port, f"port {port} sends {power_text(port)}: too little light"
+        )

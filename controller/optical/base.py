@@ -57,7 +57,11 @@ from ringlight.controller.optical.model import (
     Snapshot,
 )
 from ringlight.controller.optical.plan_run import PlanRun, Verb
-from ringlight.controller.optical.planning import check_cross_connect, make_plan, replaces_at_once
+from ringlight.controller.optical.planning import (
+    check_cross_connect,
+    make_plan,
+    replaces_at_once,
+)
 from ringlight.controller.optical.safe_reading import SafeReader
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 
@@ -71,7 +75,9 @@ class OpticalSwitchDriver(ABC):
     or an error.
     """
 
-    def __init__(self, name: str, capabilities: Capabilities, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, name: str, capabilities: Capabilities, secrets: Iterable[str] = ()
+    ) -> None:
         self.name = name
         #: Ingress ports.
         self.size = len(capabilities.ingress)
@@ -131,7 +137,9 @@ class OpticalSwitchDriver(ABC):
         """Enable or disable one port. Raises as `_remove`."""
         raise Unsupported("ports cannot be disabled")
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
         """Return the optical power in dBm of ports that have a meter; -inf for no light, None or no entry if
         not reported.
         """
@@ -213,7 +221,12 @@ class OpticalSwitchDriver(ABC):
         return replaces_at_once(self._capabilities, plan)
 
     def apply(
-        self, plan: Plan, *, timeout_s: float = 10.0, settle: bool = True, seen: Snapshot | None = None
+        self,
+        plan: Plan,
+        *,
+        timeout_s: float = 10.0,
+        settle: bool = True,
+        seen: Snapshot | None = None,
     ) -> ApplyResult:
         """Carry out a plan. Return the state that the switch shows afterwards.
 
@@ -226,7 +239,11 @@ class OpticalSwitchDriver(ABC):
         """
         deadline = Deadline(timeout_s)
         with self._device(deadline):
-            stands = seen is not None and self._reader.is_fresh(seen) and not self.replaces_at_once(plan)
+            stands = (
+                seen is not None
+                and self._reader.is_fresh(seen)
+                and not self.replaces_at_once(plan)
+            )
             run = PlanRun(
                 plan,
                 seen if seen is not None and stands else self._reader.reading(deadline),
@@ -239,10 +256,16 @@ class OpticalSwitchDriver(ABC):
             )
             result = run.carry_out()
             if run.refusal is not None:
-                log.warning("%s: refused, yet done: %s", self.name, self.redact(str(run.refusal)))
+                log.warning(
+                    "%s: refused, yet done: %s",
+                    self.name,
+                    self.redact(str(run.refusal)),
+                )
             return result
 
-    def set_port_enabled(self, port: int, enabled: bool, *, timeout_s: float = 5.0) -> PortStatus:
+    def set_port_enabled(
+        self, port: int, enabled: bool, *, timeout_s: float = 5.0
+    ) -> PortStatus:
         """Enable or disable a port, keeping its cross-connects. Return the state that the switch shows
         afterwards.
 
@@ -270,7 +293,9 @@ class OpticalSwitchDriver(ABC):
                 raise ReadBackMismatch(f"port {port} is still {word}")
             return status
 
-    def power_dbm(self, ports: Iterable[int], *, timeout_s: float = 5.0) -> dict[int, float | None]:
+    def power_dbm(
+        self, ports: Iterable[int], *, timeout_s: float = 5.0
+    ) -> dict[int, float | None]:
         """Return the optical power in dBm by port; None for a port without a meter or without light to
         measure.
 
@@ -284,7 +309,10 @@ class OpticalSwitchDriver(ABC):
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             powers = self._power(metered, deadline) if metered else {}
-        return {port: None if powers.get(port) == -math.inf else powers.get(port) for port in requested}
+        return {
+            port: None if powers.get(port) == -math.inf else powers.get(port)
+            for port in requested
+        }
 
     def factory_loss_db(
         self, cross_connects: Iterable[CrossConnect], *, timeout_s: float = 10.0
@@ -301,7 +329,9 @@ class OpticalSwitchDriver(ABC):
             losses = self._factory_loss(requested, deadline)
         return {xc: losses.get(xc) for xc in requested}
 
-    def alarms(self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
+    def alarms(
+        self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0
+    ) -> tuple[Alarm, ...]:
         """Return the present alarms, read from the switch.
 
         Alarms of ports and cross-connects are derived from ``snapshot`` (default: read now). Raises
@@ -340,6 +370,8 @@ class OpticalSwitchDriver(ABC):
         finally:
             self._lock.release()
 
-    def _send(self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
+    def _send(
+        self, verb: Verb, batch: Sequence[CrossConnect], deadline: Deadline
+    ) -> None:
         writes = {"remove": self._remove, "add": self._add, "replace": self._replace}
         writes[verb](batch, deadline)

@@ -12,7 +12,11 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from ringlight.controller.optical.deadline import Deadline
-from ringlight.controller.optical.errors import DeadlineExceeded, OpticalError, Unreachable
+from ringlight.controller.optical.errors import (
+    DeadlineExceeded,
+    OpticalError,
+    Unreachable,
+)
 
 #: Longest wait for a connection, TLS included, seconds.
 CONNECT_S = 3.0
@@ -100,7 +104,9 @@ class Connection:
         self._socket.settimeout(0.0)
         try:
             # A TLS socket cannot peek; what it would read here is the end, or what nobody asked for.
-            self._socket.recv(1, 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_PEEK)
+            self._socket.recv(
+                1, 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_PEEK
+            )
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:

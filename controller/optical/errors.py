@@ -53,7 +53,9 @@ class PortFailed(PortError):
 class PortClash(PortError):
     """Two of the wanted cross-connects want one port."""
 
-    def __init__(self, port: int, message: str, first: CrossConnect, second: CrossConnect) -> None:
+    def __init__(
+        self, port: int, message: str, first: CrossConnect, second: CrossConnect
+    ) -> None:
         super().__init__(port, message)
         self.first = first
         self.second = second

@@ -82,13 +82,16 @@ class Entry:
         """
         if "password" in self.keys:
             raise self.wrong(
-                "password", "belongs in the environment (password_env) or a file (password_file)"
+                "password",
+                "belongs in the environment (password_env) or a file (password_file)",
             )
         username, variable, path = (
             self.keys.get(key) for key in ("username", "password_env", "password_file")
         )
         if variable is not None and path is not None:
-            raise self.wrong("password_file", "there is a password_env too; keep one of them")
+            raise self.wrong(
+                "password_file", "there is a password_env too; keep one of them"
+            )
         if username is None:
             if variable is not None or path is not None:
                 raise self.wrong("username", "is missing; there is a password")
@@ -98,9 +101,16 @@ class Entry:
         if variable is not None:
             password = os.environ.get(str(variable))
             if password is None:
-                raise self.wrong("password_env", f"there is no variable {variable} in the environment")
+                raise self.wrong(
+                    "password_env",
+                    f"there is no variable {variable} in the environment",
+                )
             return Credentials(username, password)
-        return Credentials(username) if path is None else Credentials(username, self._first_line(str(path)))
+        return (
+            Credentials(username)
+            if path is None
+            else Credentials(username, self._first_line(str(path)))
+        )
 
     def _first_line(self, path: str) -> str:
         try:
@@ -112,5 +122,7 @@ class Entry:
         except UnicodeDecodeError:
             raise self.wrong("password_file", f"{path} is not text in UTF-8") from None
         if not text or len(line) > MAX_PASSWORD_BYTES:
-            raise self.wrong("password_file", f"the first line of {path} is not a password")
+            raise self.wrong(
+                "password_file", f"the first line of {path} is not a password"
+            )
         return text

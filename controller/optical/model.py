@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.fabric.crossconnect import (
+    CrossConnect,
+    CrossConnectState,
+    Mode,
+    PortState,
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,10 @@ class Timing:
 
         command, per = seconds("command_s"), seconds("command_per_xc_s")
         dark = seconds("dark_s") + seconds("retrain_s")
-        least, most = seconds("dark_min_s", dark), seconds("dark_max_s", dark + seconds("dark_jitter_s"))
+        least, most = (
+            seconds("dark_min_s", dark),
+            seconds("dark_max_s", dark + seconds("dark_jitter_s")),
+        )
         typical = seconds("dark_typ_s", (least + most) / 2)
         return cls(Bounds(command, command, command), per, Bounds(least, typical, most))
 
@@ -92,7 +100,9 @@ class Capabilities:
     light: bool = True
 
     @classmethod
-    def dual_sided(cls, size: int, max_batch: int, profile: Mapping[str, Any], **more: Any) -> Capabilities:
+    def dual_sided(
+        cls, size: int, max_batch: int, profile: Mapping[str, Any], **more: Any
+    ) -> Capabilities:
         """Return the abilities of a switch with ingress ports 1..size and egress ports size+1..2*size.
 
         Each port has a power meter, and the timing is the timing of the ``profile``.
@@ -159,7 +169,9 @@ class Snapshot:
     @cached_property
     def used(self) -> frozenset[int]:
         """Ports with a cross-connect."""
-        return frozenset(port for xc in self.cross_connects for port in (xc.ingress, xc.egress))
+        return frozenset(
+            port for xc in self.cross_connects for port in (xc.ingress, xc.egress)
+        )
 
     def state(self, cross_connect: CrossConnect) -> CrossConnectState:
         return self.cross_connects.get(cross_connect, CrossConnectState.ABSENT)
@@ -184,7 +196,9 @@ class Plan:
     @property
     def dark_ports(self) -> frozenset[int]:
         """Ports that lose light while the plan is carried out."""
-        return frozenset(port for xc in (*self.remove, *self.add) for port in (xc.ingress, xc.egress))
+        return frozenset(
+            port for xc in (*self.remove, *self.add) for port in (xc.ingress, xc.egress)
+        )
 
     def __bool__(self) -> bool:
         return bool(self.remove or self.add)

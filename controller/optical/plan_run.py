@@ -20,8 +20,18 @@ from ringlight.controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
-from ringlight.controller.optical.model import ApplyResult, Capabilities, CrossConnectResult, Plan, Snapshot
-from ringlight.controller.optical.planning import check_ports_usable, port_order, replaces_at_once
+from ringlight.controller.optical.model import (
+    ApplyResult,
+    Capabilities,
+    CrossConnectResult,
+    Plan,
+    Snapshot,
+)
+from ringlight.controller.optical.planning import (
+    check_ports_usable,
+    port_order,
+    replaces_at_once,
+)
 from ringlight.controller.optical.safe_reading import SafeReader
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 
@@ -53,9 +63,16 @@ class PlanRun:
         capabilities: Capabilities,
         reader: SafeReader,
         send: Callable[[Verb, Sequence[CrossConnect], Deadline], None],
-        send_and_read: Callable[[Verb, Sequence[CrossConnect], Deadline], Snapshot | None],
+        send_and_read: Callable[
+            [Verb, Sequence[CrossConnect], Deadline], Snapshot | None
+        ],
     ) -> None:
-        self._plan, self._before, self._deadline, self._settle = plan, before, deadline, settle
+        self._plan, self._before, self._deadline, self._settle = (
+            plan,
+            before,
+            deadline,
+            settle,
+        )
         self._capabilities, self._reader = capabilities, reader
         self._send, self._send_and_read = send, send_and_read
         self.refusal: OpticalError | None = None
@@ -69,7 +86,9 @@ class PlanRun:
         """Return the state that the switch shows afterwards. Raises as ``OpticalSwitchDriver.apply``."""
         plan, before, deadline = self._plan, self._before, self._deadline
         if before.revision != plan.base_revision:
-            raise StaleRevision("the switch changed after the plan was made; nothing was written")
+            raise StaleRevision(
+                "the switch changed after the plan was made; nothing was written"
+            )
         check_ports_usable(before, plan.add)
         batches = self._writes(plan)
         self._check_time(batches)
@@ -80,7 +99,9 @@ class PlanRun:
                 read_back, self._lit_by = self._reader.reading(deadline), 0.0
             after = self._settled(read_back) if batches else before
         except OpticalError as error:
-            raise self._reader.unknown(f"written, but the read-back failed: {error}") from error
+            raise self._reader.unknown(
+                f"written, but the read-back failed: {error}"
+            ) from error
         self._reader.remember_names(plan, after)
         results = _judge(plan, after, self._dark_at, self.refusal, self._settle)
         return self._verdict(ApplyResult(plan, results, after, self._done))
@@ -115,14 +136,22 @@ class PlanRun:
                             self._dark_at.setdefault(spot, time.monotonic())
                 self._reader.note_write()
                 answered_s = timing.after_answer_s
-                left_s = timing.lit_after_s(_touched(changed)) if answered_s is None else answered_s
-                if number < len(batches) or (self._plan.add and self._settle and left_s > 0.0):
+                left_s = (
+                    timing.lit_after_s(_touched(changed))
+                    if answered_s is None
+                    else answered_s
+                )
+                if number < len(batches) or (
+                    self._plan.add and self._settle and left_s > 0.0
+                ):
                     self._send(verb, batch, deadline)
                 else:
                     read_back = self._send_and_read(verb, batch, deadline)
                 if read_back is None and answered_s is None:
                     # One that answered later than declared may have begun later, too.
-                    self._lit_by = max(self._lit_by, time.monotonic() + timing.dark.most_s)
+                    self._lit_by = max(
+                        self._lit_by, time.monotonic() + timing.dark.most_s
+                    )
                 elif read_back is None:
                     self._lit_by = time.monotonic() + left_s
                 self._done += 1
@@ -136,7 +165,9 @@ class PlanRun:
             reason = f"{self._done} of {len(batches)} writes were made, then: {error}"
             raise self._reader.unknown(reason) from error
         except (Indeterminate, ProtocolError) as error:
-            raise self._reader.unknown(f"write {self._done + 1} of {len(batches)}: {error}") from error
+            raise self._reader.unknown(
+                f"write {self._done + 1} of {len(batches)}: {error}"
+            ) from error
         return read_back
 
     def _writes(self, plan: Plan) -> list[_Write]:
@@ -169,8 +200,14 @@ class PlanRun:
                 raise refusal
             raise PartialApply(f"partly done: {refusal}", result) from refusal
         first = result.deviations[0]
-        more = f" (and {len(result.deviations) - 1} more)" if len(result.deviations) > 1 else ""
-        raise ReadBackMismatch(f"{first.ingress}->{first.egress}: {first.reason}{more}", result)
+        more = (
+            f" (and {len(result.deviations) - 1} more)"
+            if len(result.deviations) > 1
+            else ""
+        )
+        raise ReadBackMismatch(
+            f"{first.ingress}->{first.egress}: {first.reason}{more}", result
+        )
 
     def _settled(self, read_back: Snapshot | None) -> Snapshot:
         """Return a reading once everything is as planned, or as late as it could still become so.
@@ -184,11 +221,17 @@ class PlanRun:
             if plan.add and settle:
                 deadline.sleep_until(self._lit_by)
             snapshot = self._reader.reading(deadline)
-        settled_by = self._reader.written_at + self._capabilities.timing.settle_s if settle else 0.0
+        settled_by = (
+            self._reader.written_at + self._capabilities.timing.settle_s
+            if settle
+            else 0.0
+        )
         comes = set(plan.add)
         goes = [xc for xc in plan.remove if xc not in comes]
         while True:
-            pending = any(snapshot.state(xc) in _PENDING for xc in (*plan.add, *plan.remove))
+            pending = any(
+                snapshot.state(xc) in _PENDING for xc in (*plan.add, *plan.remove)
+            )
             late = any(xc not in snapshot.cross_connects for xc in plan.add) or any(
                 xc in snapshot.cross_connects for xc in goes
             )
@@ -234,10 +277,24 @@ def _judge(
         reason: str,
         is_lit: bool = False,
     ) -> CrossConnectResult:
-        t_dark = min((dark_at[spot] for spot in _spots(xc) if spot in dark_at), default=None)
-        t_lit = after.taken_at if is_lit and after.state(xc) is CrossConnectState.CONNECTED else None
+        t_dark = min(
+            (dark_at[spot] for spot in _spots(xc) if spot in dark_at), default=None
+        )
+        t_lit = (
+            after.taken_at
+            if is_lit and after.state(xc) is CrossConnectState.CONNECTED
+            else None
+        )
         return CrossConnectResult(
-            xc.ingress, xc.egress, action, after.state(xc), reason, t_dark, t_lit, xc.name, xc.wavelength
+            xc.ingress,
+            xc.egress,
+            action,
+            after.state(xc),
+            reason,
+            t_dark,
+            t_lit,
+            xc.name,
+            xc.wavelength,
         )
 
     fine = {CrossConnectState.CONNECTED}
@@ -245,7 +302,9 @@ def _judge(
     for xc in sorted(plan.keep, key=port_order):
         state = after.state(xc)
         gone = state is CrossConnectState.ABSENT
-        results.append(entry(xc, "keep", "vanished while others were changed" if gone else ""))
+        results.append(
+            entry(xc, "keep", "vanished while others were changed" if gone else "")
+        )
     for xc in plan.remove:
         if xc in comes:
             continue
@@ -253,7 +312,9 @@ def _judge(
         gone = state is CrossConnectState.ABSENT or (
             not settled and state is CrossConnectState.PENDING_DELETION
         )
-        results.append(entry(xc, "remove", "" if gone else why or "still there after its removal"))
+        results.append(
+            entry(xc, "remove", "" if gone else why or "still there after its removal")
+        )
     if not settled:
         fine.add(CrossConnectState.PENDING_CONNECTION)
     for xc in plan.add:
@@ -266,9 +327,12 @@ def _judge(
         results.append(entry(xc, "add", reason, is_lit=True))
     if plan.mode is Mode.REPLACE:
         for xc in sorted(
-            after.cross_connects.keys() - plan.keep - set(plan.add) - set(plan.remove), key=port_order
+            after.cross_connects.keys() - plan.keep - set(plan.add) - set(plan.remove),
+            key=port_order,
         ):
             results.append(entry(xc, "foreign", "made by someone else meanwhile"))
     for ingress in plan.absent:
-        results.append(CrossConnectResult(ingress, None, "remove", CrossConnectState.ABSENT))
+        results.append(
+            CrossConnectResult(ingress, None, "remove", CrossConnectState.ABSENT)
+        )
     return tuple(results)

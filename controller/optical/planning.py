@@ -41,20 +41,31 @@ def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
         if port not in capabilities.ports:
             raise NoSuchPort(port, f"cross-connect {xc}: there is no port {port}")
     if xc.ingress not in capabilities.ingress:
-        raise WrongSide(xc.ingress, f"cross-connect {xc}: port {xc.ingress} is an egress")
+        raise WrongSide(
+            xc.ingress, f"cross-connect {xc}: port {xc.ingress} is an egress"
+        )
     if xc.egress not in capabilities.egress:
-        raise WrongSide(xc.egress, f"cross-connect {xc}: port {xc.egress} is an ingress")
+        raise WrongSide(
+            xc.egress, f"cross-connect {xc}: port {xc.egress} is an ingress"
+        )
     if xc.egress not in capabilities.egresses(xc.ingress):
-        raise WrongSide(xc.egress, f"cross-connect {xc}: port {xc.ingress} cannot reach port {xc.egress}")
+        raise WrongSide(
+            xc.egress,
+            f"cross-connect {xc}: port {xc.ingress} cannot reach port {xc.egress}",
+        )
     if xc.wavelength is not None and not 0 <= xc.wavelength < capabilities.wavelengths:
-        raise Unsupported(f"cross-connect {xc}: the switch does not tell that wavelength apart")
+        raise Unsupported(
+            f"cross-connect {xc}: the switch does not tell that wavelength apart"
+        )
     if xc.wavelength is None and capabilities.wavelengths:
         raise Unsupported(
             f"cross-connect {xc}: name its wavelength, 0 to {capabilities.wavelengths - 1}, on this switch"
         )
 
 
-def check_ports_usable(snapshot: Snapshot, cross_connects: Iterable[CrossConnect]) -> None:
+def check_ports_usable(
+    snapshot: Snapshot, cross_connects: Iterable[CrossConnect]
+) -> None:
     """Check that all ports can carry light. Raises PortDisabled or PortFailed for the first that cannot."""
     for xc in cross_connects:
         for port in (xc.ingress, xc.egress):
@@ -111,13 +122,19 @@ def make_plan(
         changes = plan_changes(present - deleted, target, mode)
     except BusyError as error:
         raise PortBusy(error.port, str(error), error.holder) from None
-    again = {xc for xc in changes.keep & target if anew or snapshot.state(xc) in _BROKEN}
+    again = {
+        xc for xc in changes.keep & target if anew or snapshot.state(xc) in _BROKEN
+    }
     remove = changes.remove | deleted | again
     add = changes.add | again
     check_ports_usable(snapshot, sorted(add, key=port_order))
     if mode is not Mode.REPLACE:
         for xc in sorted(remove & foreign, key=port_order):
-            raise PortBusy(xc.ingress, f"port {xc.ingress} is busy: {xc} belongs to another owner", xc)
+            raise PortBusy(
+                xc.ingress,
+                f"port {xc.ingress} is busy: {xc} belongs to another owner",
+                xc,
+            )
     named = {xc: xc for xc in target}
     return Plan(
         base_revision=snapshot.revision,

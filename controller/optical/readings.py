@@ -34,12 +34,16 @@ def checked_pairs(pairs: Collection[CrossConnect]) -> tuple[CrossConnect, ...]:
 
     Raises ProtocolError if a port is in two of them: a model may allow that, but a fibre cannot.
     """
-    if len({port for xc in pairs for port in (xc.ingress, xc.egress)}) != 2 * len(pairs):
+    if len({port for xc in pairs for port in (xc.ingress, xc.egress)}) != 2 * len(
+        pairs
+    ):
         raise ProtocolError("a port is connected twice", str([str(xc) for xc in pairs]))
     return tuple(pairs)
 
 
-def snapshot(name: str, pairs: Collection[CrossConnect], words: Mapping[int, str]) -> Snapshot:
+def snapshot(
+    name: str, pairs: Collection[CrossConnect], words: Mapping[int, str]
+) -> Snapshot:
     """Return a reading made of a switch's cross-connects and its word for each port's state."""
     used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
     ports = {port: port_status(word, port in used) for port, word in words.items()}
@@ -49,7 +53,9 @@ def snapshot(name: str, pairs: Collection[CrossConnect], words: Mapping[int, str
 def check_size(reported: tuple[int, int], size: int) -> None:
     """Check the size that the switch reports. Raises ProtocolError if it differs from the fabric's."""
     if reported != (size, size):
-        raise ProtocolError(f"the switch is {reported[0]}x{reported[1]}, the fabric says {size}x{size}")
+        raise ProtocolError(
+            f"the switch is {reported[0]}x{reported[1]}, the fabric says {size}x{size}"
+        )
 
 
 def check_model(model: str, size: int) -> None:
@@ -61,6 +67,10 @@ def check_model(model: str, size: int) -> None:
     match = re.search(r"(\d{1,5})x(\d{1,5}|CC)(?!\w)", model)
     if match is None:
         return
-    reported = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
+    reported = (
+        (int(match[1]), int(match[1]))
+        if match[2] == "CC"
+        else (int(match[1]), int(match[2]))
+    )
     if reported != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
         raise ProtocolError(f"the switch is {match[0]}, the fabric says {size}x{size}")

@@ -52,7 +52,9 @@ def make_driver(
     """
     kind = inventory_entry.get("driver")
     if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_-]*", kind):
-        raise ValueError(f"optical switch {name}: driver: {kind!r} is not a driver's name")
+        raise ValueError(
+            f"optical switch {name}: driver: {kind!r} is not a driver's name"
+        )
     try:
         build = _build(kind)
     except ValueError as error:
@@ -60,7 +62,11 @@ def make_driver(
     try:
         driver = build(name, inventory_entry, size, openflow)
     except KeyError as error:
-        raise ValueError(f"optical switch {name}: the inventory entry lacks {error.args[0]!r}") from None
+        raise ValueError(
+            f"optical switch {name}: the inventory entry lacks {error.args[0]!r}"
+        ) from None
     if not isinstance(driver, OpticalSwitchDriver):
-        raise ValueError(f"optical switch {name}: driver: {kind} gave a {type(driver).__name__}, no driver")
+        raise ValueError(
+            f"optical switch {name}: driver: {kind} gave a {type(driver).__name__}, no driver"
+        )
     return driver

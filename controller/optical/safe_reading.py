@@ -9,7 +9,12 @@ from dataclasses import replace
 from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Indeterminate, ProtocolError
 from ringlight.controller.optical.model import Capabilities, Plan, Snapshot
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, MatchingError, check_matching
+from ringlight.fabric.crossconnect import (
+    CrossConnect,
+    CrossConnectState,
+    MatchingError,
+    check_matching,
+)
 
 #: Age up to which the reading that a plan was made from stands for another before the first write, seconds.
 #: Between any reading and the write someone else can come; the read-back tells.
@@ -22,7 +27,9 @@ class SafeReader:
     ``written_at``: when the last write began, monotonic seconds.
     """
 
-    def __init__(self, capabilities: Capabilities, read: Callable[[Deadline], Snapshot]) -> None:
+    def __init__(
+        self, capabilities: Capabilities, read: Callable[[Deadline], Snapshot]
+    ) -> None:
         self._capabilities, self._read = capabilities, read
         self._labels: dict[CrossConnect, str] = {}
         self._quiet_until = 0.0
@@ -48,7 +55,8 @@ class SafeReader:
             check_matching(
                 xc
                 for xc, state in snapshot.cross_connects.items()
-                if state not in (CrossConnectState.PENDING_DELETION, CrossConnectState.INVALID)
+                if state
+                not in (CrossConnectState.PENDING_DELETION, CrossConnectState.INVALID)
             )
         except MatchingError as error:
             raise ProtocolError(f"impossible state: {error}") from None
@@ -56,14 +64,19 @@ class SafeReader:
             if xc.ingress not in known or xc.egress not in known:
                 raise ProtocolError(f"reported {xc}, which has no such ports")
         labelled = {
-            xc if (name := xc.name or self._labels.get(xc)) == xc.name else replace(xc, name=name): state
+            xc
+            if (name := xc.name or self._labels.get(xc)) == xc.name
+            else replace(xc, name=name): state
             for xc, state in snapshot.cross_connects.items()
         }
         return replace(snapshot, cross_connects=labelled, taken_at=time.monotonic())
 
     def is_fresh(self, seen: Snapshot) -> bool:
         """Return whether a reading is recent enough to replace another reading before the first write."""
-        return time.monotonic() - seen.taken_at <= FRESH_S and seen.taken_at > self.written_at
+        return (
+            time.monotonic() - seen.taken_at <= FRESH_S
+            and seen.taken_at > self.written_at
+        )
 
     def unknown(self, reason: str) -> Indeterminate:
         """Return the error for an unknown outcome.
@@ -77,4 +90,8 @@ class SafeReader:
     def remember_names(self, plan: Plan, after: Snapshot) -> None:
         """Names live here: no switch driven so far stores them."""
         named = {xc: xc.name for xc in (*plan.keep, *plan.add) if xc.name}
-        self._labels = {xc: name for xc, name in (self._labels | named).items() if xc in after.cross_connects}
+        self._labels = {
+            xc: name
+            for xc, name in (self._labels | named).items()
+            if xc in after.cross_connects
+        }

@@ -101,7 +101,9 @@ def format_pairs(cross_connects: Iterable[CrossConnect]) -> str:
     pairs = list(cross_connects)
     lists = [[xc.ingress for xc in pairs], [xc.egress for xc in pairs]]
     colours = [xc.wavelength for xc in pairs if xc.wavelength is not None]
-    return ",".join(format_ports(ports) for ports in (*lists, *([colours] if colours else [])))
+    return ",".join(
+        format_ports(ports) for ports in (*lists, *([colours] if colours else []))
+    )
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
@@ -133,7 +135,10 @@ def parse_pairs(text: str, wavelengths: int = 0) -> tuple[CrossConnect, ...]:
     pieces = text.strip().split("),(")
     if len(pieces) != (3 if wavelengths else 2):
         raise ProtocolError(f"not {'three' if wavelengths else 'two'} port lists", text)
-    lists = [parse_ports(f"({piece.removeprefix('(').removesuffix(')')})") for piece in pieces]
+    lists = [
+        parse_ports(f"({piece.removeprefix('(').removesuffix(')')})")
+        for piece in pieces
+    ]
     if any(len(numbers) != len(lists[0]) for numbers in lists):
         raise ProtocolError("port lists of different lengths", text)
     return tuple(CrossConnect(*numbers) for numbers in zip(*lists, strict=True))
@@ -147,7 +152,9 @@ def _parse_items(text: str) -> list[str]:
     inner = text.strip()
     if not (inner.startswith("(") and inner.endswith(")")):
         raise ProtocolError("not a list in parentheses", text)
-    return [item.strip() for item in inner[1:-1].split(",")] if inner[1:-1].strip() else []
+    return (
+        [item.strip() for item in inner[1:-1].split(",")] if inner[1:-1].strip() else []
+    )
 
 
 def parse_port_states(text: str) -> tuple[str, ...]:
@@ -218,7 +225,9 @@ class ScpiClient:
 
     def query(self, line: str, deadline: Deadline) -> str:
         """Return the one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError."""
-        return ask_again(self._connection.is_open, lambda: self._exchange(line, deadline))
+        return ask_again(
+            self._connection.is_open, lambda: self._exchange(line, deadline)
+        )
 
     def questions(self, lines: Sequence[str], deadline: Deadline) -> list[str]:
         """Return the replies to several questions, in one exchange if the switch supports it.
@@ -241,7 +250,9 @@ class ScpiClient:
         """
         self.compound = False
         try:
-            answer = self._exchange(f"{line};{line}", Deadline(min(COMPOUND_S, deadline.check())))
+            answer = self._exchange(
+                f"{line};{line}", Deadline(min(COMPOUND_S, deadline.check()))
+            )
             self.compound = answer == f"{reply};{reply}"
         except OpticalError as error:
             log.info("%s: one question at a time: %s", self.name, error)
@@ -250,7 +261,9 @@ class ScpiClient:
             self.close()
             self.errors(deadline)
 
-    def command(self, line: str, deadline: Deadline, then: Sequence[str] = ()) -> list[str]:
+    def command(
+        self, line: str, deadline: Deadline, then: Sequence[str] = ()
+    ) -> list[str]:
         """Send a set command and wait until the switch has completed it. Return the replies to ``then``.
 
         ``then``: questions appended to the same message; there are no replies if the switch accepts only one
@@ -264,7 +277,11 @@ class ScpiClient:
                 reply = self._exchange(message, deadline, whole=True)
                 done, first, *answers = split_replies(reply, 2 + len(then))
             else:
-                done, first, answers = self._exchange(f"{line};*opc?", deadline, whole=True), None, []
+                done, first, answers = (
+                    self._exchange(f"{line};*opc?", deadline, whole=True),
+                    None,
+                    [],
+                )
             if done.strip() != "1":
                 raise ProtocolError("unexpected reply to *opc?", done)
             errors = self.errors(deadline, first)
@@ -282,7 +299,9 @@ class ScpiClient:
         """
         entries: list[str] = []
         while len(entries) < 64:
-            entry = first if first is not None else self._exchange(":syst:err?", deadline)
+            entry = (
+                first if first is not None else self._exchange(":syst:err?", deadline)
+            )
             code, text = parse_error(entry)
             first = None
             if code == 0:
@@ -323,13 +342,21 @@ class ScpiDriver(OpticalSwitchDriver):
     """A dual-sided N x N switch: ingress 1..N, egress N+1..2N, from the inventory entry ``{"address":
     "host:port", "profile": {…}}``; ``"wavelengths": W`` for a WSS with W channels."""
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         self.wavelengths = int(keys.get("wavelengths") or 0)
-        more = {"max_replace": MAX_BATCH, "port_admin": True, "wavelengths": self.wavelengths}
+        more = {
+            "max_replace": MAX_BATCH,
+            "port_admin": True,
+            "wavelengths": self.wavelengths,
+        }
         can = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, **more)
         # `*opc?` is answered once the mirrors stand; only the receivers then have something to do.
-        timing = replace(can.timing, after_answer_s=float(entry.profile.get("retrain_s", 0.0)))
+        timing = replace(
+            can.timing, after_answer_s=float(entry.profile.get("retrain_s", 0.0))
+        )
         super().__init__(name, replace(can, timing=timing))
         self._client = ScpiClient(name, *entry.address())
 
@@ -381,11 +408,15 @@ class ScpiDriver(OpticalSwitchDriver):
         verb = "enab" if enabled else "dis"
         self._client.command(f":oxc:swit:port:{verb} {format_ports([port])}", deadline)
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
         by_port: dict[int, float | None] = {}
         for start in range(0, len(ports), MAX_POWER_PORTS):
             part = ports[start : start + MAX_POWER_PORTS]
-            powers = parse_powers(self._client.query(f":pmon:pow? {format_ports(part)}", deadline))
+            powers = parse_powers(
+                self._client.query(f":pmon:pow? {format_ports(part)}", deadline)
+            )
             if len(powers) != len(part):
                 raise ProtocolError(f"{len(powers)} powers for {len(part)} ports")
             by_port.update(zip(part, powers, strict=True))

@@ -53,8 +53,12 @@ class Announcer:
                 absent = agent.announce(gpus, forget=number > 0)["absent"]
             except ControllerError as error:
                 log.warning("%s are not announced: %s", ", ".join(gpus), error)
-                self._bus.publish("gpus_announced", gpus=[], absent=gpus, error=str(error))
+                self._bus.publish(
+                    "gpus_announced", gpus=[], absent=gpus, error=str(error)
+                )
                 return
             if number == 0:
                 announced = [gpu for gpu in gpus if gpu not in absent]
-                self._bus.publish("gpus_announced", gpus=announced, absent=absent, error=None)
+                self._bus.publish(
+                    "gpus_announced", gpus=announced, absent=absent, error=None
+                )

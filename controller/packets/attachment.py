@@ -9,10 +9,19 @@ from pydantic import Field
 
 from ringlight.fabric.keys import FabricKey, fabric_keys
 from ringlight.fabric.parts import Gpu, Onic, PacketSwitch, Port
-from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, is_electrical, port_name, trace
+from ringlight.fabric.topology import (
+    CrossConnects,
+    ElectricalGraph,
+    Fabric,
+    is_electrical,
+    port_name,
+    trace,
+)
 
 
-def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Port | None]:
+def attachments(
+    fabric: Fabric, cross_connects: CrossConnects
+) -> dict[Port, Port | None]:
     """Return the electrical port that light from each plugged packet-switch port reaches; None if dark."""
     ends: dict[Port, Port | None] = {}
     for port in fabric.link_at:
@@ -40,10 +49,16 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]
     """Return the lit circuits, each once."""
     circuits: list[Circuit] = []
     seen: set[frozenset[Port]] = set()
-    for port in sorted(fabric.electrical_ports, key=lambda p: (p.node not in fabric.gpus, p)):
+    for port in sorted(
+        fabric.electrical_ports, key=lambda p: (p.node not in fabric.gpus, p)
+    ):
         path = trace(fabric, cross_connects, port)
         end = path[-1]
-        if len(path) < 4 or not is_electrical(fabric, end) or frozenset((port, end)) in seen:
+        if (
+            len(path) < 4
+            or not is_electrical(fabric, end)
+            or frozenset((port, end)) in seen
+        ):
             continue
         seen.add(frozenset((port, end)))
         duplex = trace(fabric, cross_connects, end)[-1] == port
@@ -52,9 +67,15 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]
     return circuits
 
 
-def circuit_pairs(fabric: Fabric, cross_connects: CrossConnects) -> list[tuple[Port, Port]]:
+def circuit_pairs(
+    fabric: Fabric, cross_connects: CrossConnects
+) -> list[tuple[Port, Port]]:
     """Return the duplex circuits as pairs of electrical ports, the GPU first."""
-    end_names = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
+    end_names = [
+        circuit.ends
+        for circuit in lit_circuits(fabric, cross_connects)
+        if circuit.duplex
+    ]
     return [(Port.parse(a), Port.parse(b)) for a, b in end_names]
 
 
@@ -138,7 +159,9 @@ class _FabricDocument:
 
 
 def _keys_told() -> dict[str, FabricKey]:
-    return {name: key for name, key in fabric_keys().items() if key.document is not None}
+    return {
+        name: key for name, key in fabric_keys().items() if key.document is not None
+    }
 
 
 #: Besides, what keys of the fabric file tell of themselves.
@@ -165,12 +188,20 @@ def fabric_document(fabric: Fabric, scale: float = 1.0) -> Any:
         ],
         list(fabric.onics.values()),
         [
-            FabricLink((port_name(fabric, link.a), port_name(fabric, link.b)), link.rate_bps, link.queue_s)
+            FabricLink(
+                (port_name(fabric, link.a), port_name(fabric, link.b)),
+                link.rate_bps,
+                link.queue_s,
+            )
             for link in fabric.links
         ],
         [(port_name(fabric, a), port_name(fabric, b)) for a, b in fabric.circuits],
         fabric.paths,
         scale,
         fabric.optics.sensitivity_dbm,
-        **{name: key.document(fabric) for name, key in _keys_told().items() if key.document is not None},
+        **{
+            name: key.document(fabric)
+            for name, key in _keys_told().items()
+            if key.document is not None
+        },
     )

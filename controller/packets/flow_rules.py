@@ -33,8 +33,13 @@ def flows(ip: str, source: str = "") -> list[tuple[int, Mapping[str, int | str]]
     The flows are IPv4 to the address and ARP about it, or IPv4 from one sender to it.
     """
     if source:
-        return [(SENDER_PRIORITY, {"eth_type": _IPV4, "ipv4_src": source, "ipv4_dst": ip})]
-    return [(PRIORITY, {"eth_type": _IPV4, "ipv4_dst": ip}), (PRIORITY, {"eth_type": _ARP, "arp_tpa": ip})]
+        return [
+            (SENDER_PRIORITY, {"eth_type": _IPV4, "ipv4_src": source, "ipv4_dst": ip})
+        ]
+    return [
+        (PRIORITY, {"eth_type": _IPV4, "ipv4_dst": ip}),
+        (PRIORITY, {"eth_type": _ARP, "arp_tpa": ip}),
+    ]
 
 
 def put(rule: Rule) -> list[FlowMod]:
@@ -47,18 +52,27 @@ def put(rule: Rule) -> list[FlowMod]:
 
 def forget(ip: str, source: str = "") -> list[FlowMod]:
     """Return the changes that remove the rule of an address, or of one sender to it."""
-    return [FlowMod("delete_strict", priority, match) for priority, match in flows(ip, source)]
+    return [
+        FlowMod("delete_strict", priority, match)
+        for priority, match in flows(ip, source)
+    ]
 
 
 def has_table_miss(entries: Iterable[FlowEntry]) -> bool:
     """Return whether the flow that drops everything else is present as the controller writes it."""
     return any(
-        e.priority == 0 and not e.match and not e.out_ports and e.cookie == COOKIE and e.table_id == 0
+        e.priority == 0
+        and not e.match
+        and not e.out_ports
+        and e.cookie == COOKIE
+        and e.table_id == 0
         for e in entries
     )
 
 
-def rules_of(switch: str, entries: Iterable[FlowEntry]) -> tuple[frozenset[Rule], list[FlowMod]]:
+def rules_of(
+    switch: str, entries: Iterable[FlowEntry]
+) -> tuple[frozenset[Rule], list[FlowMod]]:
     """Return the complete rules among a switch's flows, and the deletes for own flows that belong to no rule.
 
     A rule for any sender is complete if its IPv4 and its ARP flow agree. Half a rule does not count as a
@@ -71,14 +85,18 @@ def rules_of(switch: str, entries: Iterable[FlowEntry]) -> tuple[frozenset[Rule]
         for ip, seen in ports.items()
         if len(set(seen.values())) == 1 < len(seen)
     }
-    whole |= {Rule(switch, ip, port, source) for (ip, source), port in by_sender.items()}
+    whole |= {
+        Rule(switch, ip, port, source) for (ip, source), port in by_sender.items()
+    }
     return frozenset(whole), strays
 
 
 def halves(entries: Iterable[FlowEntry]) -> frozenset[str]:
     """Return the addresses of which only one of the two flows is present, or whose flows disagree."""
     ports, _, _ = _ours(entries)
-    return frozenset(ip for ip, seen in ports.items() if len(seen) < 2 or len(set(seen.values())) > 1)
+    return frozenset(
+        ip for ip, seen in ports.items() if len(seen) < 2 or len(set(seen.values())) > 1
+    )
 
 
 def _ours(
@@ -105,13 +123,24 @@ def _ours(
             and (not source or _is_address(source))
         ):
             # A flow whose actions somebody has changed must be written again, or removed, and is no stray.
-            port = entry.out_ports[0] if entry.plain and len(entry.out_ports) == 1 else NO_PORT
+            port = (
+                entry.out_ports[0]
+                if entry.plain and len(entry.out_ports) == 1
+                else NO_PORT
+            )
             if source:
                 by_sender[ip, source] = port
             else:
                 ports.setdefault(ip, {})[_IPV4 if kind == _IPV4 else _ARP] = port
         else:
-            strays.append(FlowMod("delete_strict", entry.priority, entry.match, table_id=entry.table_id))
+            strays.append(
+                FlowMod(
+                    "delete_strict",
+                    entry.priority,
+                    entry.match,
+                    table_id=entry.table_id,
+                )
+            )
     return ports, by_sender, strays
 
 

@@ -21,7 +21,13 @@ from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router, without_ports
 from ringlight.fabric.routing import Rule, forwarding_rules, out_port, rule_batches
-from ringlight.fabric.topology import CrossConnects, Edge, ElectricalGraph, Fabric, electrical_graph
+from ringlight.fabric.topology import (
+    CrossConnects,
+    Edge,
+    ElectricalGraph,
+    Fabric,
+    electrical_graph,
+)
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +98,9 @@ class Forwarding:
     Switches whose tables belong to another controller are never read or changed.
     """
 
-    def __init__(self, fabric: Fabric, plane: OpenFlowPlane, *, timeout_s: float = 3.0) -> None:
+    def __init__(
+        self, fabric: Fabric, plane: OpenFlowPlane, *, timeout_s: float = 3.0
+    ) -> None:
         self._fabric = fabric
         self._ours = fabric.packet_switches.keys() - set(fabric.foreign_switches)
         self._plane = plane
@@ -104,7 +112,9 @@ class Forwarding:
         #: Rules of the states of light that came last, the newest at the end, and what leads from some rules
         #: to others over some light: jobs go back and forth.
         self._rules: dict[_State, frozenset[Rule]] = {}
-        self._kept_steps: dict[tuple[frozenset[Rule], frozenset[Rule], _State], _Steps] = {}
+        self._kept_steps: dict[
+            tuple[frozenset[Rule], frozenset[Rule], _State], _Steps
+        ] = {}
 
     @property
     def down(self) -> frozenset[Port]:
@@ -133,7 +143,9 @@ class Forwarding:
             self._down = self._down - known | down
         return {port: port not in down for port in known ^ down}
 
-    def graph(self, cross_connects: CrossConnects, down: frozenset[Port] | None = None) -> ElectricalGraph:
+    def graph(
+        self, cross_connects: CrossConnects, down: frozenset[Port] | None = None
+    ) -> ElectricalGraph:
         """Return the network that packets see with this light.
 
         Links that are down are left out (default: the links that are known to be down now).
@@ -142,7 +154,9 @@ class Forwarding:
         down = self._down if down is None else down
         return without_ports(self._fabric, graph, down) if down else graph
 
-    def path(self, source: str, destination: str, cross_connects: CrossConnects) -> list[PathHop]:
+    def path(
+        self, source: str, destination: str, cross_connects: CrossConnects
+    ) -> list[PathHop]:
         """Return the links that a packet from one GPU to another takes now, by the present flow tables.
 
         The switches on its way are read one after the other. Raises NotFoundError for an unknown GPU,
@@ -160,25 +174,41 @@ class Forwarding:
         leaving = next((port for port in edge_of if port.node == source), None)
         where = f"a packet from {source} to {destination}"
         if leaving is None:
-            raise ConflictError(f"{where} does not get away: nothing is lit to {source}'s NIC port")
+            raise ConflictError(
+                f"{where} does not get away: nothing is lit to {source}'s NIC port"
+            )
         hops = [_path_hop(edge_of[leaving], 1)]
         while (node := hops[-1].into.node) != destination:
             if node in fabric.gpus or node in {hop.out.node for hop in hops}:
                 raise ConflictError(f"{where} comes out at {node}")
             if node not in self._ours:
                 whose = fabric.packet_switches[node].controller
-                raise ConflictError(f"{where} reaches {node}, whose tables are left to {whose}")
+                raise ConflictError(
+                    f"{where} reaches {node}, whose tables are left to {whose}"
+                )
             rules, _ = flow_rules.rules_of(
                 node, self._plane.flows(self._dpid(node), timeout_s=self._timeout_s)
             )
-            table = {rule.key: rule.out_port for rule in rules if rule.out_port != flow_rules.NO_PORT}
-            port = out_port(table, node, fabric.gpus[destination].ip, fabric.gpus[source].ip)
+            table = {
+                rule.key: rule.out_port
+                for rule in rules
+                if rule.out_port != flow_rules.NO_PORT
+            }
+            port = out_port(
+                table, node, fabric.gpus[destination].ip, fabric.gpus[source].ip
+            )
             if port is None:
-                raise ConflictError(f"{where} is dropped by {node}, which has no rule for it")
+                raise ConflictError(
+                    f"{where} is dropped by {node}, which has no rule for it"
+                )
             leaving = Port(node, port)
             if leaving not in edge_of:
-                raise ConflictError(f"{where} is lost behind {leaving}, which leads nowhere now")
-            hops.append(_path_hop(edge_of[leaving], len(router.options(node, destination))))
+                raise ConflictError(
+                    f"{where} is lost behind {leaving}, which leads nowhere now"
+                )
+            hops.append(
+                _path_hop(edge_of[leaving], len(router.options(node, destination)))
+            )
         return hops
 
     def reconcile(self, cross_connects: CrossConnects) -> dict[str, str]:
@@ -190,7 +220,9 @@ class Forwarding:
             plan = self.plan(cross_connects)
             return {**plan.failed, **self.apply(plan)}
 
-    def plan(self, cross_connects: CrossConnects, *, as_read: bool = False) -> ForwardingPlan:
+    def plan(
+        self, cross_connects: CrossConnects, *, as_read: bool = False
+    ) -> ForwardingPlan:
         """Return the smallest change from what the switches have now, without writing it.
 
         ``as_read``: if all tables were right when last read, start from that reading; the caller must
@@ -198,7 +230,9 @@ class Forwarding:
         """
         needed = self.rules_of(cross_connects)
         if as_read and self._stands is not None:
-            return ForwardingPlan(needed, self._steps(self._stands, needed, cross_connects))
+            return ForwardingPlan(
+                needed, self._steps(self._stands, needed, cross_connects)
+            )
         tables, failed = self._read()
         have: set[Rule] = set()
         first: dict[str, tuple[FlowMod, ...]] = {}
@@ -208,7 +242,9 @@ class Forwarding:
             have |= rules
             if not flow_rules.has_table_miss(entries):
                 first[switch] = (flow_rules.TABLE_MISS,)
-            kept = {rule.ip for rule in needed if rule.switch == switch and not rule.source}
+            kept = {
+                rule.ip for rule in needed if rule.switch == switch and not rule.source
+            }
             for ip in sorted(flow_rules.halves(entries) - kept):
                 strays.extend(flow_rules.forget(ip))
             last[switch] = strays
@@ -222,7 +258,9 @@ class Forwarding:
         self._stands = None if steps or failed else needed
         return ForwardingPlan(needed, steps, failed)
 
-    def stages(self, before: CrossConnects, kept: CrossConnects, after: CrossConnects) -> Stages:
+    def stages(
+        self, before: CrossConnects, kept: CrossConnects, after: CrossConnects
+    ) -> Stages:
         """Return the plans for a change from ``before`` to ``after``, of which ``kept`` is never dark.
 
         No packet that can reach its destination over kept light is sent into the dark during the change, and
@@ -241,14 +279,25 @@ class Forwarding:
             if self._stands is None:
                 # A switch cannot be read; it is mended when it connects again.
                 return Stages(None, self.plan(after), None, then)
-            legs = ((self._stands, first, kept), (first, between, after), (between, then, after))
+            legs = (
+                (self._stands, first, kept),
+                (first, between, after),
+                (between, then, after),
+            )
             detour, dark, last = (
-                ForwardingPlan(needed, self._steps(have, needed, light)) if have != needed else None
+                ForwardingPlan(needed, self._steps(have, needed, light))
+                if have != needed
+                else None
                 for have, needed, light in legs
             )
             return Stages(detour, dark, last, then)
 
-    def _steps(self, have: frozenset[Rule], needed: frozenset[Rule], cross_connects: CrossConnects) -> _Steps:
+    def _steps(
+        self,
+        have: frozenset[Rule],
+        needed: frozenset[Rule],
+        cross_connects: CrossConnects,
+    ) -> _Steps:
         key = have, needed, _state(cross_connects, self._down)
         steps = self._kept_steps.get(key)
         if steps is None:
@@ -257,7 +306,9 @@ class Forwarding:
             self._kept_steps = {**dict(kept), key: steps}
         return steps
 
-    def _new_steps(self, have: frozenset[Rule], needed: frozenset[Rule], graph: ElectricalGraph) -> _Steps:
+    def _new_steps(
+        self, have: frozenset[Rule], needed: frozenset[Rule], graph: ElectricalGraph
+    ) -> _Steps:
         steps = []
         for batch in rule_batches(self._fabric, have, needed, graph):
             by_switch: dict[str, list[FlowMod]] = {}
@@ -276,7 +327,11 @@ class Forwarding:
             started = time.monotonic()
             failed = self.write(plan)
             failed = {**self.verify(plan.rules), **failed}
-            log.info("%d flow changes in %.1f ms", plan.changes, (time.monotonic() - started) * 1e3)
+            log.info(
+                "%d flow changes in %.1f ms",
+                plan.changes,
+                (time.monotonic() - started) * 1e3,
+            )
             return failed
 
     def write(self, plan: ForwardingPlan) -> dict[str, str]:
@@ -285,10 +340,18 @@ class Forwarding:
         with self._lock:
             self._stands = None
             for step in plan.steps:
-                names = {self._dpid(switch): switch for switch in step if switch not in failed}
+                names = {
+                    self._dpid(switch): switch
+                    for switch in step
+                    if switch not in failed
+                }
                 mods = {dpid: step[switch] for dpid, switch in names.items()}
-                for dpid, error in self._plane.send_all(mods, timeout_s=self._timeout_s).items():
-                    log.error("%s: forwarding rules not written: %s", names[dpid], error)
+                for dpid, error in self._plane.send_all(
+                    mods, timeout_s=self._timeout_s
+                ).items():
+                    log.error(
+                        "%s: forwarding rules not written: %s", names[dpid], error
+                    )
                     failed[names[dpid]] = str(error)
         return failed
 
@@ -306,9 +369,13 @@ class Forwarding:
                 rule = min(rules ^ target)
                 what = "is missing" if rule in target else "should not be there"
                 sender = f" from {rule.source}" if rule.source else ""
-                wrong[switch] = f"{switch}: the rule {rule.ip}{sender} to port {rule.out_port} {what}"
+                wrong[switch] = (
+                    f"{switch}: the rule {rule.ip}{sender} to port {rule.out_port} {what}"
+                )
             elif not flow_rules.has_table_miss(entries):
-                wrong[switch] = f"{switch}: the rule that drops everything else is missing"
+                wrong[switch] = (
+                    f"{switch}: the rule that drops everything else is missing"
+                )
         for text in wrong.values():
             log.error("%s", text)
         self._stands = None if wrong else needed
@@ -323,7 +390,9 @@ class Forwarding:
         """Return whether these cross-connects need exactly the rules that were last read back from every
         switch.
         """
-        return self._stands is not None and self._stands == self.rules_of(cross_connects)
+        return self._stands is not None and self._stands == self.rules_of(
+            cross_connects
+        )
 
     def rules_of(self, cross_connects: CrossConnects) -> frozenset[Rule]:
         """Return the rules that these cross-connects need, on all switches of this controller."""
@@ -331,7 +400,11 @@ class Forwarding:
         rules = self._rules.get(state)
         if rules is None:
             graph = self.graph(cross_connects, state[1])
-            rules = frozenset(r for r in forwarding_rules(self._fabric, graph) if r.switch in self._ours)
+            rules = frozenset(
+                r
+                for r in forwarding_rules(self._fabric, graph)
+                if r.switch in self._ours
+            )
             kept = list(self._rules.items())[1 - _KEPT_STATES :]
             self._rules = {**dict(kept), state: rules}
         return rules
@@ -349,7 +422,9 @@ class Forwarding:
 
 
 def _state(cross_connects: CrossConnects, down: frozenset[Port]) -> _State:
-    return frozenset((name, frozenset(group)) for name, group in cross_connects.items()), down
+    return frozenset(
+        (name, frozenset(group)) for name, group in cross_connects.items()
+    ), down
 
 
 def _over(stay: frozenset[Rule], other: frozenset[Rule]) -> frozenset[Rule]:
@@ -362,8 +437,12 @@ def _over(stay: frozenset[Rule], other: frozenset[Rule]) -> frozenset[Rule]:
     """
     led = {(rule.switch, rule.ip) for rule in stay}
     reached_ips = {rule.ip for rule in stay}
-    any_sender = {rule for rule in other if not rule.source and (rule.switch, rule.ip) in led}
-    differ = {rule.ip for rule in any_sender ^ {rule for rule in stay if not rule.source}}
+    any_sender = {
+        rule for rule in other if not rule.source and (rule.switch, rule.ip) in led
+    }
+    differ = {
+        rule.ip for rule in any_sender ^ {rule for rule in stay if not rule.source}
+    }
     more = (
         rule
         for rule in other

@@ -22,9 +22,15 @@ class Attached(TypedDict):
     mac: str | None
 
 
-def attached(fabric: Fabric, ends: Mapping[Port, Port | None], switch: str) -> list[Attached]:
+def attached(
+    fabric: Fabric, ends: Mapping[Port, Port | None], switch: str
+) -> list[Attached]:
     """Return the present attachments of a switch's plugged ports, in order."""
-    return [_attached(fabric, port.number, ends[port]) for port in sorted(ends) if port.node == switch]
+    return [
+        _attached(fabric, port.number, ends[port])
+        for port in sorted(ends)
+        if port.node == switch
+    ]
 
 
 def _attached(fabric: Fabric, port: int, end: Port | None) -> Attached:
@@ -38,12 +44,20 @@ def _attached(fabric: Fabric, port: int, end: Port | None) -> Attached:
     }
 
 
-def moved(before: Mapping[Port, Port | None], now: Mapping[Port, Port | None]) -> list[str]:
+def moved(
+    before: Mapping[Port, Port | None], now: Mapping[Port, Port | None]
+) -> list[str]:
     """Return the names of the nodes that light now reaches from another packet-switch port than before,
     sorted.
     """
     then = {end: port for port, end in before.items() if end is not None}
-    return sorted({end.node for port, end in now.items() if end is not None and then.get(end) != port})
+    return sorted(
+        {
+            end.node
+            for port, end in now.items()
+            if end is not None and then.get(end) != port
+        }
+    )
 
 
 class Followers:
@@ -54,7 +68,9 @@ class Followers:
     switch may have to learn that they have left it.
     """
 
-    def __init__(self, fabric: Fabric, bus: EventBus, announce: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self, fabric: Fabric, bus: EventBus, announce: Callable[[list[str]], None]
+    ) -> None:
         self._fabric = fabric
         self._bus = bus
         self._announce = announce
@@ -75,10 +91,17 @@ class Followers:
             self._ends = dict(ends)
             for name in self._fabric.foreign_switches:
                 self._tell(name, before, ends)
-            if gpus := [name for name in moved(before, ends) if name in self._fabric.gpus]:
+            if gpus := [
+                name for name in moved(before, ends) if name in self._fabric.gpus
+            ]:
                 self._announce(gpus)
 
-    def _tell(self, name: str, before: Mapping[Port, Port | None], ends: Mapping[Port, Port | None]) -> None:
+    def _tell(
+        self,
+        name: str,
+        before: Mapping[Port, Port | None],
+        ends: Mapping[Port, Port | None],
+    ) -> None:
         then, now = (attached(self._fabric, light, name) for light in (before, ends))
         changed = [entry for entry, old in zip(now, then, strict=True) if entry != old]
         if changed:

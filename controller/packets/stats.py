@@ -54,7 +54,11 @@ def rates(
     by_port = {}
     for stats in now:
         old = before.get(stats.port_no)
-        if old is None or stats.rx_bytes < old.rx_bytes or stats.tx_bytes < old.tx_bytes:
+        if (
+            old is None
+            or stats.rx_bytes < old.rx_bytes
+            or stats.tx_bytes < old.tx_bytes
+        ):
             continue
         by_port[stats.port_no] = (
             8 * (stats.rx_bytes - old.rx_bytes) / seconds,
@@ -98,7 +102,9 @@ class Statistics:
         self._latest: dict[str, tuple[float, dict[int, PortStats]]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="statistics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="statistics", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -129,9 +135,13 @@ class Statistics:
         by_switch = {}
         for switch in self._switches:
             try:
-                by_switch[switch.name] = self._plane.port_stats(switch.dpid, timeout_s=_READ_S)
+                by_switch[switch.name] = self._plane.port_stats(
+                    switch.dpid, timeout_s=_READ_S
+                )
             except OpenFlowError as error:
-                raise UnavailableError(f"{switch.name}: no port statistics: {error}") from None
+                raise UnavailableError(
+                    f"{switch.name}: no port statistics: {error}"
+                ) from None
         return by_switch
 
     def _run(self) -> None:
@@ -143,7 +153,11 @@ class Statistics:
             due = max(due + max(pause_s(now - self._moved_at), self._interval_s), now)
             # All at once, as each question wakes the one thread of Open vSwitch that forwards for all of
             # them. Last those that did not answer before: the others' counters shall not wait for them.
-            names = {s.dpid: s.name for s in self._switches if now >= quiet_until.get(s.name, 0.0)}
+            names = {
+                s.dpid: s.name
+                for s in self._switches
+                if now >= quiet_until.get(s.name, 0.0)
+            }
             order = sorted(names, key=lambda dpid: names[dpid] in quiet_until)
             counters, failed = self._plane.all_port_stats(order, timeout_s=0.5)
             for dpid, error in failed.items():
@@ -155,7 +169,9 @@ class Statistics:
                     self._note(names[dpid], t, stats)
                 except Exception:
                     # The others' counters are still wanted.
-                    log.exception("%s: its port statistics could not be used", names[dpid])
+                    log.exception(
+                        "%s: its port statistics could not be used", names[dpid]
+                    )
 
     def _note(self, switch: str, t: float, stats: list[PortStats]) -> None:
         ends = self._ends()

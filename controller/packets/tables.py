@@ -35,7 +35,9 @@ class TableDrift:
             (self.changed, "was changed", "were changed"),
             (self.foreign, "was added by somebody else", "were added by somebody else"),
         )
-        return "; ".join(_counted(lines, singular, many) for lines, singular, many in parts if lines)
+        return "; ".join(
+            _counted(lines, singular, many) for lines, singular, many in parts if lines
+        )
 
 
 def _counted(lines: tuple[str, ...], singular: str, many: str) -> str:
@@ -61,12 +63,16 @@ def table_drift(
 
     A kept flow with a timeout may be missing. A kept flow in the place of a rule is ignored.
     """
-    mods = [flow_rules.TABLE_MISS, *(mod for rule in rules for mod in flow_rules.put(rule))]
+    mods = [
+        flow_rules.TABLE_MISS,
+        *(mod for rule in rules for mod in flow_rules.put(rule)),
+    ]
     ours = {(mod.priority, frozenset(mod.match.items())): mod for mod in mods}
     users = {
         key: flow
         for key, flow in kept.items()
-        if flow.table_id != 0 or (flow.priority, frozenset(flow.match.items())) not in ours
+        if flow.table_id != 0
+        or (flow.priority, frozenset(flow.match.items())) not in ours
     }
     changed: list[FlowMod | Rewrite] = []
     foreign: list[Rewrite] = []
@@ -75,7 +81,10 @@ def table_drift(
         place = entry.priority, frozenset(entry.match.items())
         mod = ours.pop(place, None) if entry.table_id == 0 else None
         if mod is not None:
-            if not (entry.plain and (entry.cookie, entry.out_ports) == (mod.cookie, mod.out_ports)):
+            if not (
+                entry.plain
+                and (entry.cookie, entry.out_ports) == (mod.cookie, mod.out_ports)
+            ):
                 changed.append(mod)
                 seen_changed.append(described(entry))
         elif (flow := users.pop(key_of(entry), None)) is None:
@@ -88,7 +97,9 @@ def table_drift(
     lost = [*map(described, ours.values()), *map(described, gone)]
     mends: list[FlowMod | Rewrite] = [*foreign, *changed, *ours.values()]
     mends += [_rewrite("add", flow) for flow in gone]
-    return TableDrift(tuple(lost), tuple(seen_changed), tuple(seen_foreign), tuple(mends))
+    return TableDrift(
+        tuple(lost), tuple(seen_changed), tuple(seen_foreign), tuple(mends)
+    )
 
 
 def may_run_out(flow: FlowEntry) -> bool:
@@ -101,7 +112,9 @@ def _rewrite(command: str, flow: FlowEntry) -> Rewrite:
 
 def described(flow: FlowEntry | FlowMod) -> str:
     """Return a short description of a flow: priority, match, ports."""
-    match = " ".join(f"{key}={value}" for key, value in sorted(flow.match.items())) or "any"
+    match = (
+        " ".join(f"{key}={value}" for key, value in sorted(flow.match.items())) or "any"
+    )
     out = ",".join(map(str, flow.out_ports)) or "no port"
     table = f"table {flow.table_id} " if flow.table_id else ""
     return f"{table}priority {flow.priority} {match} to {out}"

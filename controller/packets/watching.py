@@ -20,7 +20,14 @@ from ringlight.controller.openflow.messages import FlowEntry, Wire
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.packets import flow_rules
 from ringlight.controller.packets.forwarding import Forwarding
-from ringlight.controller.packets.tables import Key, TableDrift, key_of, may_run_out, same, table_drift
+from ringlight.controller.packets.tables import (
+    Key,
+    TableDrift,
+    key_of,
+    may_run_out,
+    same,
+    table_drift,
+)
 from ringlight.controller.store import Store
 from ringlight.fabric.topology import CrossConnects, Fabric
 
@@ -57,9 +64,16 @@ class TableWatch:
     """
 
     def __init__(
-        self, fabric: Fabric, plane: OpenFlowPlane, forwarding: Forwarding, store: Store, bus: EventBus
+        self,
+        fabric: Fabric,
+        plane: OpenFlowPlane,
+        forwarding: Forwarding,
+        store: Store,
+        bus: EventBus,
     ) -> None:
-        self._dpids = {s.name: s.dpid for s in fabric.packet_switches.values() if s.is_ours}
+        self._dpids = {
+            s.name: s.dpid for s in fabric.packet_switches.values() if s.is_ours
+        }
         self._names = {dpid: name for name, dpid in self._dpids.items()}
         self._plane = plane
         self._forwarding = forwarding
@@ -119,7 +133,9 @@ class TableWatch:
         now = time.monotonic()
         with self._lock:
             polled = {name for name, tells in self._tells.items() if not tells}
-            names = {n for n in self._touched | polled if now >= self._not_before.get(n, 0.0)}
+            names = {
+                n for n in self._touched | polled if now >= self._not_before.get(n, 0.0)
+            }
             self._touched -= names
         if not names:
             return
@@ -129,7 +145,9 @@ class TableWatch:
             drifts = self._compare(names, light)
             for name, difference in drifts.items():
                 self._tell(name, difference)
-            if found_wrong := {name: difference for name, difference in drifts.items() if difference}:
+            if found_wrong := {
+                name: difference for name, difference in drifts.items() if difference
+            }:
                 self._mend(found_wrong, light)
 
     def _ask_to_tell(self, name: str) -> None:
@@ -140,14 +158,22 @@ class TableWatch:
             # It is asked when it has connected.
             return
         except OpenFlowError as error:
-            log.info("%s does not say when others write its flows, and is read instead: %s", name, error)
+            log.info(
+                "%s does not say when others write its flows, and is read instead: %s",
+                name,
+                error,
+            )
             tells = False
         with self._lock:
             self._tells[name] = tells
 
-    def _compare(self, names: Iterable[str], light: CrossConnects) -> dict[str, TableDrift]:
+    def _compare(
+        self, names: Iterable[str], light: CrossConnects
+    ) -> dict[str, TableDrift]:
         needed = self._forwarding.rules_of(light)
-        tables, failed = self._plane.flow_tables([self._dpids[name] for name in names], timeout_s=_ANSWER_S)
+        tables, failed = self._plane.flow_tables(
+            [self._dpids[name] for name in names], timeout_s=_ANSWER_S
+        )
         for dpid, error in failed.items():
             # One that is away is looked at when it has connected.
             if not isinstance(error, NotConnectedError):
@@ -172,14 +198,20 @@ class TableWatch:
         text = str(difference)
         self._see(name, drift=text, last=text, drifts=self._views[name].drifts + 1)
         log.warning("%s: %s", name, text)
-        lines = {key: list(getattr(difference, key))[:_NAMED] for key in ("missing", "changed", "foreign")}
+        lines = {
+            key: list(getattr(difference, key))[:_NAMED]
+            for key in ("missing", "changed", "foreign")
+        }
         self._bus.publish("flow_drift", switch=name, text=text, **lines)
 
-    def _mend(self, differences: Mapping[str, TableDrift], light: CrossConnects) -> None:
+    def _mend(
+        self, differences: Mapping[str, TableDrift], light: CrossConnects
+    ) -> None:
         began = time.monotonic()
         self._forwarding.distrust()
         refused = self._plane.send_all(
-            {self._dpids[name]: state.mods for name, state in differences.items()}, timeout_s=_ANSWER_S
+            {self._dpids[name]: state.mods for name, state in differences.items()},
+            timeout_s=_ANSWER_S,
         )
         after = self._compare(differences, light)
         for name, state in differences.items():
@@ -189,7 +221,9 @@ class TableWatch:
                 self._told.pop(name, None)
                 self._see(name, drift=None, mends=self._views[name].mends + 1)
                 self._not_before[name] = time.monotonic() + _PAUSE_S
-                log.info("%s: %d flow changes put its table right", name, len(state.mods))
+                log.info(
+                    "%s: %d flow changes put its table right", name, len(state.mods)
+                )
             else:
                 reason = f": {problem}" if problem else ""
                 text = "its flow table cannot be read" if left is None else str(left)
@@ -221,9 +255,15 @@ class TableWatch:
         except OpenFlowError as error:
             log.warning("%s: its flow table cannot be read: %s", name, error)
             return None
-        return {key_of(entry): entry for entry in entries if entry.cookie != flow_rules.COOKIE}
+        return {
+            key_of(entry): entry
+            for entry in entries
+            if entry.cookie != flow_rules.COOKIE
+        }
 
-    def _keep(self, name: str, before: Mapping[Key, FlowEntry], after: Mapping[Key, FlowEntry]) -> None:
+    def _keep(
+        self, name: str, before: Mapping[Key, FlowEntry], after: Mapping[Key, FlowEntry]
+    ) -> None:
         """Keep the flows that a user's write has added.
 
         Flows that were present before and belong to nobody do not become a user's by another user's write.
@@ -232,30 +272,54 @@ class TableWatch:
         strange = {key: flow for key, flow in before.items() if key not in kept}
         self._set(
             name,
-            {key: flow for key, flow in after.items() if key not in strange or not same(strange[key], flow)},
+            {
+                key: flow
+                for key, flow in after.items()
+                if key not in strange or not same(strange[key], flow)
+            },
         )
 
     def _forget_run_out(self, name: str, entries: Iterable[FlowEntry]) -> None:
         kept = self._kept.get(name, {})
         if any(map(may_run_out, kept.values())):
             there = {key_of(entry) for entry in entries}
-            self._set(name, {key: f for key, f in kept.items() if key in there or not may_run_out(f)})
+            self._set(
+                name,
+                {
+                    key: f
+                    for key, f in kept.items()
+                    if key in there or not may_run_out(f)
+                },
+            )
 
     def _set(self, name: str, kept: dict[Key, FlowEntry]) -> None:
         # Counters are not kept.
-        kept = {key: replace(flow, packets=0, bytes=0, duration_s=0.0) for key, flow in kept.items()}
+        kept = {
+            key: replace(flow, packets=0, bytes=0, duration_s=0.0)
+            for key, flow in kept.items()
+        }
         if kept == self._kept.get(name, {}):
             return
         self._kept[name] = kept
-        document = {switch: list(map(_document, flows.values())) for switch, flows in self._kept.items()}
+        document = {
+            switch: list(map(_document, flows.values()))
+            for switch, flows in self._kept.items()
+        }
         try:
             self._store.write(_FILE, document)
         except OSError as error:
-            log.error("flows that were written over REST are not kept over a restart: %s", error)
+            log.error(
+                "flows that were written over REST are not kept over a restart: %s",
+                error,
+            )
 
 
 def _document(flow: FlowEntry) -> dict[str, Any]:
-    wire = {**asdict(flow.wire), "match": flow.wire.match.hex(), "instructions": flow.wire.instructions.hex()}
+    wire = {
+        **asdict(flow.wire),
+        "match": flow.wire.match.hex(),
+        "instructions": flow.wire.instructions.hex(),
+    }
     return {**vars(flow), "match": dict(flow.match), "wire": wire}
 
 
@@ -268,6 +332,12 @@ def _read(document: Mapping[str, Any]) -> dict[str, dict[Key, FlowEntry]]:
                 "match": bytes.fromhex(entry["wire"]["match"]),
                 "instructions": bytes.fromhex(entry["wire"]["instructions"]),
             }
-            flow = FlowEntry(**{**entry, "out_ports": tuple(entry["out_ports"]), "wire": Wire(**wire)})
+            flow = FlowEntry(
+                **{
+                    **entry,
+                    "out_ports": tuple(entry["out_ports"]),
+                    "wire": Wire(**wire),
+                }
+            )
             by_switch.setdefault(name, {})[key_of(flow)] = flow
     return by_switch

@@ -43,7 +43,13 @@ from ringlight.controller.rest import (
     optical_faults,
     planes,
 )
-from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, sender
+from ringlight.controller.rest.common import (
+    PlainRoute,
+    Who,
+    add_error_handlers,
+    answers,
+    sender,
+)
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
     Circuits,
@@ -209,7 +215,9 @@ def create_app(
     app.include_router(jobs.router(controller))
     # The last one added is asked first.
     streamed = {("PUT", jobs.WORKLOADS): PACKED_BYTES}
-    app.add_middleware(BoundedBodies, streamed=streamed, bad_request=app.state.bad_request)
+    app.add_middleware(
+        BoundedBodies, streamed=streamed, bad_request=app.state.bad_request
+    )
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
@@ -227,13 +235,19 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     others_thread = CapacityLimiter(1)
     health_form = health_model()
     send_health = sender(health_form)
-    shared_others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
+    shared_others = Shared(
+        lambda: to_thread.run_sync(controller.others, limiter=others_thread)
+    )
 
     @app.get(_HEALTH, tags=["controller"], **answers(health_form))
     async def health() -> Any:
         """Report whether every switch and the server agent can be reached."""
         # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.
-        return send_health(controller.health(await shared_others() if controller.has_others else NO_OTHERS))
+        return send_health(
+            controller.health(
+                await shared_others() if controller.has_others else NO_OTHERS
+            )
+        )
 
     # It never changes, so it is written out once, and no thread is needed to send it.
     plugged = sender(FabricDocument)(fabric_document(fabric, controller.scale)).body
@@ -259,14 +273,18 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         graph = controller.forwarding.graph(circuits.cross_connects())
         return bytes(send_topology(topology(graph)).body)
 
-    @app.get("/v1/paths", tags=["fabric"], **answers(PathDocument, 404, 409, 422, 503, 504))
+    @app.get(
+        "/v1/paths", tags=["fabric"], **answers(PathDocument, 404, 409, 422, 503, 504)
+    )
     def get_path(source: PathEnd, destination: OtherPathEnd) -> Any:
         """The links that packets from one GPU to another take now, read from the switches' flow tables.
 
         ``choices``: from how many links on shortest paths the switch could choose. The way back may be
         another one. 404: there is no such GPU; 409: packets do not arrive, and why.
         """
-        hops = controller.forwarding.path(source, destination, circuits.cross_connects())
+        hops = controller.forwarding.path(
+            source, destination, circuits.cross_connects()
+        )
         path_hops = [
             PathHop(
                 port_name(fabric, hop.out),
@@ -285,7 +303,11 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         """End-to-end circuits lit now."""
         return LitCircuits(lit_circuits(fabric, circuits.cross_connects()))
 
-    @app.put("/v1/circuits", tags=["fabric"], **answers(optical.CircuitsChange, 409, 415, 422, 502, 503))
+    @app.put(
+        "/v1/circuits",
+        tags=["fabric"],
+        **answers(optical.CircuitsChange, 409, 415, 422, 502, 503),
+    )
     def put_circuits(body: Circuits, who: Who) -> Any:
         """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark.
 
@@ -310,16 +332,24 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
             raise NotFoundError(f"there is no packet switch {name}")
         if not fabric.packet_switches[name].is_ours:
             whose = fabric.packet_switches[name].controller
-            raise UnavailableError(f"{name} is not connected here: its tables are left to {whose}")
+            raise UnavailableError(
+                f"{name} is not connected here: its tables are left to {whose}"
+            )
         return fabric.packet_switches[name].dpid
 
-    @app.get("/v1/packet-switches", tags=["packet switches"], **answers(list[PacketSwitchDocument]))
+    @app.get(
+        "/v1/packet-switches",
+        tags=["packet switches"],
+        **answers(list[PacketSwitchDocument]),
+    )
     def packet_switches() -> Any:
         """Packet switches: who writes their tables, and which circuits end at their ports now."""
         connected, ends = plane.connected(), controller.circuits.ends()
         return [
             PacketSwitchDocument(
-                **vars(s), connected=s.dpid in connected, attached=attached(fabric, ends, s.name)
+                **vars(s),
+                connected=s.dpid in connected,
+                attached=attached(fabric, ends, s.name),
             )
             for s in fabric.packet_switches.values()
         ]
@@ -332,7 +362,9 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
     def flows(name: PacketSwitchName) -> Any:
         """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
         entries = plane.flows(dpid(name), timeout_s=5.0, counted=True)
-        entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
+        entries.sort(
+            key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items()))
+        )
         # The wire format is left out: nobody reads it.
         return [
             Flow(
@@ -365,7 +397,9 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
             gpu = end.node if end is not None and end.node in fabric.gpus else None
             peer = None if end is None else str(end)
             counters.pop("port_no", None)
-            result.append(PacketPort(port.number, port.name, port.up, gpu, peer, **counters))
+            result.append(
+                PacketPort(port.number, port.name, port.up, gpu, peer, **counters)
+            )
         return result
 
 
@@ -376,7 +410,9 @@ def _add_observation(app: FastAPI, controller: Controller, calls: Histogram) -> 
     registry.register(Metrics(controller))
     registry.register(calls)
     metrics_thread, sending = CapacityLimiter(1), Turns()
-    exposition = Shared(lambda: to_thread.run_sync(generate_latest, registry, limiter=metrics_thread))
+    exposition = Shared(
+        lambda: to_thread.run_sync(generate_latest, registry, limiter=metrics_thread)
+    )
 
     @app.get(
         "/metrics",
@@ -409,7 +445,9 @@ def _add_observation(app: FastAPI, controller: Controller, calls: Histogram) -> 
                 sample.t,
                 sample.port.node,
                 sample.port.number,
-                sample.end.node if sample.end is not None and sample.end.node in gpus else None,
+                sample.end.node
+                if sample.end is not None and sample.end.node in gpus
+                else None,
                 None if sample.end is None else str(sample.end),
                 sample.rx_bps,
                 sample.tx_bps,
@@ -443,11 +481,16 @@ def _add_observation(app: FastAPI, controller: Controller, calls: Histogram) -> 
             raise UnavailableError(f"{_MOST_STREAMS} listen to events already")
         begin = after if after is not None else last_event_id
         stream = _stream(controller, begin, seconds, samples if rates else None)
-        return StreamingResponse(stream, media_type=_EVENTS, headers={"cache-control": "no-store"})
+        return StreamingResponse(
+            stream, media_type=_EVENTS, headers={"cache-control": "no-store"}
+        )
 
 
 async def _stream(
-    controller: Controller, after: int | None, seconds: float | None, samples: Samples | None
+    controller: Controller,
+    after: int | None,
+    seconds: float | None,
+    samples: Samples | None,
 ) -> AsyncIterator[str]:
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     deadline = math.inf if seconds is None else time.monotonic() + seconds
@@ -473,7 +516,9 @@ async def _stream(
             if left_s <= 0.0:
                 return
             try:
-                await asyncio.wait_for(news.wait(), max(0.0, min(_STILL_HERE_S, left_s, due - now)))
+                await asyncio.wait_for(
+                    news.wait(), max(0.0, min(_STILL_HERE_S, left_s, due - now))
+                )
             except TimeoutError:
                 if samples is None:
                     yield ": still here\n\n"

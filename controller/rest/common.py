@@ -47,7 +47,9 @@ class PlainRoute(APIRoute):
         responses = more.pop("responses", None) or {}
         if not iscoroutinefunction(endpoint):
             status = more.get("status_code") or 200
-            endpoint = _plain(endpoint, sender(responses.get(status, {}).get("model", Any), status))
+            endpoint = _plain(
+                endpoint, sender(responses.get(status, {}).get("model", Any), status)
+            )
         super().__init__(path, endpoint, **more)
         self.responses = responses
         # Of no responses; so the next who asks has those below.
@@ -58,7 +60,9 @@ class PlainRoute(APIRoute):
         """FastAPI's fields of the models of all answers but the first, by status."""
         return {
             status: create_model_field(
-                name=f"Response_{status}_{self.unique_id}", type_=response["model"], mode="serialization"
+                name=f"Response_{status}_{self.unique_id}",
+                type_=response["model"],
+                mode="serialization",
             )
             for status, response in self.responses.items()
             if "model" in response
@@ -79,7 +83,9 @@ def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
     return send
 
 
-def _plain(endpoint: Callable[..., Any], send: Callable[[Any], Response]) -> Callable[..., Response]:
+def _plain(
+    endpoint: Callable[..., Any], send: Callable[[Any], Response]
+) -> Callable[..., Response]:
     @functools.wraps(endpoint)
     def answer(*arguments: Any, **named: Any) -> Response:
         result = endpoint(*arguments, **named)
@@ -100,4 +106,6 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def of_a_bug(request: Request, error: Exception) -> Response:
-        return failure(500, f"internal error ({type(error).__name__}); the controller's log has it")
+        return failure(
+            500, f"internal error ({type(error).__name__}); the controller's log has it"
+        )

@@ -60,7 +60,11 @@ def router(controller: Controller) -> APIRouter:
     def list_jobs() -> Any:
         return jobs.jobs()
 
-    @routes.post("/jobs/release", tags=["jobs"], **answers(list[JobDocument], 404, 409, 415, 422, 503))
+    @routes.post(
+        "/jobs/release",
+        tags=["jobs"],
+        **answers(list[JobDocument], 404, 409, 415, 422, 503),
+    )
     def release(body: Release) -> Any:
         """Start READY jobs together."""
         return jobs.release(body.jobs, body.delay_s)
@@ -79,7 +83,11 @@ def router(controller: Controller) -> APIRouter:
         """
         return jobs.events(job_id, cursor, fresh=fresh)
 
-    @routes.get("/jobs/{job_id}/output/{rank}", tags=["jobs"], **answers(JobOutput, 404, 409, 422, 503))
+    @routes.get(
+        "/jobs/{job_id}/output/{rank}",
+        tags=["jobs"],
+        **answers(JobOutput, 404, 409, 422, 503),
+    )
     def job_output(job_id: JobId, rank: RankNumber) -> Any:
         """Output so far of a rank's command, for a job whose workers hold the NICs of such commands."""
         return jobs.output(job_id, rank)
@@ -104,13 +112,21 @@ def router(controller: Controller) -> APIRouter:
     async def put_workload(sha256: WorkloadDigest, request: Request) -> Response:
         """Keep a workload for jobs to execute."""
         async with uploads(request.receive) as (part, digest):
-            return JSONResponse(await to_thread.run_sync(jobs.workloads.put, sha256, part, digest))
+            return JSONResponse(
+                await to_thread.run_sync(jobs.workloads.put, sha256, part, digest)
+            )
 
-    @routes.get("/workloads/{sha256}", tags=["jobs"], **answers(WorkloadDocument, 404, 422))
+    @routes.get(
+        "/workloads/{sha256}", tags=["jobs"], **answers(WorkloadDocument, 404, 422)
+    )
     def get_workload(sha256: WorkloadDigest) -> Any:
         return jobs.workloads.document(sha256)
 
-    @routes.post("/regroup", tags=["regroup"], **answers(RegroupDocument, 404, 409, 415, 422, 503))
+    @routes.post(
+        "/regroup",
+        tags=["regroup"],
+        **answers(RegroupDocument, 404, 409, 415, 422, 503),
+    )
     def start_regroup(body: RegroupRequest, who: Who) -> Any:
         """Plan a regrouping and, unless ``dry_run``, carry it out, all or nothing; watch its ``state``."""
         return regroups.start(body.jobs, dry_run=body.dry_run, who=who)
@@ -119,7 +135,9 @@ def router(controller: Controller) -> APIRouter:
     def list_regroups() -> Any:
         return regroups.all()
 
-    @routes.get("/regroup/{regroup_id}", tags=["regroup"], **answers(RegroupDocument, 404))
+    @routes.get(
+        "/regroup/{regroup_id}", tags=["regroup"], **answers(RegroupDocument, 404)
+    )
     def get_regroup(regroup_id: RegroupId) -> Any:
         return regroups.get(regroup_id)
 

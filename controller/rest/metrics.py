@@ -42,23 +42,33 @@ class Metrics:
         health = self._controller.health()
         for kind in ("packet_switches", "optical_switches"):
             gauge = GaugeMetricFamily(
-                f"ringlight_{kind}_up", "1 when the switch can be reached", labels=["switch"]
+                f"ringlight_{kind}_up",
+                "1 when the switch can be reached",
+                labels=["switch"],
             )
             for name, up in health[kind].items():
                 gauge.add_metric([name], float(up))
             yield gauge
-        onics = GaugeMetricFamily("ringlight_onics_up", "1 when the O-NIC's agent answers", labels=["gpu"])
+        onics = GaugeMetricFamily(
+            "ringlight_onics_up", "1 when the O-NIC's agent answers", labels=["gpu"]
+        )
         for gpu, up in health["onics"].items():
             onics.add_metric([gpu], float(up))
         yield onics
-        circuits = GaugeMetricFamily("ringlight_cross_connects", "Lit cross-connects", labels=["switch"])
-        alarms = GaugeMetricFamily("ringlight_optical_alarms", "Standing alarms", labels=["switch"])
+        circuits = GaugeMetricFamily(
+            "ringlight_cross_connects", "Lit cross-connects", labels=["switch"]
+        )
+        alarms = GaugeMetricFamily(
+            "ringlight_optical_alarms", "Standing alarms", labels=["switch"]
+        )
         for name, group in self._controller.circuits.cross_connects().items():
             circuits.add_metric([name], len(group))
             alarms.add_metric([name], len(self._controller.site.alarms(name)))
         yield circuits
         yield alarms
-        states = collections.Counter(job["state"].value for job in self._controller.jobs.jobs())
+        states = collections.Counter(
+            job["state"].value for job in self._controller.jobs.jobs()
+        )
         jobs = GaugeMetricFamily("ringlight_jobs", "Jobs by state", labels=["state"])
         for state in JobState:
             jobs.add_metric([state.value], states[state.value])
@@ -66,10 +76,14 @@ class Metrics:
 
     def _tables(self) -> Iterator[Metric]:
         drifts = CounterMetricFamily(
-            "ringlight_flow_drifts", "Times that a flow table was not as it should be", labels=["switch"]
+            "ringlight_flow_drifts",
+            "Times that a flow table was not as it should be",
+            labels=["switch"],
         )
         mends = CounterMetricFamily(
-            "ringlight_flow_mends", "Times that a flow table was put right", labels=["switch"]
+            "ringlight_flow_mends",
+            "Times that a flow table was put right",
+            labels=["switch"],
         )
         for name, view in self._controller.tables.views().items():
             drifts.add_metric([name], view.drifts)
@@ -89,18 +103,33 @@ class Metrics:
 
     def _flows(self) -> Iterator[Metric]:
         """Yield flow counters; a table with more than `_MOST_FLOWS` entries gives only their number."""
-        names = {s.dpid: name for name, s in self._controller.fabric.packet_switches.items()}
-        tables, _ = self._controller.plane.flow_tables(names, timeout_s=_FLOWS_S, counted=True)
-        entries = GaugeMetricFamily("ringlight_flows", "Entries of the flow table", labels=["switch"])
+        names = {
+            s.dpid: name for name, s in self._controller.fabric.packet_switches.items()
+        }
+        tables, _ = self._controller.plane.flow_tables(
+            names, timeout_s=_FLOWS_S, counted=True
+        )
+        entries = GaugeMetricFamily(
+            "ringlight_flows", "Entries of the flow table", labels=["switch"]
+        )
         labels = ["switch", "table", "priority", "match"]
-        packets = CounterMetricFamily("ringlight_flow_packets", "Packets of a flow", labels=labels)
-        size = CounterMetricFamily("ringlight_flow_bytes", "Bytes of a flow", labels=labels)
+        packets = CounterMetricFamily(
+            "ringlight_flow_packets", "Packets of a flow", labels=labels
+        )
+        size = CounterMetricFamily(
+            "ringlight_flow_bytes", "Bytes of a flow", labels=labels
+        )
         for dpid, table in tables.items():
             entries.add_metric([names[dpid]], len(table))
             # Two entries may differ in what a mask leaves out of the text; Prometheus takes a label once.
             sums: dict[tuple[str, str, str], tuple[int, int]] = {}
             for flow in table if len(table) <= _MOST_FLOWS else ():
-                text = ",".join(f"{key}={value}" for key, value in sorted(flow.match.items())) or "any"
+                text = (
+                    ",".join(
+                        f"{key}={value}" for key, value in sorted(flow.match.items())
+                    )
+                    or "any"
+                )
                 key = (str(flow.table_id), str(flow.priority), text)
                 before = sums.get(key, (0, 0))
                 sums[key] = (before[0] + flow.packets, before[1] + flow.bytes)

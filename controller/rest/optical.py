@@ -11,7 +11,12 @@ from pydantic import TypeAdapter
 
 from ringlight.controller.circuits.change import Change, Target
 from ringlight.controller.circuits.transaction import LeftoverDocument
-from ringlight.controller.optical.model import Alarm, CrossConnectResult, Identity, Timing
+from ringlight.controller.optical.model import (
+    Alarm,
+    CrossConnectResult,
+    Identity,
+    Timing,
+)
 from ringlight.controller.rest.common import PlainRoute, Who, answers
 from ringlight.controller.rest.requests import (
     CrossConnectEntry,
@@ -24,7 +29,12 @@ from ringlight.controller.rest.requests import (
 )
 from ringlight.controller.service import Controller
 from ringlight.controller.web.refusals import failure
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.fabric.crossconnect import (
+    CrossConnect,
+    CrossConnectState,
+    Mode,
+    PortState,
+)
 
 
 @dataclass(frozen=True)
@@ -129,12 +139,16 @@ class CircuitsChange(WholeChange):
     timeline: list[Mapping[str, Any]]
 
 
-_CHANGES: TypeAdapter[OneSwitchChange | CircuitsChange] = TypeAdapter(OneSwitchChange | CircuitsChange)
+_CHANGES: TypeAdapter[OneSwitchChange | CircuitsChange] = TypeAdapter(
+    OneSwitchChange | CircuitsChange
+)
 
 
 def router(controller: Controller) -> APIRouter:
     """Return the routes below ``/v1/optical-switches``."""
-    routes = APIRouter(prefix="/v1/optical-switches", tags=["optical switches"], route_class=PlainRoute)
+    routes = APIRouter(
+        prefix="/v1/optical-switches", tags=["optical switches"], route_class=PlainRoute
+    )
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
     changes = answers(OneSwitchChange, 404, 409, 415, 422, 502, 503)
 
@@ -147,7 +161,9 @@ def router(controller: Controller) -> APIRouter:
             "driver": switch.driver,
             "reachable": view.reachable,
             "error": view.error,
-            "cross_connects": 0 if view.snapshot is None else len(view.snapshot.cross_connects),
+            "cross_connects": 0
+            if view.snapshot is None
+            else len(view.snapshot.cross_connects),
             "alarms": len(site.alarms(name)),
         }
 
@@ -157,14 +173,21 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("", **answers(list[OpticalSwitchOverview]))
     def optical_switches() -> Any:
-        return [OpticalSwitchOverview(**overview(name)) for name in fabric.optical_switches]
+        return [
+            OpticalSwitchOverview(**overview(name)) for name in fabric.optical_switches
+        ]
 
     @routes.get("/{name}", **answers(OpticalSwitchDocument, 404))
     def optical_switch(name: OpticalSwitchName) -> Any:
         """Identity, size and declared timing (seconds)."""
         driver, view = site.driver(name), site.view(name)
-        timing, profile = driver.capabilities().timing, site.entries[name].get("profile")
-        return OpticalSwitchDocument(**overview(name), identity=view.identity, timing=timing, profile=profile)
+        timing, profile = (
+            driver.capabilities().timing,
+            site.entries[name].get("profile"),
+        )
+        return OpticalSwitchDocument(
+            **overview(name), identity=view.identity, timing=timing, profile=profile
+        )
 
     @routes.get("/{name}/ports", **answers(list[OpticalPort], 404, 422, 503))
     def ports(name: OpticalSwitchName, power: bool = False) -> Any:
@@ -173,7 +196,9 @@ def router(controller: Controller) -> APIRouter:
         measured = site.power_dbm(name) if power else {}
         size = fabric.optical_switches[name].size
         plugged = {
-            port.number: str(link.other(port)) for port, link in fabric.link_at.items() if port.node == name
+            port.number: str(link.other(port))
+            for port, link in fabric.link_at.items()
+            if port.node == name
         }
         # A port of a WSS carries one for each wavelength.
         busy: dict[int, list[CrossConnect]] = {}
@@ -195,8 +220,13 @@ def router(controller: Controller) -> APIRouter:
             for number, status in sorted(snapshot.ports.items())
         ]
 
-    @routes.put("/{name}/ports/{port}", **answers(PortStatusDocument, 404, 409, 415, 422, 501, 502, 503))
-    def put_port(name: OpticalSwitchName, port: OpticalPortNumber, body: PortAdmin, who: Who) -> Any:
+    @routes.put(
+        "/{name}/ports/{port}",
+        **answers(PortStatusDocument, 404, 409, 415, 422, 501, 502, 503),
+    )
+    def put_port(
+        name: OpticalSwitchName, port: OpticalPortNumber, body: PortAdmin, who: Who
+    ) -> Any:
         """Enable or disable a port; its cross-connects stay, without light while it is disabled."""
         status = site.set_port_enabled(name, port, body.enabled, who=who)
         return PortStatusDocument(port, status.state, status.enabled)
@@ -204,13 +234,19 @@ def router(controller: Controller) -> APIRouter:
     @routes.get("/{name}/power", **answers(list[PortPower], 404, 503))
     def power(name: OpticalSwitchName) -> Any:
         """Optical power at every port, measured now."""
-        return [PortPower(port, dbm) for port, dbm in sorted(site.power_dbm(name).items())]
+        return [
+            PortPower(port, dbm) for port, dbm in sorted(site.power_dbm(name).items())
+        ]
 
-    @routes.get("/{name}/cross-connects", **answers(list[StandingCrossConnect], 404, 503))
+    @routes.get(
+        "/{name}/cross-connects", **answers(list[StandingCrossConnect], 404, 503)
+    )
     def cross_connects(name: OpticalSwitchName) -> Any:
         """Every cross-connect with its state, read from the switch now."""
         states = site.look(name).cross_connects
-        return [StandingCrossConnect(**vars(xc), state=states[xc]) for xc in sorted(states)]
+        return [
+            StandingCrossConnect(**vars(xc), state=states[xc]) for xc in sorted(states)
+        ]
 
     @routes.get("/{name}/alarms", **answers(list[Alarm], 404))
     def alarms(name: OpticalSwitchName) -> Any:
@@ -218,20 +254,26 @@ def router(controller: Controller) -> APIRouter:
         return site.alarms(name)
 
     @routes.put("/{name}/cross-connects/{ingress}", **changes)
-    def put_one(name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect, who: Who) -> Any:
+    def put_one(
+        name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect, who: Who
+    ) -> Any:
         """Connect an ingress to an egress."""
         cross_connect = CrossConnect(ingress, body.egress, body.wavelength, body.name)
         return change(name, Target((cross_connect,), body.mode), who, body.dry_run)
 
     @routes.delete("/{name}/cross-connects/{ingress}", **changes)
-    def delete_one(name: OpticalSwitchName, ingress: Ingress, who: Who, dry_run: bool = False) -> Any:
+    def delete_one(
+        name: OpticalSwitchName, ingress: Ingress, who: Who, dry_run: bool = False
+    ) -> Any:
         """Remove what an ingress carries; nothing there is no error."""
         return change(name, Target((), Mode.UPDATE, (ingress,)), who, dry_run)
 
     @routes.put("/{name}/cross-connects", **changes)
     def put_set(name: OpticalSwitchName, body: CrossConnectSet, who: Who) -> Any:
         """Connect a set, with SAFE, UPDATE or REPLACE semantics."""
-        return change(name, Target(entries(body.cross_connects), body.mode), who, body.dry_run)
+        return change(
+            name, Target(entries(body.cross_connects), body.mode), who, body.dry_run
+        )
 
     return routes
 
@@ -263,8 +305,14 @@ def answer(change: Change, name: str | None = None) -> Response:
         return _sent(document)
     after = ""
     if change.undone:
-        after = f"; {len(change.left)} could not be taken back" if change.left else "; all was taken back"
-    return failure(502, change.problems[0] + after, **_CHANGES.dump_python(document, mode="json"))
+        after = (
+            f"; {len(change.left)} could not be taken back"
+            if change.left
+            else "; all was taken back"
+        )
+    return failure(
+        502, change.problems[0] + after, **_CHANGES.dump_python(document, mode="json")
+    )
 
 
 def _sent(document: OneSwitchChange | CircuitsChange) -> Response:
@@ -274,5 +322,10 @@ def _sent(document: OneSwitchChange | CircuitsChange) -> Response:
 def _change_of(change: Change, name: str) -> SwitchChange:
     """Return the plan for one switch and its outcome."""
     plan = change.plans[name]
-    shown = PlanDocument(sorted(plan.keep), sorted(plan.remove), sorted(plan.add), sorted(plan.dark_ports))
+    shown = PlanDocument(
+        sorted(plan.keep),
+        sorted(plan.remove),
+        sorted(plan.add),
+        sorted(plan.dark_ports),
+    )
     return SwitchChange(shown, change.applied, list(change.results.get(name, ())))

@@ -82,14 +82,22 @@ def router(controller: Controller) -> APIRouter:
     def intent_of(name: str) -> IntentDocument:
         site.driver(name)
         intended = sorted((intents.intended() or {}).get(name, ()))
-        drift = DriftDocument(**{key: sorted(group) for key, group in vars(circuits.drift(name)).items()})
-        return IntentDocument(name, intents.policy(name), site.holder(name), intended, drift)
+        drift = DriftDocument(
+            **{key: sorted(group) for key, group in vars(circuits.drift(name)).items()}
+        )
+        return IntentDocument(
+            name, intents.policy(name), site.holder(name), intended, drift
+        )
 
     def policies() -> PolicyDocument:
         each = {name: intents.policy(name) for name in fabric.optical_switches}
-        return PolicyDocument(intents.policy(), each, sorted(intents.own_policies().keys() & each.keys()))
+        return PolicyDocument(
+            intents.policy(), each, sorted(intents.own_policies().keys() & each.keys())
+        )
 
-    @routes.post("/optical-changes", **answers(CircuitsChange, 404, 409, 415, 422, 502, 503))
+    @routes.post(
+        "/optical-changes", **answers(CircuitsChange, 404, 409, 415, 422, 502, 503)
+    )
     def change(body: LightChange, who: Who) -> Any:
         """Change some optical switches, all or none, with the forwarding rules in between.
 
@@ -97,7 +105,9 @@ def router(controller: Controller) -> APIRouter:
         is ``left``.
         """
         targets = {
-            name: Target(entries(target.cross_connects), target.mode, tuple(target.delete))
+            name: Target(
+                entries(target.cross_connects), target.mode, tuple(target.delete)
+            )
             for name, target in body.optical_switches.items()
         }
         for name in targets:
@@ -114,7 +124,9 @@ def router(controller: Controller) -> APIRouter:
         ]
 
     @routes.get("/optical-audit", **answers(list[AuditEntry], 422))
-    def audit(switch: OfSwitch = None, before: OlderThan = None, limit: AtMost = 100) -> Any:
+    def audit(
+        switch: OfSwitch = None, before: OlderThan = None, limit: AtMost = 100
+    ) -> Any:
         """Audit log: who changed what and when, the newest first; the last 10,000 entries are kept."""
         return intents.audit(switch, before, limit)
 
@@ -129,7 +141,9 @@ def router(controller: Controller) -> APIRouter:
         circuits.set_policy(None, body.policy, who)
         return policies()
 
-    @routes.put("/optical-switches/{name}/policy", **answers(PolicyDocument, 404, 415, 422, 503))
+    @routes.put(
+        "/optical-switches/{name}/policy", **answers(PolicyDocument, 404, 415, 422, 503)
+    )
     def put_own_policy(name: OpticalSwitchName, body: OwnPolicy, who: Who) -> Any:
         """Set the policy for others' changes on one optical switch."""
         circuits.set_policy(name, body.policy, who)
@@ -142,7 +156,10 @@ def router(controller: Controller) -> APIRouter:
         """
         return intent_of(name)
 
-    @routes.post("/optical-switches/{name}/settle", **answers(IntentDocument, 404, 409, 415, 422, 503))
+    @routes.post(
+        "/optical-switches/{name}/settle",
+        **answers(IntentDocument, 404, 409, 415, 422, 503),
+    )
     def settle(name: OpticalSwitchName, body: Settle, who: Who) -> Any:
         """Do once with a switch's difference what a policy says; ``drift`` is what is left of it."""
         circuits.settle(name, body.how, who)

@@ -9,9 +9,18 @@ from fastapi import APIRouter
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from ringlight.controller.errors import (
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
 from ringlight.controller.rest.common import PlainRoute, answers
-from ringlight.controller.rest.requests import FaultId, OpticalFaultBody, OpticalSwitchName
+from ringlight.controller.rest.requests import (
+    FaultId,
+    OpticalFaultBody,
+    OpticalSwitchName,
+)
 from ringlight.controller.service import Controller
 
 CALL_S = 10.0
@@ -35,31 +44,47 @@ class OpticalFaultsCleared(TypedDict):
 
 
 #: A switch's own refusals, by their HTTP status.
-_REFUSALS = {error.status: error for error in (NotFoundError, ConflictError, InvalidError)}
+_REFUSALS = {
+    error.status: error for error in (NotFoundError, ConflictError, InvalidError)
+}
 
 
 def router(controller: Controller) -> APIRouter:
     """Return the routes below ``/v1/optical-switches/{name}/faults``."""
     routes = APIRouter(
-        prefix="/v1/optical-switches/{name}/faults", tags=["optical switches"], route_class=PlainRoute
+        prefix="/v1/optical-switches/{name}/faults",
+        tags=["optical switches"],
+        route_class=PlainRoute,
     )
 
     def call(name: str, method: str, path: str = "", body: Any = None) -> Any:
         controller.site.driver(name)
         address = controller.site.entries[name].get("rest")
         if address is None:
-            raise ConflictError(f"optical switch {name}: only faults of emulated ones can be injected")
+            raise ConflictError(
+                f"optical switch {name}: only faults of emulated ones can be injected"
+            )
         try:
             answer = httpx.request(
-                method, f"http://{address}/v1/faults{path}", json=body, timeout=CALL_S, trust_env=False
+                method,
+                f"http://{address}/v1/faults{path}",
+                json=body,
+                timeout=CALL_S,
+                trust_env=False,
             )
             document = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise UnavailableError(f"optical switch {name} at {address}: {error}") from error
+            raise UnavailableError(
+                f"optical switch {name} at {address}: {error}"
+            ) from error
         if answer.status_code in _REFUSALS:
-            raise _REFUSALS[answer.status_code](f"optical switch {name}: {document.get('detail')}")
+            raise _REFUSALS[answer.status_code](
+                f"optical switch {name}: {document.get('detail')}"
+            )
         if answer.is_error:
-            raise UnavailableError(f"optical switch {name} at {address}: {document.get('detail')}")
+            raise UnavailableError(
+                f"optical switch {name} at {address}: {document.get('detail')}"
+            )
         return document
 
     @routes.get("", **answers(list[OpticalFault], 404, 409, 503))

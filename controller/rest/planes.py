@@ -10,7 +10,12 @@ from typing import Any
 from fastapi import APIRouter
 
 from ringlight.controller.errors import InvalidError, NotFoundError
-from ringlight.controller.light.documents import OnicDocument, OnicFlows, PlaneOverview, plane_document
+from ringlight.controller.light.documents import (
+    OnicDocument,
+    OnicFlows,
+    PlaneOverview,
+    plane_document,
+)
 from ringlight.controller.light.provider import Provider, providers
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import Cursor, GpuName, LightRequest, PlaneName
@@ -49,7 +54,9 @@ def router(controller: Controller) -> APIRouter:
     def all_planes() -> Any:
         """Planes with light of their own: their nodes, and the jobs that have them."""
         holders = jobs.holders()
-        return [lights[plane.kind].overview(plane, holders) for plane in planes.values()]
+        return [
+            lights[plane.kind].overview(plane, holders) for plane in planes.values()
+        ]
 
     @routes.get("/planes/{name}", **answers(any_plane, 404))
     def plane(name: PlaneName) -> Any:
@@ -65,7 +72,9 @@ def router(controller: Controller) -> APIRouter:
     @routes.post("/planes/plan", **answers(any_planned, 409, 415, 422, 503))
     def plan(body: LightRequest) -> Any:
         """Light that a job would get; refused as the job would be. Nothing is changed."""
-        placement = jobs.light_plan(body.selection, {"collective": body.collective}, body.plane)
+        placement = jobs.light_plan(
+            body.selection, {"collective": body.collective}, body.plane
+        )
         if placement is None:
             raise InvalidError("such a job runs on packet switches; name a plane")
         plane, light = placement

@@ -32,7 +32,11 @@ Label = Annotated[str, Field(max_length=64)]
 def _bounds(limit: Limit) -> dict[str, Any]:
     """Return a limit as arguments of a pydantic field."""
     least = {"gt" if limit.above else "ge": limit.least}
-    return {**least, "le": limit.most, **({} if limit.step is None else {"multiple_of": limit.step})}
+    return {
+        **least,
+        "le": limit.most,
+        **({} if limit.step is None else {"multiple_of": limit.step}),
+    }
 
 
 def _setting(name: str) -> Any:
@@ -49,16 +53,27 @@ def _name(what: str, example: str) -> Any:
 
 PacketSwitchName = Annotated[str, _name("a packet switch", "tor0")]
 OpticalSwitchName = Annotated[str, _name("an optical switch", "ocs0")]
-FaultId = Annotated[int, Path(ge=1, le=(1 << 53) - 1, description="Id of a fault", examples=[1])]
+FaultId = Annotated[
+    int, Path(ge=1, le=(1 << 53) - 1, description="Id of a fault", examples=[1])
+]
 PlaneName = Annotated[str, _name("a plane that has light", "d")]
 GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
 WorkloadDigest = Annotated[
-    str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of a packed workload", examples=["0" * 64])
+    str,
+    Path(
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of a packed workload",
+        examples=["0" * 64],
+    ),
 ]
 JobId = Annotated[str, _name("a job, as it was answered when it was submitted", "red")]
-RankNumber = Annotated[int, Path(ge=0, lt=1 << 16, description="Rank of the job", examples=[0])]
+RankNumber = Annotated[
+    int, Path(ge=0, lt=1 << 16, description="Rank of the job", examples=[0])
+]
 RegroupId = Annotated[str, _name("a regrouping", "regroup-1")]
-OpticalPortNumber = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
+OpticalPortNumber = Annotated[
+    int, Path(ge=1, le=65535, description="Port number", examples=[1])
+]
 Ingress = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
 PathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g0"])]
 OtherPathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g2"])]
@@ -70,8 +85,12 @@ LastEventId = Annotated[int | None, Header(ge=0, le=2**53), _EVENT_ID]
 Moment = Annotated[float, Query(ge=0, le=1e12, allow_inf_nan=False)]
 StreamLength = Annotated[float | None, Query(ge=0, le=86_400)]
 WithRates = Annotated[bool, Query(description="Rates, iterations and power, too")]
-OfSwitch = Annotated[str | None, Query(description="Of this optical switch only", max_length=256)]
-OlderThan = Annotated[int | None, Query(ge=0, le=2**53, description="Only entries older than this one")]
+OfSwitch = Annotated[
+    str | None, Query(description="Of this optical switch only", max_length=256)
+]
+OlderThan = Annotated[
+    int | None, Query(ge=0, le=2**53, description="Only entries older than this one")
+]
 AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]
 #: From which entry of a list on.
 Cursor = Annotated[int, Query(ge=0, le=2**53)]
@@ -102,7 +121,10 @@ class OpticalFaultBody(Body):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"kind": "deny", "count": 1}, {"kind": "vanish", "probability": 0.05}]
+            "examples": [
+                {"kind": "deny", "count": 1},
+                {"kind": "vanish", "probability": 0.05},
+            ]
         }
     )
 
@@ -123,7 +145,11 @@ class FaultBody(Body):
     restored. Not of ``restore``."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"do": "cut", "target": "link tor0:4 tor1:4", "back_after_s": 0.2}]}
+        json_schema_extra={
+            "examples": [
+                {"do": "cut", "target": "link tor0:4 tor1:4", "back_after_s": 0.2}
+            ]
+        }
     )
 
     do: Literal["cut", "kill", "lose", "restore"]
@@ -142,7 +168,9 @@ class CrossConnectSet(Body):
     """``PUT …/cross-connects``."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"cross_connects": [{"ingress": 1, "egress": 15}]}]}
+        json_schema_extra={
+            "examples": [{"cross_connects": [{"ingress": 1, "egress": 15}]}]
+        }
     )
 
     mode: Mode = Mode.UPDATE
@@ -165,7 +193,13 @@ class LightChange(Body):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"optical_switches": {"ocs0": {"cross_connects": [{"ingress": 1, "egress": 15}]}}}]
+            "examples": [
+                {
+                    "optical_switches": {
+                        "ocs0": {"cross_connects": [{"ingress": 1, "egress": 15}]}
+                    }
+                }
+            ]
         }
     )
 
@@ -184,7 +218,9 @@ class GeneralPolicy(Body):
 class OwnPolicy(Body):
     """``PUT …/policy``: of one optical switch; null: as all others."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"policy": "mend"}, {"policy": None}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"policy": "mend"}, {"policy": None}]}
+    )
 
     policy: Policy | None
 
@@ -201,7 +237,11 @@ class Circuits(Body):
     """``PUT /v1/circuits``: the duplex circuits that shall stand, as pairs (``["g0", "tor0:1"]``)."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"circuits": [["g0", "tor0:1"], ["g1", "tor0:2"], ["g2", "tor1:1"]]}]}
+        json_schema_extra={
+            "examples": [
+                {"circuits": [["g0", "tor0:1"], ["g1", "tor0:2"], ["g2", "tor1:1"]]}
+            ]
+        }
     )
 
     circuits: list[tuple[str, str]] = Field(max_length=16_384)
@@ -230,7 +270,9 @@ class Placement(Body):
     @model_validator(mode="after")
     def _is_there(self) -> Self:
         if (self.ranks is None) == (self.gpus is None):
-            raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
+            raise ValueError(
+                "give either ranks (GPU names in rank order) or gpus (how many)"
+            )
         if not parse_collective(self.collective).stepless:
             steps_named(self.collective, len(self.ranks or ()) or self.gpus or 0)
         return self
@@ -291,17 +333,24 @@ class CoreJobRequest(Placement):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        needed = {"train": ("gradient_bytes", "compute_s", "iterations"), "graph": ("graph", "iterations")}
+        needed = {
+            "train": ("gradient_bytes", "compute_s", "iterations"),
+            "graph": ("graph", "iterations"),
+        }
         for name in needed.get(self.workload, ()):
             if getattr(self, name) is None:
                 raise ValueError(f"workload {self.workload} needs {name}")
         for kind in guest_kinds():
             if (getattr(self, kind, None) is not None) != (self.workload == kind):
-                raise ValueError(f"workload {self.workload} and {kind} do not go together")
+                raise ValueError(
+                    f"workload {self.workload} and {kind} do not go together"
+                )
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
         if self.light is not None and self.workload != "graph":
-            raise ValueError(f"workload {self.workload} has no {self.light} that light could follow")
+            raise ValueError(
+                f"workload {self.workload} has no {self.light} that light could follow"
+            )
         if self.workload != "train" and self.on_loss != "fail":
             raise ValueError(
                 f"workload {self.workload} keeps no state to go on from, so on_loss must be fail"
@@ -310,7 +359,9 @@ class CoreJobRequest(Placement):
             raise ValueError(f"on_loss {self.on_loss} has no use for spares")
         if self.checkpoint_every is not None and self.on_loss == "fail":
             raise ValueError("checkpoint_every: with on_loss fail nothing is kept")
-        size = self.selection if isinstance(self.selection, int) else len(self.selection)
+        size = (
+            self.selection if isinstance(self.selection, int) else len(self.selection)
+        )
         to = self.linktest.to if self.linktest is not None else None
         if isinstance(to, list) and len(to) != size:
             raise ValueError(f"linktest.to has {len(to)} entries for {size} ranks")
@@ -330,11 +381,15 @@ class CoreJobRequest(Placement):
 
 def _with_extensions() -> type[CoreJobRequest]:
     """Return the request with the keys of all kinds of guests, and the words for what light may follow."""
-    keys: dict[str, Any] = {"workload": (Literal[(*OWN_WORKLOADS, *guest_kinds())], "train")}
+    keys: dict[str, Any] = {
+        "workload": (Literal[(*OWN_WORKLOADS, *guest_kinds())], "train")
+    }
     keys |= {name: (kind.body() | None, None) for name, kind in guest_kinds().items()}
     if words := tuple(followings()):
         keys["light"] = (Literal[words] | None, None)
-    return create_model("JobRequest", __base__=CoreJobRequest, __doc__=CoreJobRequest.__doc__, **keys)
+    return create_model(
+        "JobRequest", __base__=CoreJobRequest, __doc__=CoreJobRequest.__doc__, **keys
+    )
 
 
 if TYPE_CHECKING:
@@ -347,7 +402,9 @@ class LightRequest(Placement):
     """``POST /v1/planes/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"ranks": ["d0", "d1"]}, {"gpus": 3, "plane": "r"}]}
+        json_schema_extra={
+            "examples": [{"ranks": ["d0", "d1"]}, {"gpus": 3, "plane": "r"}]
+        }
     )
 
 

@@ -41,7 +41,9 @@ class Samples:
             now = time.monotonic()
             if now - self._made_at >= 0.9 * EVERY_S:
                 since = max(self._made_at, now - _STALE_S)
-                self._latest = json.dumps(self._sample(since, now), separators=(",", ":"))
+                self._latest = json.dumps(
+                    self._sample(since, now), separators=(",", ":")
+                )
                 self._made_at = now
             return self._latest
 
@@ -80,5 +82,7 @@ class Samples:
             cursor, laps = self._cursors.get(job.id, (0, Laps(job.id, len(job.gpus))))
             reply = jobs.events(job.id, cursor)
             kept[job.id] = reply["cursor"], laps
-            yield from laps.of(event for event in reply["events"] if event["event"] == "iteration")
+            yield from laps.of(
+                event for event in reply["events"] if event["event"] == "iteration"
+            )
         self._cursors = kept

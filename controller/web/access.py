@@ -55,12 +55,19 @@ def read_tokens(path: Path) -> dict[str, str]:
     for number, line in enumerate(lines or [""], start=1):
         name, _, token = line.strip().rpartition(" ")
         where = f"{path}:{number}" if len(lines) > 1 else str(path)
-        if len(token) < 16 or not token.isascii() or not token.isprintable() or token in names:
+        if (
+            len(token) < 16
+            or not token.isascii()
+            or not token.isprintable()
+            or token in names
+        ):
             raise StartError(
                 f"{where}: a token is one line of at least 16 ASCII characters without spaces; none twice"
             )
         if name and not _NAME.fullmatch(name):
-            raise StartError(f"{where}: before a token stands its name, letters, digits and . _ @ - alone")
+            raise StartError(
+                f"{where}: before a token stands its name, letters, digits and . _ @ - alone"
+            )
         names[token] = name or NAMELESS
     return names
 
@@ -68,10 +75,15 @@ def read_tokens(path: Path) -> dict[str, str]:
 def is_loopback(host: str) -> bool:
     """Return whether every address of the host name is a loopback address; false for an unknown name."""
     try:
-        addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        addresses = {
+            info[4][0]
+            for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        }
     except OSError:
         return False
-    return bool(addresses) and all(ipaddress.ip_address(str(address)).is_loopback for address in addresses)
+    return bool(addresses) and all(
+        ipaddress.ip_address(str(address)).is_loopback for address in addresses
+    )
 
 
 def check_doors(
@@ -87,7 +99,9 @@ def check_doors(
     """Raise StartError for an address (``HOST:PORT``) beyond loopback that is more open than was stated."""
     if not is_loopback(_host(rest)):
         if not token:
-            raise StartError(f"--rest {rest}: not a loopback address; that needs a token (docs/rest.md)")
+            raise StartError(
+                f"--rest {rest}: not a loopback address; that needs a token (docs/rest.md)"
+            )
         if not (tls or rest_insecure):
             raise StartError(
                 f"--rest {rest}: not a loopback address, and without TLS anybody on the way reads the token;"
@@ -108,7 +122,9 @@ def check_tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     if cert is None and key is None:
         return None
     if cert is None or key is None:
-        raise StartError(f"--tls-{'cert' if cert is None else 'key'}: missing; TLS needs certificate and key")
+        raise StartError(
+            f"--tls-{'cert' if cert is None else 'key'}: missing; TLS needs certificate and key"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for path in (cert, key):
         try:
@@ -134,10 +150,17 @@ class OwnPagesOnly:
 
     def __init__(self, app: Any, names: Collection[str] = ()) -> None:
         self._app = app
-        self._names = {"localhost", "127.0.0.1", "::1", *(name.lower() for name in names)}
+        self._names = {
+            "localhost",
+            "127.0.0.1",
+            "::1",
+            *(name.lower() for name in names),
+        }
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] in ("http", "websocket") and (complaint := self._complaint(scope)):
+        if scope["type"] in ("http", "websocket") and (
+            complaint := self._complaint(scope)
+        ):
             await refuse(scope, send, 403, complaint)
             return
         await self._app(scope, receive, send)
@@ -151,7 +174,11 @@ class OwnPagesOnly:
         for origin in origins:
             scheme, _, rest = origin.partition("://")
             site = _authority(rest) if scheme in ("http", "https") else None
-            if site is None or site[0] not in self._names | {here} or site[1] != host[1]:
+            if (
+                site is None
+                or site[0] not in self._names | {here}
+                or site[1] != host[1]
+            ):
                 return f"a page of {_shown(origins)} may not call this server"
         sites = headers(scope, "sec-fetch-site")
         if not _OWN_SITES.issuperset(sites) and not _follows_link(scope):
@@ -170,13 +197,22 @@ class JsonBodies:
         self._binary = tuple(binary)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1/") and has_body(scope):
-            kinds = [kind.partition(";")[0].strip() for kind in headers(scope, "content-type")]
+        if (
+            scope["type"] == "http"
+            and scope["path"].startswith("/v1/")
+            and has_body(scope)
+        ):
+            kinds = [
+                kind.partition(";")[0].strip()
+                for kind in headers(scope, "content-type")
+            ]
             binary = scope["path"].startswith(self._binary)
             expected = BINARY if binary else "application/json"
             if kinds != [expected]:
                 what = "binary" if binary else "JSON"
-                detail = f"the body must be {what}, with the header Content-Type: {expected}"
+                detail = (
+                    f"the body must be {what}, with the header Content-Type: {expected}"
+                )
                 await refuse(scope, send, 415, detail)
                 return
         await self._app(scope, receive, send)
@@ -190,16 +226,24 @@ class TokenRequired:
 
     def __init__(self, app: Any, tokens: Mapping[str, str]) -> None:
         self._app = app
-        self._expected = [(f"Bearer {token}".encode(), name) for token, name in tokens.items()]
+        self._expected = [
+            (f"Bearer {token}".encode(), name) for token, name in tokens.items()
+        ]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] in ("http", "websocket"):
             given = dict(scope["headers"]).get(b"authorization", b"")
             # Constant time, so that the token cannot be found byte by byte.
-            named = [name for token, name in self._expected if hmac.compare_digest(given, token)]
+            named = [
+                name
+                for token, name in self._expected
+                if hmac.compare_digest(given, token)
+            ]
             if not named:
                 detail = "this call needs the header Authorization: Bearer TOKEN"
-                await refuse(scope, send, 401, detail, [(b"www-authenticate", b"Bearer")])
+                await refuse(
+                    scope, send, 401, detail, [(b"www-authenticate", b"Bearer")]
+                )
                 return
             scope.setdefault("state", {})["who"] = named[0]
         await self._app(scope, receive, send)
@@ -221,7 +265,9 @@ def has_body(scope: Any) -> bool:
 def headers(scope: Any, name: str) -> list[str]:
     """Return every value of a header, in lower case."""
     return [
-        value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name.encode()
+        value.decode("latin-1").strip().lower()
+        for key, value in scope["headers"]
+        if key == name.encode()
     ]
 
 
@@ -244,12 +290,20 @@ def _shown(values: Collection[str]) -> str:
 
 
 async def refuse(
-    scope: Any, send: Any, status: int, detail: str, headers: Collection[tuple[bytes, bytes]] = ()
+    scope: Any,
+    send: Any,
+    status: int,
+    detail: str,
+    headers: Collection[tuple[bytes, bytes]] = (),
 ) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": detail})
         return
     body = json.dumps({"detail": detail}).encode()
-    start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    start = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *headers,
+    ]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})

@@ -36,7 +36,9 @@ def add_api_page(app: FastAPI) -> None:
     def api_page_file(name: str) -> Response:
         if (kind := _KINDS.get(name)) is None:
             raise HTTPException(404, f"there is no path {DOCS}/{name[:80]}")
-        return Response(_content(name), media_type=kind, headers={"cache-control": "max-age=3600"})
+        return Response(
+            _content(name), media_type=kind, headers={"cache-control": "max-age=3600"}
+        )
 
 
 @cache

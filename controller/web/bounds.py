@@ -13,7 +13,14 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -60,11 +67,19 @@ class BoundedBodies:
         if scope["type"] != "http" or not has_body(scope):
             await self._app(scope, receive, send)
             return
-        streamed = next((n for (m, p), n in self._streamed.items() if _is_for(scope, m, p)), None)
+        streamed = next(
+            (n for (m, p), n in self._streamed.items() if _is_for(scope, m, p)), None
+        )
         limit = self._limit if streamed is None else streamed
         declared = headers(scope, "content-length")
-        if any(len(length) > 18 or int(length) > limit for length in declared if length.isdigit()):
-            await _refuse_body(scope, send, 413, f"the body has more than {limit} bytes")
+        if any(
+            len(length) > 18 or int(length) > limit
+            for length in declared
+            if length.isdigit()
+        ):
+            await _refuse_body(
+                scope, send, 413, f"the body has more than {limit} bytes"
+            )
         elif streamed is not None:
             await self._app(scope, receive, send)
         else:
@@ -77,22 +92,30 @@ class BoundedBodies:
         try:
             while True:
                 try:
-                    message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+                    message = await asyncio.wait_for(
+                        receive(), max(0.0, deadline - time.monotonic())
+                    )
                 except TimeoutError:
-                    await _refuse_body(scope, send, 408, f"the body did not come within {BODY_S:g} s")
+                    await _refuse_body(
+                        scope, send, 408, f"the body did not come within {BODY_S:g} s"
+                    )
                     return
                 if message["type"] == "http.disconnect":
                     return
                 piece = message.get("body", b"")
                 if len(body) + len(piece) > self._limit:
-                    await _refuse_body(scope, send, 413, f"the body has more than {self._limit} bytes")
+                    await _refuse_body(
+                        scope, send, 413, f"the body has more than {self._limit} bytes"
+                    )
                     return
                 body += piece
                 if len(body) > SMALL_BYTES:
                     self._held += len(body) - counted
                     counted = len(body)
                     if self._held > max(BODIES_BYTES, self._limit):
-                        await _refuse_body(scope, send, 503, "too many large bodies at once; try again")
+                        await _refuse_body(
+                            scope, send, 503, "too many large bodies at once; try again"
+                        )
                         return
                 if not message.get("more_body", False):
                     break
@@ -100,7 +123,9 @@ class BoundedBodies:
                 is_old = scope["path"].startswith(tuple(self._bad_request))
                 await _refuse_body(scope, send, 400 if is_old else 422, complaint)
                 return
-            messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+            messages = [
+                {"type": "http.request", "body": bytes(body), "more_body": False}
+            ]
             del body
 
             async def replay() -> Any:
@@ -149,7 +174,9 @@ async def _pieces(receive: Any, limit: int) -> AsyncIterator[bytes]:
     deadline = time.monotonic() + BODY_S + limit / (1 << 20)
     while True:
         try:
-            message = await asyncio.wait_for(receive(), max(0.0, min(BODY_S, deadline - time.monotonic())))
+            message = await asyncio.wait_for(
+                receive(), max(0.0, min(BODY_S, deadline - time.monotonic()))
+            )
         except TimeoutError:
             raise HTTPException(408, "the body did not come in time") from None
         if message["type"] == "http.disconnect":

@@ -43,7 +43,10 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """
     if 415 in statuses:
         statuses = (*sorted({*statuses, 408, 413, 503}),)
-    return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
+    return {
+        status: {"model": Error, "description": _MEANINGS[status]}
+        for status in statuses
+    }
 
 
 def failure(status: int, detail: str, **more: Any) -> JSONResponse:
@@ -81,7 +84,9 @@ def wrong_input(error: RequestValidationError) -> str:
     """Return the first error in a request, as one line that names the field."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        return (
+            f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        )
     where = ".".join(str(part) for part in first["loc"][1:] if part != "[key]")
     text = first["msg"].removeprefix("Value error, ")
     return f"{where or 'the ' + str(first['loc'][0])}: {text}"

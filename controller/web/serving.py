@@ -113,7 +113,9 @@ class _Connection(HttpToolsProtocol):
             longest = next(iter(door.new), None) or next(iter(door.idle), None)
             if longest is None:
                 if self.transport is not None:
-                    self.transport.write(_answer(503, "too many connections at once; later"))
+                    self.transport.write(
+                        _answer(503, "too many connections at once; later")
+                    )
                 carrier.close()
                 return
             longest.busy()
@@ -225,7 +227,10 @@ class _Connection(HttpToolsProtocol):
         self._be_impatient()
         self._in_head, self._in_body = False, True
         self._begin_part()
-        self._must(len(self.pipeline) < _PIPELINED, "too many requests at once on one connection")
+        self._must(
+            len(self.pipeline) < _PIPELINED,
+            "too many requests at once on one connection",
+        )
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -309,7 +314,9 @@ def _answer(status: int, detail: str) -> bytes:
     return head.encode() + body
 
 
-def _connection(door: _Door, tls: ssl.SSLContext | None, **more: Any) -> asyncio.BaseProtocol:
+def _connection(
+    door: _Door, tls: ssl.SSLContext | None, **more: Any
+) -> asyncio.BaseProtocol:
     connection = _Connection(door=door, **more)
     if tls is None:
         return connection
@@ -356,7 +363,9 @@ class _Server(uvicorn.Server):
 
 def _is_no_end(record: logging.LogRecord) -> bool:
     """Return whether a log record of uvicorn is about anything but a request cut off at the server's end."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+    return record.exc_info is None or not isinstance(
+        record.exc_info[1], asyncio.CancelledError
+    )
 
 
 class HttpServer:
@@ -380,7 +389,9 @@ class HttpServer:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             # An empty password: nobody is there to be asked for one.
             context.load_cert_chain(*tls, password="")
-        self._door = door = _Door(_connections(MOST_CONNECTIONS if tls is None else MOST_TLS))
+        self._door = door = _Door(
+            _connections(MOST_CONNECTIONS if tls is None else MOST_TLS)
+        )
         config = uvicorn.Config(
             app,
             http=functools.partial(_connection, door, context),  # type: ignore[arg-type]
@@ -406,7 +417,9 @@ class HttpServer:
         deadline = time.monotonic() + timeout_s
         while self.alive and not self._server.started:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the HTTP server did not start within {timeout_s:g} s")
+                raise TimeoutError(
+                    f"the HTTP server did not start within {timeout_s:g} s"
+                )
             time.sleep(0.005)
 
     def run(self) -> None:
@@ -440,6 +453,10 @@ def _connections(most: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _DESCRIPTORS:
         with contextlib.suppress(OSError, ValueError):
-            soft = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+            soft = (
+                _DESCRIPTORS
+                if hard == resource.RLIM_INFINITY
+                else min(hard, _DESCRIPTORS)
+            )
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return max(16, min(most, soft // 2))

@@ -8,7 +8,22 @@ from typing import Any
 from prometheus_client import Histogram
 
 #: From an answer out of memory to a change of light on slow switches, seconds.
-_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
+_BUCKETS_S = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    60.0,
+)
 #: Label of calls that no route takes: a stranger shall not make labels.
 _NO_ROUTE = "none"
 
@@ -33,7 +48,9 @@ class Timed:
             if message["type"] == "http.response.start":
                 route = getattr(scope.get("route"), "path", _NO_ROUTE)
                 method = _NO_ROUTE if route == _NO_ROUTE else scope["method"]
-                self._calls.labels(method, route, message["status"]).observe(time.perf_counter() - began)
+                self._calls.labels(method, route, message["status"]).observe(
+                    time.perf_counter() - began
+                )
             await send(message)
 
         await self._app(scope, receive, observed)

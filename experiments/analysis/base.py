@@ -19,7 +19,9 @@ class AtBase:
 
     def __init__(self, experiment: Experiment, table: Table) -> None:
         self.experiment, self.table, self.titles = experiment, table, experiment.titles
-        self._raw = with_sets(parse_yaml(experiment.text, experiment.path), read_sets(experiment.sets))
+        self._raw = with_sets(
+            parse_yaml(experiment.text, experiment.path), read_sets(experiment.sets)
+        )
         self._values: dict[str, Any] = {}
 
     def value(self, path: str) -> Any:
@@ -29,7 +31,9 @@ class AtBase:
             value: Any = self._raw
             for word in path.split("."):
                 value = value.get(word) if isinstance(value, Mapping) else None
-            self._values[path] = resolved(value, path, self._raw.get("parameters") or {})
+            self._values[path] = resolved(
+                value, path, self._raw.get("parameters") or {}
+            )
         return self._values[path]
 
     def at(
@@ -48,13 +52,20 @@ class AtBase:
         else the run's own. None if there is no such row.
         """
         for place in self.table.of(arm):
-            if changed.items() <= place.point.items() and self._is_there(place.point, changed):
+            if changed.items() <= place.point.items() and self._is_there(
+                place.point, changed
+            ):
                 for row in place.each(metric):
-                    if subject in (None, row.subject) and (row.label == "published") == published:
+                    if (
+                        subject in (None, row.subject)
+                        and (row.label == "published") == published
+                    ):
                         return row
         return None
 
-    def number(self, arm: str, metric: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
+    def number(
+        self, arm: str, metric: str, changed: Mapping[str, Any] = AS_WRITTEN
+    ) -> float | None:
         """Return the number of the run's own row that :meth:`at` finds, in the unit of the metric; None if
         there is no number."""
         row = self.at(arm, metric, changed)
@@ -73,6 +84,8 @@ class AtBase:
     def _is_there(self, point: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
         # An empty section is as good as none.
         return all(
-            path in changed or value == (own := self.value(path)) or (value == {} and own is None)
+            path in changed
+            or value == (own := self.value(path))
+            or (value == {} and own is None)
             for path, value in point.items()
         )

@@ -52,7 +52,9 @@ class Compared:
         }
 
 
-def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterator[Reason]:
+def beside_model(
+    context: Context, limits: tuple[float, float] | None
+) -> Iterator[Reason]:
     """Yield reasons for jobs that differ from the model, though they had their links for themselves and
     nothing happened.
 
@@ -71,13 +73,24 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
         common, modelled = {"run": run.name, "job": name}, by_model(context, job)
         model_s = modelled.get("jct_predicted_with_setup", model.jct_s)
         unsimulated = context.foretold is not None and context.foretold.run is None
-        if unsimulated and abs(model_s / job.jct_s - 1) > REACH_PERCENT["completion_s"] / 100:
+        if (
+            unsimulated
+            and abs(model_s / job.jct_s - 1) > REACH_PERCENT["completion_s"] / 100
+        ):
             took = {"measured_s": job.jct_s, "model_s": model_s}
             yield Reason("unlike_model", "doubtful", {**common, **took})
         # Where light is waited for, or the job's own edges share a link, NICs are not what counts.
-        if not model.set_ups and model.all_reduce_s <= modelled["allreduce_ideal"] * (1 + 1e-9):
+        if not model.set_ups and model.all_reduce_s <= modelled["allreduce_ideal"] * (
+            1 + 1e-9
+        ):
             times = modelled.get("allreduce_over_ideal", 0.0)
-            yield from over(times, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=times, **common)
+            yield from over(
+                times,
+                ALL_REDUCE_OVER_IDEAL,
+                "all_reduce_over_ideal",
+                over=times,
+                **common,
+            )
         if limits is not None:
             times = job.jct_s / model_s
             yield from over(times, limits, "baseline_over_model", over=times, **common)
@@ -94,27 +107,42 @@ def beside_simulation(
     if foretold is None or foretold.run is None:
         return {}
     other = foretold.run
-    bearing = Known(links, [reason.as_json() for reason in known], foretold.payload_share)
+    bearing = Known(
+        links, [reason.as_json() for reason in known], foretold.payload_share
+    )
     comparisons = {}
     for name, job in run.jobs.items():
         theirs = other.jobs[name]
-        both = job.jct_s is not None and theirs.jct_s is not None and job.iterations and theirs.iterations
+        both = (
+            job.jct_s is not None
+            and theirs.jct_s is not None
+            and job.iterations
+            and theirs.iterations
+        )
         figures = compared([run], other, name, bearing) if both else None
         comparisons[name] = Compared(job.state, theirs.state, figures)
     return comparisons
 
 
-def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[Reason]) -> Iterator[Reason]:
+def unlike_simulation(
+    run: Run, beside: Mapping[str, Compared], known: Sequence[Reason]
+) -> Iterator[Reason]:
     """Yield reasons for jobs that have a figure beyond the simulation's reach, or that ended otherwise."""
     for name, job in beside.items():
         common: dict[str, Any] = {"run": run.name, "job": name}
         if SUCCEEDED in (job.state, job.simulated) and job.state != job.simulated:
             yield Reason(
-                "ended_otherwise", "doubtful", {**common, "state": job.state, "simulated": job.simulated}
+                "ended_otherwise",
+                "doubtful",
+                {**common, "state": job.state, "simulated": job.simulated},
             )
         if job.figures is None:
             continue
-        far = {figure: pair for figure, pair in job.beyond.items() if figure in _judged(run, name)}
+        far = {
+            figure: pair
+            for figure, pair in job.beyond.items()
+            if figure in _judged(run, name)
+        }
         if not far:
             continue
         cause = cause_of(job.figures) or _other_reason(run, known)
@@ -140,7 +168,8 @@ def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
         reason
         for reason in known
         if reason.code not in OF_MODELS
-        and (reason.data.get("run"), reason.data.get("arm")) in ((run.name, None), (None, run.plan.arm))
+        and (reason.data.get("run"), reason.data.get("arm"))
+        in ((run.name, None), (None, run.plan.arm))
     )
     first = next(mine, None)
     return None if first is None else first.text.removeprefix(f"{run.name}: ")
@@ -148,7 +177,11 @@ def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
 
 def _judged(run: Run, job: str) -> list[str]:
     """Return the figures of a job that are compared: a workload's iteration has no all-reduce of its own."""
-    return [figure for figure in FIGURES if figure != "allreduce_s" or run.plan.job(job).training is not None]
+    return [
+        figure
+        for figure in FIGURES
+        if figure != "allreduce_s" or run.plan.job(job).training is not None
+    ]
 
 
 def figures_of(run: Run, jobs: Mapping[str, Compared]) -> dict[str, Any]:

@@ -13,7 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringlight.experiments.analysis.prediction import nic_rate_bps, packet_view, predict_jobs
+from ringlight.experiments.analysis.prediction import (
+    nic_rate_bps,
+    packet_view,
+    predict_jobs,
+)
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.fabric.frames import IN_PACKET_BYTES
 from ringlight.fabric.full_load import flows_both_ways, left
@@ -60,7 +64,9 @@ class Costs:
 #: (99th percentile, 2026-11-27), and 64 ranks 7 to 10 ms, which is half as much each. With 0.6 ms, 15 of 256
 #: links that were filled at once gave 88 to 93 % of their setting. Open vSwitch with 80 ports took all of a
 #: processor for 8,300 frames a second, 2026-11-26.
-MEASURED = Costs(message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3, port=1.2e-6)
+MEASURED = Costs(
+    message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3, port=1.2e-6
+)
 #: The machine of these costs.
 REFERENCE_PROCESSORS = 2
 REFERENCE = f"an Intel Xeon with {REFERENCE_PROCESSORS} processors"
@@ -109,7 +115,9 @@ class Traffic:
 
         The second number includes acknowledgements. Sizes are divided by ``payload``.
         """
-        in_frames = np.maximum(1, np.ceil(self.sizes / payload / (mtu_bytes - IN_PACKET_BYTES)))
+        in_frames = np.maximum(
+            1, np.ceil(self.sizes / payload / (mtu_bytes - IN_PACKET_BYTES))
+        )
         sent = self.calls * in_frames
         return float(sent.sum()), float((sent * self.switches).sum()) * (1 + 1 / ACKED)
 
@@ -179,12 +187,18 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
     each = at_once * sum(job.bytes / job.seconds for job, _, _ in jobs) / messages
     ports = ports_of(plan)
     processors = at_once * sum(
-        (job.messages * costs.message + sent * costs.frame + switched * (costs.switched + ports * costs.port))
+        (
+            job.messages * costs.message
+            + sent * costs.frame
+            + switched * (costs.switched + ports * costs.port)
+        )
         / job.seconds
         for job, sent, switched in jobs
     )
     late = max(job.steps * costs.step / job.seconds for job, _, _ in jobs)
-    lab = LAB_PROCESSORS[0] + LAB_PROCESSORS[1] * min(LAB_GPUS, len(plan.setting.fabric.gpus))
+    lab = LAB_PROCESSORS[0] + LAB_PROCESSORS[1] * min(
+        LAB_GPUS, len(plan.setting.fabric.gpus)
+    )
     return Demand(messages, frames, frames / messages, each, processors, late, lab)
 
 
@@ -199,7 +213,10 @@ def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
     Guests, jobs with averaged gradients and jobs of more than ``MOST_GPUS`` ranks are left out.
     """
     switches, iterations_s = _Switches(plan), _modelled_s(plan)
-    traffics = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
+    traffics = {
+        job.name: _traffic(plan, job, switches, iterations_s.get(job.name))
+        for job in jobs
+    }
     return {name: traffic for name, traffic in traffics.items() if traffic is not None}
 
 
@@ -210,14 +227,20 @@ def left_by_tcp(plan: RunPlan) -> float:
     """
     if not plan.setting.tcp.full_load:
         return 1.0
-    return min((left(_flows(job)) for job in plan.jobs if job.guest is None), default=1.0)
+    return min(
+        (left(_flows(job)) for job in plan.jobs if job.guest is None), default=1.0
+    )
 
 
 def _flows(job: JobPlan) -> int:
-    return flows_both_ways((sources, destinations) for _, sources, destinations, _ in _sends(job))
+    return flows_both_ways(
+        (sources, destinations) for _, sources, destinations, _ in _sends(job)
+    )
 
 
-def _traffic(plan: RunPlan, job: JobPlan, switches: _Switches, iteration_s: float | None) -> Traffic | None:
+def _traffic(
+    plan: RunPlan, job: JobPlan, switches: _Switches, iteration_s: float | None
+) -> Traffic | None:
     fabric = plan.setting.fabric
     if job.guest is not None or job.gpus > MOST_GPUS or job.plane(fabric).sums:
         return None
@@ -233,12 +256,16 @@ def _traffic(plan: RunPlan, job: JobPlan, switches: _Switches, iteration_s: floa
         np.add.at(sent, sources, calls * sizes)
         steps[np.unique(destinations)] += calls
     none = [(np.zeros(0), np.zeros(0), np.zeros(0))]
-    calls_of, sizes_of, switches_of = (np.concatenate(of) for of in zip(*(kinds or none), strict=True))
+    calls_of, sizes_of, switches_of = (
+        np.concatenate(of) for of in zip(*(kinds or none), strict=True)
+    )
     rate_bps = min(nic_rate_bps(plan.setting, gpu) for gpu in gpus)
     most_bytes, compute_s = float(sent.max(initial=0.0)), _compute_s(job)
     seconds = iteration_s or compute_s + 8 * most_bytes / rate_bps
     most_steps = float(steps.max(initial=0.0))
-    return Traffic(calls_of, sizes_of, switches_of, most_bytes, most_steps, seconds, compute_s)
+    return Traffic(
+        calls_of, sizes_of, switches_of, most_bytes, most_steps, seconds, compute_s
+    )
 
 
 #: How often, sources, destinations and bytes of transfers.
@@ -249,14 +276,21 @@ def _sends(job: JobPlan) -> Iterator[_Sends]:
     """Yield the transfers of an iteration, by ranks of the job."""
     if job.training is not None:
         everyone = np.arange(job.gpus)
-        yield from _of_steps(1, steps_named(job.loop.collective, job.gpus), job.loop.gradient_bytes, everyone)
+        yield from _of_steps(
+            1,
+            steps_named(job.loop.collective, job.gpus),
+            job.loop.gradient_bytes,
+            everyone,
+        )
         return
     assert job.workload is not None
     yield from _of_collectives(job.workload)
     yield from _of_messages(job.workload)
 
 
-def _of_steps(calls: float, steps: Steps, vector: float, ranks: IntArray) -> Iterator[_Sends]:
+def _of_steps(
+    calls: float, steps: Steps, vector: float, ranks: IntArray
+) -> Iterator[_Sends]:
     for step in steps:
         sizes = step.count.astype(np.float64) * (vector / steps.chunks)
         yield calls, ranks[step.sources], ranks[step.destinations], sizes
@@ -274,7 +308,9 @@ def _of_collectives(workload: Workload) -> Iterator[_Sends]:
             pairs = np.stack((program.collective[mine], program.bytes[mine]))
             sends, counts = np.unique(pairs, axis=1, return_counts=True)
             members = workload.groups[group]
-            for (which, size), calls in zip(sends.T.tolist(), counts.tolist(), strict=True):
+            for (which, size), calls in zip(
+                sends.T.tolist(), counts.tolist(), strict=True
+            ):
                 what = workload.collectives[which]
                 vector = vector_bytes(what.kind, len(members), size)
                 yield from _of_steps(calls, what.steps(len(members)), vector, members)
@@ -284,8 +320,15 @@ def _of_messages(workload: Workload) -> Iterator[_Sends]:
     for number, program in enumerate(workload.programs):
         sends = program.kind == Kind.SEND
         ranks = np.flatnonzero(workload.program_of == number)
-        for slot, size in zip(program.slot[sends].tolist(), program.bytes[sends].tolist(), strict=True):
-            yield 1, ranks, workload.peers[ranks, slot], np.full(len(ranks), float(size))
+        for slot, size in zip(
+            program.slot[sends].tolist(), program.bytes[sends].tolist(), strict=True
+        ):
+            yield (
+                1,
+                ranks,
+                workload.peers[ranks, slot],
+                np.full(len(ranks), float(size)),
+            )
 
 
 class _Switches:
@@ -299,13 +342,17 @@ class _Switches:
         # Only of pairs that send, as each takes its time to find.
         self._known: dict[tuple[str, str], int] = {}
 
-    def between(self, gpus: Sequence[str], sources: IntArray, destinations: IntArray) -> FloatArray:
+    def between(
+        self, gpus: Sequence[str], sources: IntArray, destinations: IntArray
+    ) -> FloatArray:
         """Return the number of packet switches of each transfer between these GPUs of a job.
 
         ``sources``, ``destinations``: ranks [transfers].
         """
         pairs = zip(sources.tolist(), destinations.tolist(), strict=True)
-        return np.array([self._of(gpus[i], gpus[j]) for i, j in pairs], dtype=np.float64)
+        return np.array(
+            [self._of(gpus[i], gpus[j]) for i, j in pairs], dtype=np.float64
+        )
 
     def _of(self, source: str, destination: str) -> int:
         key = source, destination
@@ -315,7 +362,11 @@ class _Switches:
 
     def _count(self, source: str, destination: str) -> int:
         try:
-            return 0 if self._router is None else len(self._router.path(source, destination)) - 1
+            return (
+                0
+                if self._router is None
+                else len(self._router.path(source, destination)) - 1
+            )
         except NoPathError:
             return 0
 
@@ -332,14 +383,18 @@ def _modelled_s(plan: RunPlan) -> dict[str, float]:
 
     The models know jobs that share links.
     """
-    known: Mapping[str, Sequence[str]] = {job.name: job.ranks for job in plan.jobs if job.start.at_once}
+    known: Mapping[str, Sequence[str]] = {
+        job.name: job.ranks for job in plan.jobs if job.start.at_once
+    }
     if not all(known.values()):
         return {}
     try:
         predictions = predict_jobs(plan, known)
     except (KeyError, NoPathError):
         return {}
-    return {name: of.jct_s / plan.job(name).iterations for name, of in predictions.items()}
+    return {
+        name: of.jct_s / plan.job(name).iterations for name, of in predictions.items()
+    }
 
 
 def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:
@@ -351,5 +406,9 @@ def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:
     for who, text in lines:
         of_text.setdefault(text, []).append(who)
     for text, names in of_text.items():
-        short = names if len(names) <= most else [*names[: most - 2], "…", f"{names[-1]} ({len(names)})"]
+        short = (
+            names
+            if len(names) <= most
+            else [*names[: most - 2], "…", f"{names[-1]} ({len(names)})"]
+        )
         yield f"{', '.join(short).replace(', …, ', ' … ')}: {text}"

@@ -9,7 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE_PROCESSORS, left_by_tcp
+from ringlight.experiments.analysis.carrying import (
+    MEASURED,
+    REFERENCE_PROCESSORS,
+    left_by_tcp,
+)
 from ringlight.experiments.analysis.metrics import LIGHT
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals, light_window
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s, packet_view
@@ -43,7 +47,11 @@ def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
     ratios = [link.measured_bps / link.set_bps for link in links]
     if not ratios:
         return None
-    return {"least": min(ratios), "median": statistics.median(ratios), "most": max(ratios)}
+    return {
+        "least": min(ratios),
+        "median": statistics.median(ratios),
+        "most": max(ratios),
+    }
 
 
 def mean_of(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
@@ -56,7 +64,9 @@ def series(job: JobRun) -> list[float]:
     return [max(it.whole_s for it in ranks) for ranks in job.by_index]
 
 
-def causes_of(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[str, Any]:
+def causes_of(
+    ours: Sequence[Run], theirs: Run, job: str, known: Known
+) -> dict[str, Any]:
     """Return the known causes of the difference in a job's times, by name.
 
     Seconds of an iteration by which the emulation is longer: ``gap_s`` in total, ``timers_s`` because compute
@@ -86,14 +96,29 @@ def causes_of(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[
     timers_s = _slowest_compute_s(real) - _slowest_compute_s(ideal)
     ends, links_s = _ends(theirs, ideal[0]), 0.0
     fabric = theirs.plan.setting.name
-    near = (link for link in known.links if link.fabric == fabric and _joins(link.direction, ends))
+    near = (
+        link
+        for link in known.links
+        if link.fabric == fabric and _joins(link.direction, ends)
+    )
     held_up = link_range(near)
     if held_up is not None:
         share = known.payload_share * left_by_tcp(theirs.plan)
-        links_s = mean_of(ideal, lambda it: it.all_reduce_s) * (share / held_up["median"] - 1)
+        links_s = mean_of(ideal, lambda it: it.all_reduce_s) * (
+            share / held_up["median"] - 1
+        )
     light = {"emulated": light_s(ours, job), "simulated": light_s([theirs], job)}
-    set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0
-    busy = [load.busy for run in ours for load in run.of(ProcessorLoad) if load.t >= run.released]
+    set_up_s = (
+        (light["emulated"] or 0.0) - (light["simulated"] or 0.0)
+        if None not in light.values()
+        else 0.0
+    )
+    busy = [
+        load.busy
+        for run in ours
+        for load in run.of(ProcessorLoad)
+        if load.t >= run.released
+    ]
     again = sum(done.retransmits for record in real for done in record.done.values())
     here, there = _meetings(ours, job), _meetings([theirs], job)
     return {
@@ -112,9 +137,14 @@ def causes_of(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[
         "never": _never(ours, theirs),
         "met_s": {"emulated": here["met_s"], "simulated": there["met_s"]},
         "meetings_s": here["lost_s"] - there["lost_s"],
-        "retransmits_per_rank_and_iteration": again / sum(len(record.iterations) for record in real),
+        "retransmits_per_rank_and_iteration": again
+        / sum(len(record.iterations) for record in real),
         "light_s": light,
-        "light_by": "controller" if theirs.of(RingSetUps) else "agents" if theirs.of(Flow) else None,
+        "light_by": "controller"
+        if theirs.of(RingSetUps)
+        else "agents"
+        if theirs.of(Flow)
+        else None,
         "busy": statistics.fmean(busy) if busy else None,
         "contended": len(theirs.jobs) > 1,
         "light_moved": light_moved(theirs),
@@ -135,25 +165,45 @@ def _meetings(runs: Sequence[Run], job: str) -> dict[str, float]:
     sharing, links = _share_links(runs[0], job), _links_taken(runs[0])
     for run in runs:
         other_spans = [
-            (min(it.compute_end for it in ranks), max(it.allreduce_end for it in ranks), name)
+            (
+                min(it.compute_end for it in ranks),
+                max(it.allreduce_end for it in ranks),
+                name,
+            )
             for name, other in run.jobs.items()
             if name in sharing
             for ranks in other.by_index
         ]
         for it in run.jobs[job].iterations:
             count += 1
-            there = [span for span in other_spans if span[0] < it.allreduce_end and span[1] > it.compute_end]
-            moments = {it.compute_end, it.allreduce_end, *(moment for span in there for moment in span[:2])}
-            inside = sorted(t for t in moments if it.compute_end <= t <= it.allreduce_end)
+            there = [
+                span
+                for span in other_spans
+                if span[0] < it.allreduce_end and span[1] > it.compute_end
+            ]
+            moments = {
+                it.compute_end,
+                it.allreduce_end,
+                *(moment for span in there for moment in span[:2]),
+            }
+            inside = sorted(
+                t for t in moments if it.compute_end <= t <= it.allreduce_end
+            )
             for since, until in itertools.pairwise(inside):
-                meeting = {name for begin, end, name in there if begin <= since and end >= until}
+                meeting = {
+                    name
+                    for begin, end, name in there
+                    if begin <= since and end >= until
+                }
                 most = _most_on_a_link(links, job, meeting)
                 meetings["met_s"] += (until - since) * bool(meeting)
                 meetings["lost_s"] += (until - since) * most / (most + 1)
     return {what: total / count for what, total in meetings.items()}
 
 
-def _most_on_a_link(links: Mapping[str, set[Port]], job: str, other_jobs: Collection[str]) -> int:
+def _most_on_a_link(
+    links: Mapping[str, set[Port]], job: str, other_jobs: Collection[str]
+) -> int:
     """Return the largest number of the other jobs on one link of the job; all of them if links are not
     known."""
     if job not in links:
@@ -176,7 +226,12 @@ def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
     if not steps:
         return 0.0
     step_s = ideal_all_reduce_s(run.plan.setting, plan, real[0].gpus) / steps
-    there_s = statistics.median(it.round_trip_s for record in real for it in record.iterations) / 2
+    there_s = (
+        statistics.median(
+            it.round_trip_s for record in real for it in record.iterations
+        )
+        / 2
+    )
     return steps * max(0.0, there_s - step_s)
 
 
@@ -191,9 +246,14 @@ def _turns_s(run: Run, job: str) -> float:
     setting, steps_of, ways = run.plan.setting, _steps_of(run), _ways(run)
     if job not in ways:
         return 0.0
-    users = Counter(hop.out for way_group in ways.values() for way in way_group for hop in way)
+    users = Counter(
+        hop.out for way_group in ways.values() for way in way_group for hop in way
+    )
     frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES) * setting.scale.rate
-    waits_s = (sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job])
+    waits_s = (
+        sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:])
+        for way in ways[job]
+    )
     once_s, steps = max(waits_s, default=0.0), steps_of[job]
     return once_s * steps.steps if steps.step_by_step else once_s
 
@@ -203,7 +263,9 @@ def _cold_s(jobs: Sequence[JobRun]) -> float:
     than three."""
     excesses = []
     for job in jobs:
-        every = [statistics.fmean(it.all_reduce_s for it in ranks) for ranks in job.by_index]
+        every = [
+            statistics.fmean(it.all_reduce_s for it in ranks) for ranks in job.by_index
+        ]
         longer_s = every[0] - statistics.fmean(every[1:]) if len(every) > 2 else 0.0
         excesses.append(longer_s / len(every))
     return statistics.fmean(excesses)
@@ -233,12 +295,16 @@ def _bursts_s(run: Run, job: str) -> float:
         return 0.0
     chunks = Counter[int]()
     for step in steps:
-        for source, count in zip(step.sources.tolist(), step.count.tolist(), strict=True):
+        for source, count in zip(
+            step.sources.tolist(), step.count.tolist(), strict=True
+        ):
             chunks[source] += count
     ideal_s = ideal_all_reduce_s(setting, plan, gpus)
     if not chunks or not ideal_s:
         return 0.0
-    rate_bps = 8 * plan.loop.gradient_bytes * max(chunks.values()) / steps.chunks / ideal_s
+    rate_bps = (
+        8 * plan.loop.gradient_bytes * max(chunks.values()) / steps.chunks / ideal_s
+    )
     frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES)
     return -frame_bits / rate_bps * (steps.steps if steps.step_by_step else 1)
 
@@ -262,10 +328,17 @@ def _ways(run: Run) -> dict[str, list[tuple[Hop, ...]]]:
     router = packet_view(fabric, run.circuits_before).router
     ways: dict[str, list[tuple[Hop, ...]]] = {}
     for name, steps in _steps_of(run).items():
-        ends = {end for s in steps for end in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)}
+        ends = {
+            end
+            for s in steps
+            for end in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)
+        }
         gpus = run.jobs[name].gpus
         try:
-            ways[name] = [router.path(gpus[source], gpus[destination]) for source, destination in ends]
+            ways[name] = [
+                router.path(gpus[source], gpus[destination])
+                for source, destination in ends
+            ]
         except ValueError:
             return {}
     return ways
@@ -273,7 +346,10 @@ def _ways(run: Run) -> dict[str, list[tuple[Hop, ...]]]:
 
 def _links_taken(run: Run) -> dict[str, set[Port]]:
     """Return the links that each job's bytes take, by their port of departure; none if that is not known."""
-    return {name: {hop.out for way in ways for hop in way} for name, ways in _ways(run).items()}
+    return {
+        name: {hop.out for way in ways for hop in way}
+        for name, ways in _ways(run).items()
+    }
 
 
 def _share_links(run: Run, job: str) -> set[str]:
@@ -282,7 +358,11 @@ def _share_links(run: Run, job: str) -> set[str]:
     if len(run.jobs) == 1:
         return set()
     links = _links_taken(run)
-    return {name for name in run.jobs if name != job and (not links or links[name] & links[job])}
+    return {
+        name
+        for name in run.jobs
+        if name != job and (not links or links[name] & links[job])
+    }
 
 
 def _late_s(run: Run) -> float:
@@ -290,7 +370,11 @@ def _late_s(run: Run) -> float:
     late_s = 0.0
     for action in run.later:
         when = action.plan.when
-        if when.job is None or not when.iteration or len(run.jobs[when.job].by_index) < when.iteration:
+        if (
+            when.job is None
+            or not when.iteration
+            or len(run.jobs[when.job].by_index) < when.iteration
+        ):
             continue
         ranks = run.jobs[when.job].by_index[when.iteration - 1]
         late_s += max(0.0, action.begun - max(it.allreduce_end for it in ranks))
@@ -299,8 +383,12 @@ def _late_s(run: Run) -> float:
 
 def _never(ours: Sequence[Run], theirs: Run) -> list[str]:
     """Return the events of the simulation that did not take place in every emulated run."""
-    there = set.intersection(*({action.plan.name for action in run.actions} for run in ours))
-    return [action.plan.name for action in theirs.actions if action.plan.name not in there]
+    there = set.intersection(
+        *({action.plan.name for action in run.actions} for run in ours)
+    )
+    return [
+        action.plan.name for action in theirs.actions if action.plan.name not in there
+    ]
 
 
 def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]:
@@ -316,14 +404,17 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
         command_s = min(dark) - light_window(action)[0]
         for side, runs in (("emulated", ours), ("simulated", [theirs])):
             for run in runs:
-                for same in (later for later in run.later if later.plan.name == action.plan.name):
+                for same in (
+                    later for later in run.later if later.plan.name == action.plan.name
+                ):
                     begin, end = light_window(same)
                     gone, least_s = begin + command_s, 0.01 * (end - begin)
                     iterations[side] |= {
                         number
                         for number, ranks in enumerate(run.jobs[job].by_index, 1)
                         for it in ranks
-                        if min(it.allreduce_end, end) - max(it.compute_end, gone) > least_s
+                        if min(it.allreduce_end, end) - max(it.compute_end, gone)
+                        > least_s
                     }
     return {side: sorted(numbers) for side, numbers in iterations.items()}
 
@@ -340,7 +431,9 @@ def _ends(run: Run, job: JobRun) -> set[str]:
     that takes most of the time), else the job's GPUs.
     """
     circuits = run.circuits_before if light_moved(run) else run.circuits
-    switch_of = {gpu.partition(":")[0]: port.partition(":")[0] for gpu, port in circuits}
+    switch_of = {
+        gpu.partition(":")[0]: port.partition(":")[0] for gpu, port in circuits
+    }
     crosses = len({switch_of.get(gpu) for gpu in job.gpus}) > 1
     return set(switch_of.values()) if crosses else set(job.gpus)
 
@@ -369,7 +462,9 @@ def _of_itself(
 
 def _slowest_compute_s(jobs: Sequence[JobRun]) -> float:
     """Return the mean seconds over iterations that an iteration's slowest rank computes."""
-    return statistics.fmean(max(it.compute_s for it in ranks) for job in jobs for ranks in job.by_index)
+    return statistics.fmean(
+        max(it.compute_s for it in ranks) for job in jobs for ranks in job.by_index
+    )
 
 
 def light_s(runs: Sequence[Run], job: str) -> float | None:
@@ -382,7 +477,15 @@ def light_s(runs: Sequence[Run], job: str) -> float | None:
     waits = list[float]()
     for run in runs:
         gpus = run.jobs[job].gpus
-        lit_times = ((flow.t_lit, flow.t_open) for flow in run.of(Flow) if flow.gpu in gpus)
-        waits += [(light - wish) / len(gpus) for light, wish in lit_times if light is not None]
-        waits += [change["total_s"] for note in run.of(RingSetUps) for change in note.set_ups]
-    return sum(waits) / sum(len(run.jobs[job].by_index) for run in runs) if waits else None
+        lit_times = (
+            (flow.t_lit, flow.t_open) for flow in run.of(Flow) if flow.gpu in gpus
+        )
+        waits += [
+            (light - wish) / len(gpus) for light, wish in lit_times if light is not None
+        ]
+        waits += [
+            change["total_s"] for note in run.of(RingSetUps) for change in note.set_ups
+        ]
+    return (
+        sum(waits) / sum(len(run.jobs[job].by_index) for run in runs) if waits else None
+    )

@@ -29,7 +29,9 @@ def told_apart(over: Sequence[float], under: Sequence[float]) -> float:
     variance = sum(terms)
     if variance == 0:
         return 0.0
-    freedom = variance**2 / sum(t**2 / (len(s) - 1) for t, s in zip(terms, (over, under), strict=True))
+    freedom = variance**2 / sum(
+        t**2 / (len(s) - 1) for t, s in zip(terms, (over, under), strict=True)
+    )
     # Half a second's import, which only this needs.
     from scipy.special import stdtrit
 
@@ -60,5 +62,7 @@ def set_up_line(points: Sequence[tuple[float, float]]) -> SetUpLine:
 
     ``points`` have two different set-ups or more.
     """
-    slope, intercept = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
+    slope, intercept = statistics.linear_regression(
+        [x for x, _ in points], [y for _, y in points]
+    )
     return SetUpLine(intercept, slope)

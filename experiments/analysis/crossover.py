@@ -33,7 +33,9 @@ class _Line:
     unit: str
 
 
-def crossover_rows(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
+def crossover_rows(
+    spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]
+) -> Iterator[Row]:
     """Yield ``faster_up_to.OTHER`` of each arm, in the unit of the path, or ``always`` or ``never``.
 
     Yield ``faster_from.OTHER`` instead if the other arm is ahead only at first.
@@ -45,16 +47,31 @@ def crossover_rows(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[Run
                 yield from _crossing(mine, other)
 
 
-def _lines(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[_Line]:
+def _lines(
+    spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]
+) -> Iterator[_Line]:
     plan_at = {(plan.arm, key_of(plan.point)): plan for plan in plans}
     for mine in lines(rows, spec.metric, [spec.along]):
         known = [(quantity(row.point[spec.along]), row.value) for row in mine]
-        series = sorted((x[0], value) for x, value in known if x is not None and is_number(value))
+        series = sorted(
+            (x[0], value) for x, value in known if x is not None and is_number(value)
+        )
         if len(series) < 2:
             continue
         first, plan = mine[0], plan_at[mine[0].arm, key_of(mine[0].point)]
-        rest, unit = without(first.point, spec.along), next(x[1] for x, _ in known if x is not None)
-        yield _Line(first.arm, rest, plan.setting.name, len(plan.setting.fabric.gpus), series, first, unit)
+        rest, unit = (
+            without(first.point, spec.along),
+            next(x[1] for x, _ in known if x is not None),
+        )
+        yield _Line(
+            first.arm,
+            rest,
+            plan.setting.name,
+            len(plan.setting.fabric.gpus),
+            series,
+            first,
+            unit,
+        )
 
 
 def _alike(mine: _Line, other: _Line) -> bool:
@@ -67,8 +84,14 @@ def _alike(mine: _Line, other: _Line) -> bool:
         for path in mine.rest.keys() | other.rest.keys()
         if mine.rest.get(path, _NOTHING) != other.rest.get(path, _NOTHING)
     }
-    own = {line.fabric for line in (mine, other)} if mine.fabric != other.fabric else set()
-    return all(any(path.startswith(f"fabrics.{name}.") for name in own) for path in apart)
+    own = (
+        {line.fabric for line in (mine, other)}
+        if mine.fabric != other.fabric
+        else set()
+    )
+    return all(
+        any(path.startswith(f"fabrics.{name}.") for name in own) for path in apart
+    )
 
 
 _NOTHING = object()
@@ -81,7 +104,9 @@ def _crossing(mine: _Line, other: _Line) -> Iterator[Row]:
         return
     word, change = crossing(ahead)
     point = {**other.rest, **mine.rest}
-    value: float | str = change if 0 < change < math.inf else "always" if change else "never"
+    value: float | str = (
+        change if 0 < change < math.inf else "always" if change else "never"
+    )
     yield Row(
         mine.arm,
         mine.row.subject,

@@ -18,14 +18,22 @@ from ringlight.experiments.record.runs import Run
 #: simulated: in an iteration it stands beside computing, which both sides merely wait for.
 LIMIT_PERCENT = 10.0
 #: All figures that are compared, with what each is called.
-FIGURES = {"allreduce_s": "all-reduce", "iteration_s": "iteration", "completion_s": "completion"}
+FIGURES = {
+    "allreduce_s": "all-reduce",
+    "iteration_s": "iteration",
+    "completion_s": "completion",
+}
 
 Entry = dict[str, Any]
 
 
 def _pair(emulated: float, simulated: float) -> dict[str, float]:
     difference = 100 * (simulated / emulated - 1) if emulated > 0 else 0.0
-    return {"emulated": emulated, "simulated": simulated, "difference_percent": difference}
+    return {
+        "emulated": emulated,
+        "simulated": simulated,
+        "difference_percent": difference,
+    }
 
 
 def compared(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> Entry:
@@ -36,10 +44,17 @@ def compared(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> Entry:
     all runs.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
-    completion = (statistics.fmean(run_job.jct_s or 0.0 for run_job in jobs) for jobs in (real, ideal))
+    completion = (
+        statistics.fmean(run_job.jct_s or 0.0 for run_job in jobs)
+        for jobs in (real, ideal)
+    )
     entry: Entry = {
-        "iteration_s": _pair(*(mean_of(jobs, lambda it: it.whole_s) for jobs in (real, ideal))),
-        "allreduce_s": _pair(*(mean_of(jobs, lambda it: it.all_reduce_s) for jobs in (real, ideal))),
+        "iteration_s": _pair(
+            *(mean_of(jobs, lambda it: it.whole_s) for jobs in (real, ideal))
+        ),
+        "allreduce_s": _pair(
+            *(mean_of(jobs, lambda it: it.all_reduce_s) for jobs in (real, ideal))
+        ),
         "completion_s": _pair(*completion),
         "causes": causes_of(ours, theirs, job, known),
     }

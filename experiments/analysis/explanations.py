@@ -36,12 +36,19 @@ def which_is_off(entry: Mapping[str, Any]) -> str:
     simulations = sum(causes[part] for part, its in of_simulation.items() if its)
     emulations = sum(causes[part] for part, its in of_simulation.items() if not its)
     emulations += causes["timers_s"] + causes["links_s"]
-    return "emulation" if causes["verdict"] or abs(emulations) > abs(simulations) else "simulation"
+    return (
+        "emulation"
+        if causes["verdict"] or abs(emulations) > abs(simulations)
+        else "simulation"
+    )
 
 
 def _names_what_is_left_out(causes: Mapping[str, Any]) -> bool:
     """Return whether TCP or the controller contributed to a difference that is not explained otherwise."""
-    return bool(causes["retransmits_per_rank_and_iteration"] >= MANY_RETRANSMITS or causes["light_moved"])
+    return bool(
+        causes["retransmits_per_rank_and_iteration"] >= MANY_RETRANSMITS
+        or causes["light_moved"]
+    )
 
 
 def reasons(entry: Mapping[str, Any]) -> list[str]:
@@ -58,12 +65,19 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
         "set_up_s": _waited(causes),
         "rest_s": _rest(causes),
     }
-    weighty = [part for part in whats if abs(causes[part]) >= 0.05 * abs(causes["gap_s"])]
+    weighty = [
+        part for part in whats if abs(causes[part]) >= 0.05 * abs(causes["gap_s"])
+    ]
     weighty.sort(key=lambda part: -abs(causes[part]))
-    sentences = [f"{signed(1000 * causes[part])} ms from {whats[part]}" for part in weighty]
+    sentences = [
+        f"{signed(1000 * causes[part])} ms from {whats[part]}" for part in weighty
+    ]
     return [
         *sentences,
-        *(f"the emulation says of itself: {reason['text']}" for reason in causes["verdict"][:2]),
+        *(
+            f"the emulation says of itself: {reason['text']}"
+            for reason in causes["verdict"][:2]
+        ),
     ]
 
 
@@ -74,8 +88,14 @@ def signed(value: float) -> str:
 
 def _waited(causes: Mapping[str, Any]) -> str:
     """Return a phrase on how long ranks waited for light."""
-    emulated_s, simulated_s = (causes["light_s"][side] or 0.0 for side in ("emulated", "simulated"))
-    by = " (the controller's own time is not)" if causes["light_by"] == "controller" else ""
+    emulated_s, simulated_s = (
+        causes["light_s"][side] or 0.0 for side in ("emulated", "simulated")
+    )
+    by = (
+        " (the controller's own time is not)"
+        if causes["light_by"] == "controller"
+        else ""
+    )
     return (
         f"light that was longer in coming: {1000 * emulated_s:.1f} ms of an iteration are spent "
         f"waiting for it, simulated {1000 * simulated_s:.1f} ms{by}"
@@ -98,14 +118,22 @@ def _rest(causes: Mapping[str, Any]) -> str:
     if causes["light_moved"]:
         parts.append("the controller's own time and TCP's recovery when light is moved")
     if not parts:
-        busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
-        parts.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
+        busy = (
+            ""
+            if causes["busy"] is None
+            else f" (processors {100 * causes['busy']:.0f} % busy on average)"
+        )
+        parts.append(
+            f"kernel, software switches and workers, whose time is not simulated{busy}"
+        )
     return " and ".join(parts)
 
 
 def _met(causes: Mapping[str, Any]) -> str:
     """Return a phrase on how long a job's all-reduces met those of other jobs."""
-    emulated_s, simulated_s = (causes["met_s"][side] for side in ("emulated", "simulated"))
+    emulated_s, simulated_s = (
+        causes["met_s"][side] for side in ("emulated", "simulated")
+    )
     return (
         "what is neither a timer nor a link: jobs that share links all-reduced during "
         f"{1000 * emulated_s:.0f} ms of an all-reduce, simulated {1000 * simulated_s:.0f} ms"
@@ -120,7 +148,10 @@ def _pauses(entry: Mapping[str, Any]) -> str | None:
     """The pauses between iterations, if a completion time is beyond reach and most of its difference is
     theirs."""
     completion, between = entry["completion_s"], entry["causes"].get("between_s")
-    if between is None or abs(completion["difference_percent"]) <= REACH_PERCENT["completion_s"]:
+    if (
+        between is None
+        or abs(completion["difference_percent"]) <= REACH_PERCENT["completion_s"]
+    ):
         return None
     whole_s = completion["emulated"] - completion["simulated"]
     pauses_s = between["emulated"] - between["simulated"]
@@ -149,8 +180,12 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
     if pauses := _pauses(entry):
         return pauses
     if causes.get("events_s", 0.0) >= abs(gap_s) / 2:
-        return f"an event that came late ({1000 * causes['events_s']:.0f} ms by iteration)"
-    emulated, simulated = (causes.get("dark_in", {}).get(side) for side in ("emulated", "simulated"))
+        return (
+            f"an event that came late ({1000 * causes['events_s']:.0f} ms by iteration)"
+        )
+    emulated, simulated = (
+        causes.get("dark_in", {}).get(side) for side in ("emulated", "simulated")
+    )
     if emulated != simulated:
         return (
             f"moved light, which met the all-reduce of {_iterations(emulated)}, "
@@ -167,16 +202,26 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
         parts["steps that wait in queues which another job fills"] = queues_s
     else:
         parts["frames that wait for their turns on shared links"] = turns_s
-    parts["all-reduces that met those of other jobs for another time"] = causes.get("meetings_s", 0.0)
-    parts[f"the work of all ranks at each step, by costs measured on {REFERENCE}"] = causes.get("work_s", 0.0)
-    parts["connections that are cold in the first all-reduce"] = causes.get("cold_s", 0.0)
-    parts["frames that a link passes at once after a pause"] = causes.get("bursts_s", 0.0)
+    parts["all-reduces that met those of other jobs for another time"] = causes.get(
+        "meetings_s", 0.0
+    )
+    parts[f"the work of all ranks at each step, by costs measured on {REFERENCE}"] = (
+        causes.get("work_s", 0.0)
+    )
+    parts["connections that are cold in the first all-reduce"] = causes.get(
+        "cold_s", 0.0
+    )
+    parts["frames that a link passes at once after a pause"] = causes.get(
+        "bursts_s", 0.0
+    )
     # An event that comes late may be a loss or a gain.
     parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)
     helping = {name: part for name, part in parts.items() if part * gap_s > 0}
     if abs(sum(helping.values())) >= abs(gap_s) / 2 <= abs(sum(parts.values())):
         largest = sorted(helping, key=lambda name: -abs(helping[name]))[:2]
-        return " and ".join(f"{name} ({1000 * abs(helping[name]):.0f} ms)" for name in largest)
+        return " and ".join(
+            f"{name} ({1000 * abs(helping[name]):.0f} ms)" for name in largest
+        )
     again = causes["retransmits_per_rank_and_iteration"]
     if again >= MANY_RETRANSMITS:
         return f"{again:.1f} segments that TCP sent again, by each rank in an iteration"

@@ -75,33 +75,56 @@ def judged(
         *broken_off(records),
     ]
     for name, share in missing.items():
-        reasons_found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
-    stepped = any(job.plane(run.plan.setting.fabric).stepped for run in runs for job in run.plan.jobs)
+        reasons_found += over(
+            share, SAMPLES_MISSING, "samples_missing", run=name, share=share
+        )
+    stepped = any(
+        job.plane(run.plan.setting.fabric).stepped
+        for run in runs
+        for job in run.plan.jobs
+    )
     limits = BASELINE_OVER_MODEL_IN_STEPS if stepped else BASELINE_OVER_MODEL
     for context in contexts:
-        reasons_found += beside_model(context, limits if context.run.plan.arm in baselines else None)
+        reasons_found += beside_model(
+            context, limits if context.run.plan.arm in baselines else None
+        )
     reasons_found += [reason for run in runs for reason in differing(run)]
     reasons_found += [reason for context in contexts for reason in astray(context)]
     # Last, as what is known of a run may be the cause.
     rates_of_links = [record for record in records if type(record) is LinkRate]
     beside = {
-        context.run.name: beside_simulation(context, rates_of_links, reasons_found) for context in contexts
+        context.run.name: beside_simulation(context, rates_of_links, reasons_found)
+        for context in contexts
     }
     for context in contexts:
-        reasons_found += unlike_simulation(context.run, beside[context.run.name], reasons_found)
-    reasons = [reason for number, reason in enumerate(reasons_found) if reason not in reasons_found[:number]]
+        reasons_found += unlike_simulation(
+            context.run, beside[context.run.name], reasons_found
+        )
+    reasons = [
+        reason
+        for number, reason in enumerate(reasons_found)
+        if reason not in reasons_found[:number]
+    ]
     of_arms = [_concerned(reason, runs) for reason in reasons]
     return {
         "verdict": _worst(reasons),
         "arms": {
-            arm: _worst(r for r, concerned in zip(reasons, of_arms, strict=True) if arm in concerned)
+            arm: _worst(
+                r
+                for r, concerned in zip(reasons, of_arms, strict=True)
+                if arm in concerned
+            )
             for arm in arms
         },
         "reasons": [
             {**reason.as_json(), "arms": concerned}
             for reason, concerned in zip(reasons, of_arms, strict=True)
         ],
-        "simulated": {run.name: figures_of(run, beside[run.name]) for run in runs if beside[run.name]},
+        "simulated": {
+            run.name: figures_of(run, beside[run.name])
+            for run in runs
+            if beside[run.name]
+        },
         "not_compared": {
             context.run.name: context.foretold.why_not
             for context in contexts
@@ -112,11 +135,17 @@ def judged(
         "cpu": {run.name: shares for run in runs if (shares := processors(run))},
         "processes_restarted": {run.name: deaths(run) for run in runs},
         "switches_restarted": {
-            run.name: sum(d["kind"] == "optical switch" and not d["planned"] for d in deaths(run))
+            run.name: sum(
+                d["kind"] == "optical switch" and not d["planned"] for d in deaths(run)
+            )
             for run in runs
         },
         "repeated": [
-            {key: value for key, value in vars(record).items() if key not in ("t", "run")}
+            {
+                key: value
+                for key, value in vars(record).items()
+                if key not in ("t", "run")
+            }
             for record in records
             if isinstance(record, Repeated)
         ],
@@ -148,5 +177,9 @@ def _concerned(reason: Reason, runs: Sequence[Run]) -> list[str]:
 
 def _link(rate: LinkRate) -> dict[str, Any]:
     """Return a link's rate against its setting."""
-    link = {key: value for key, value in vars(rate).items() if key not in ("t", "run", "busy")}
+    link = {
+        key: value
+        for key, value in vars(rate).items()
+        if key not in ("t", "run", "busy")
+    }
     return link | {"ratio": rate.measured_bps / rate.set_bps}

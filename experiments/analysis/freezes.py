@@ -48,16 +48,25 @@ def standstills(records: Sequence[Record]) -> list[Standstill]:
         elif isinstance(record, ProcessThawed):
             begun = since.pop((record.kind, record.name), None)
             how = "how is not on record" if begun is None else begun.how
-            spans.setdefault((record.kind, record.name), []).append((how, record.after_s))
+            spans.setdefault((record.kind, record.name), []).append(
+                (how, record.after_s)
+            )
     for key, begun in since.items():
         spans.setdefault(key, []).append((begun.how, max(0.0, last_s - begun.t)))
     return [
-        Standstill(*key, ", ".join(dict.fromkeys(how for how, _ in of)), len(of), sum(s for _, s in of))
+        Standstill(
+            *key,
+            ", ".join(dict.fromkeys(how for how, _ in of)),
+            len(of),
+            sum(s for _, s in of),
+        )
         for key, of in spans.items()
     ]
 
 
-def outside(records: Iterable[Record], runs: Iterable[Run], aside: Iterable[str]) -> list[Record]:
+def outside(
+    records: Iterable[Record], runs: Iterable[Run], aside: Iterable[str]
+) -> list[Record]:
     """Return the records of freezes and of the network that belong to no whole run.
 
     These are records of link tests, and of runs that were broken off. ``aside``: names of runs that do not
@@ -65,7 +74,11 @@ def outside(records: Iterable[Record], runs: Iterable[Run], aside: Iterable[str]
     """
     elsewhere = {run.name for run in runs} | set(aside)
     kinds = (ProcessFrozen, ProcessThawed, SwitchDrifted)
-    return [record for record in records if isinstance(record, kinds) and record.run not in elsewhere]
+    return [
+        record
+        for record in records
+        if isinstance(record, kinds) and record.run not in elsewhere
+    ]
 
 
 def stalled(iterations: Iterable[Iteration], expected_s: float) -> Iterator[Iteration]:
@@ -73,7 +86,14 @@ def stalled(iterations: Iterable[Iteration], expected_s: float) -> Iterator[Iter
     explain. ``expected_s``: seconds of an iteration by the model."""
     worst: dict[int, Iteration] = {}
     for iteration in iterations:
-        if iteration.rank not in worst or iteration.max_stall_s > worst[iteration.rank].max_stall_s:
+        if (
+            iteration.rank not in worst
+            or iteration.max_stall_s > worst[iteration.rank].max_stall_s
+        ):
             worst[iteration.rank] = iteration
     most_s = STALL_S + STALL_ITERATIONS * expected_s
-    yield from (iteration for _, iteration in sorted(worst.items()) if iteration.max_stall_s > most_s)
+    yield from (
+        iteration
+        for _, iteration in sorted(worst.items())
+        if iteration.max_stall_s > most_s
+    )

@@ -10,8 +10,20 @@ from ringlight.experiments.analysis.metrics import Context, metrics
 from ringlight.experiments.analysis.metrics.light import counters
 from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.reasons import Level, Reason
-from ringlight.experiments.record.events import Aborted, EventLate, Record, Repeated, RunEnded, WorkerLost
-from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded, SwitchDrifted, process_called
+from ringlight.experiments.record.events import (
+    Aborted,
+    EventLate,
+    Record,
+    Repeated,
+    RunEnded,
+    WorkerLost,
+)
+from ringlight.experiments.record.lab_records import (
+    ProcessBack,
+    ProcessEnded,
+    SwitchDrifted,
+    process_called,
+)
 from ringlight.experiments.record.light_records import RingSetUps
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
@@ -33,10 +45,19 @@ def deaths(run: Run) -> list[dict[str, Any]]:
     backs, deaths_found = run.of(ProcessBack), []
     for death in run.of(ProcessEnded):
         back = next(
-            (b for b in backs if (b.kind, b.name) == (death.kind, death.name) and b.t >= death.t), None
+            (
+                b
+                for b in backs
+                if (b.kind, b.name) == (death.kind, death.name) and b.t >= death.t
+            ),
+            None,
         )
-        data = {key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")}
-        deaths_found.append({**data, "away_s": None if back is None else back.t - death.t})
+        data = {
+            key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")
+        }
+        deaths_found.append(
+            {**data, "away_s": None if back is None else back.t - death.t}
+        )
     return deaths_found
 
 
@@ -48,12 +69,18 @@ def died(run: Run) -> Iterator[Reason]:
     unasked = {(d["kind"], d["name"]): d for d in deaths(run) if not d["planned"]}
     for (kind, name), death in unasked.items():
         code = "process_gone" if death["away_s"] is None else "process_restarted"
-        data = {"kind": kind, "name": name, "process": process_called(kind, name), "how": death["how"]}
+        data = {
+            "kind": kind,
+            "name": name,
+            "process": process_called(kind, name),
+            "how": death["how"],
+        }
         yield Reason(code, "doubtful", {"run": run.name, **data})
     for event in run.of(EventLate):
         if not event.asked:
             event_data = {
-                key: getattr(event, key) for key in ("name", "planned", "came", "late_s", "away_s", "said")
+                key: getattr(event, key)
+                for key in ("name", "planned", "came", "late_s", "away_s", "said")
             }
             yield Reason("event_late", "doubtful", {"run": run.name, **event_data})
     takes_workers = any(
@@ -62,10 +89,19 @@ def died(run: Run) -> Iterator[Reason]:
     )
     for job in run.jobs.values():
         if job.state == "FAILED" and _was_killed(job) and not takes_workers:
-            yield Reason("job_killed", "doubtful", {"run": run.name, "job": job.name, "reason": job.reason})
+            yield Reason(
+                "job_killed",
+                "doubtful",
+                {"run": run.name, "job": job.name, "reason": job.reason},
+            )
         for loss in job.losses if job.state != "FAILED" else ():
             if not _was_asked(run, loss):
-                lost = {"job": job.name, "rank": loss.rank, "gpu": loss.gpu, "reason": loss.reason}
+                lost = {
+                    "job": job.name,
+                    "rank": loss.rank,
+                    "gpu": loss.gpu,
+                    "reason": loss.reason,
+                }
                 yield Reason("worker_killed", "doubtful", {"run": run.name, **lost})
 
 
@@ -73,17 +109,32 @@ def drifted(run: Run) -> Iterator[Reason]:
     """Yield a reason for each switch that was not as set while jobs ran, though no event of the run
     changed it."""
     for drift, mended in run.drifts:
-        if drift.planned or drift.t > run.ended or (mended is not None and mended.t < run.released):
+        if (
+            drift.planned
+            or drift.t > run.ended
+            or (mended is not None and mended.t < run.released)
+        ):
             continue
-        then = "until the run ended" if mended is None else f"for {mended.t - drift.t:.2f} s"
-        data = {"switch": drift.switch, "what": drift.what, "said": drift.said, "then": then}
+        then = (
+            "until the run ended"
+            if mended is None
+            else f"for {mended.t - drift.t:.2f} s"
+        )
+        data = {
+            "switch": drift.switch,
+            "what": drift.what,
+            "said": drift.said,
+            "then": then,
+        }
         yield Reason("switch_drifted", "doubtful", {"run": run.name, **data})
 
 
 def stood_still(run: Run) -> Iterator[Reason]:
     """Yield a reason for each process that stood still for longer than its work tolerates."""
     for standstill in standstills(run.records):
-        yield Reason("process_frozen", "doubtful", {"run": run.name, **standstill.data()})
+        yield Reason(
+            "process_frozen", "doubtful", {"run": run.name, **standstill.data()}
+        )
 
 
 def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Reason]:
@@ -91,7 +142,11 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
 
     The faults are processes that stood still, and switches that were not as the testbed left them.
     """
-    aside = [r.set_aside for r in records if isinstance(r, Repeated) and r.set_aside is not None]
+    aside = [
+        r.set_aside
+        for r in records
+        if isinstance(r, Repeated) and r.set_aside is not None
+    ]
     records_outside = outside(records, runs, aside)
     for standstill in standstills(records_outside):
         yield Reason("frozen_outside_runs", "doubtful", standstill.data())
@@ -111,7 +166,11 @@ def failed(run: Run) -> Iterator[Reason]:
     for job in run.jobs.values():
         ours = job.plan.guest is None and not job.plan.may_fail
         if job.state == "FAILED" and ours and not _was_killed(job):
-            yield Reason("job_failed", "doubtful", {"run": run.name, "job": job.name, "reason": job.reason})
+            yield Reason(
+                "job_failed",
+                "doubtful",
+                {"run": run.name, "job": job.name, "reason": job.reason},
+            )
 
 
 def without_bytes(context: Context) -> Iterator[Reason]:
@@ -127,8 +186,15 @@ def without_bytes(context: Context) -> Iterator[Reason]:
         if model is None or not job.plan.iterations:
             continue
         for iteration in stalled(job.iterations, model.jct_s / job.plan.iterations):
-            where = {"run": run.name, "job": name, "rank": iteration.rank, "iteration": iteration.i}
-            yield Reason("worker_stalled", "doubtful", {**where, "for_s": iteration.max_stall_s})
+            where = {
+                "run": run.name,
+                "job": name,
+                "rank": iteration.rank,
+                "iteration": iteration.i,
+            }
+            yield Reason(
+                "worker_stalled", "doubtful", {**where, "for_s": iteration.max_stall_s}
+            )
 
 
 def _was_killed(job: JobRun) -> bool:
@@ -137,7 +203,14 @@ def _was_killed(job: JobRun) -> bool:
 
 def broken_off(records: Sequence[Record]) -> Iterator[Reason]:
     """Yield a reason if the experiment ended early and has not been resumed since."""
-    last = next((record for record in reversed(records) if isinstance(record, Aborted | RunEnded)), None)
+    last = next(
+        (
+            record
+            for record in reversed(records)
+            if isinstance(record, Aborted | RunEnded)
+        ),
+        None,
+    )
     if isinstance(last, Aborted):
         yield Reason("aborted", "doubtful", {"reason": last.reason})
 
@@ -145,9 +218,14 @@ def broken_off(records: Sequence[Record]) -> Iterator[Reason]:
 def _was_asked(run: Run, loss: WorkerLost) -> bool:
     """Return whether an event of the run may explain a lost worker: it took the worker, its GPU, a link or
     a switch."""
-    targets = [action.plan.target for action in run.actions if action.plan.do in ("lose", "kill", "cut")]
+    targets = [
+        action.plan.target
+        for action in run.actions
+        if action.plan.do in ("lose", "kill", "cut")
+    ]
     return any(
-        target.kind in ("link", "switch") or target.names in ((loss.gpu,), (loss.job, str(loss.rank)))
+        target.kind in ("link", "switch")
+        or target.names in ((loss.gpu,), (loss.job, str(loss.rank)))
         for target in targets
         if target is not None
     )
@@ -160,15 +238,24 @@ def differing(run: Run) -> Iterator[Reason]:
     The reference is the same training in one process.
     """
     for job in run.jobs.values():
-        if job.state == SUCCEEDED and job.plan.training is not None and not identical(job):
+        if (
+            job.state == SUCCEEDED
+            and job.plan.training is not None
+            and not identical(job)
+        ):
             yield Reason("parameters_differ", "bad", {"run": run.name, "job": job.name})
 
 
 def _condemning(context: Context) -> Mapping[str, float]:
     """Return the counts that must be 0 in a correct run, by what each counts."""
     entries = [entry for entry in metrics().values() if entry.condemning]
-    counts = {compute: compute(context) for compute in {entry.compute: None for entry in entries}}
-    return {entry.condemning: counts[entry.compute].get(entry.name, 0) for entry in entries}
+    counts = {
+        compute: compute(context)
+        for compute in {entry.compute: None for entry in entries}
+    }
+    return {
+        entry.condemning: counts[entry.compute].get(entry.name, 0) for entry in entries
+    }
 
 
 def astray(context: Context) -> Iterator[Reason]:
@@ -178,12 +265,18 @@ def astray(context: Context) -> Iterator[Reason]:
 
     def light(level: Level, counter: str, count: float) -> Iterator[Reason]:
         if count:
-            yield Reason("light_astray", level, {"run": run.name, "count": count, "counter": counter})
+            yield Reason(
+                "light_astray",
+                level,
+                {"run": run.name, "count": count, "counter": counter},
+            )
 
     for words, count in _condemning(context).items():
         yield from light("bad", words, count)
     lost = payload(context).get("payload_lost", 0)
-    if lost and all(job.state == SUCCEEDED and not job.losses for job in run.jobs.values()):
+    if lost and all(
+        job.state == SUCCEEDED and not job.losses for job in run.jobs.values()
+    ):
         yield Reason("payload_lost", "bad", {"run": run.name, "bytes": lost})
     for name in NEVER_ON_RINGS if run.of(RingSetUps) else ():
         yield from light("doubtful", name.replace("_", " "), counted.get(name, 0))

@@ -34,7 +34,10 @@ def latency_words(plans: Iterable[RunPlan], environment: Mapping[str, Any]) -> s
     """
     more_s = float(environment.get("latency_s") or 0.0)
     words = dict.fromkeys(
-        word for plan in plans if plan.source is None for word in _words(plan, more_s, DEFAULT in environment)
+        word
+        for plan in plans
+        if plan.source is None
+        for word in _words(plan, more_s, DEFAULT in environment)
     )
     return "; ".join(words) or "not counted: their source computes the jobs together"
 

@@ -6,7 +6,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ringlight.experiments.analysis.lab_faults import died, differing, drifted, stood_still
+from ringlight.experiments.analysis.lab_faults import (
+    died,
+    differing,
+    drifted,
+    stood_still,
+)
 from ringlight.experiments.analysis.reasons import Reason, over
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.lab_records import PortRate, ProcessorLoad
@@ -28,7 +33,9 @@ def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
     """Return a reason for each rate that missed its setting."""
     reasons: list[Reason] = []
     for rate in rates:
-        link = {key: rate[key] for key in ("fabric", "link", "direction") if key in rate}
+        link = {
+            key: rate[key] for key in ("fabric", "link", "direction") if key in rate
+        }
         ratio = rate["measured_bps"] / rate["set_bps"]
         reasons += over(abs(ratio - 1), LINK_ERROR, "link_rate", **link, ratio=ratio)
     return reasons
@@ -41,7 +48,12 @@ def timers(runs: Iterable[Run]) -> dict[str, float | None]:
     """
     jobs = [job for run in runs for job in run.jobs.values()]
     times = [it.lateness_s for job in jobs for it in job.iterations]
-    shares = [it.lateness_s / it.compute_s for job in jobs for it in job.iterations if it.compute_s]
+    shares = [
+        it.lateness_s / it.compute_s
+        for job in jobs
+        for it in job.iterations
+        if it.compute_s
+    ]
     return {
         "median_s": median(times),
         "p99_s": percentile(times, 0.99) if times else None,
@@ -53,12 +65,16 @@ def timers(runs: Iterable[Run]) -> dict[str, float | None]:
 def late(timer: Mapping[str, float | None], **whose: str) -> Iterator[Reason]:
     """Yield a reason if timers woke late. ``whose``: the arm, if the reason is about an arm."""
     share = timer["p99_share_of_compute"] or 0.0
-    yield from over(share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share, **whose)
+    yield from over(
+        share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share, **whose
+    )
 
 
 def loads(run: Run) -> list[ProcessorLoad]:
     """Return the records of the processors' load while jobs ran."""
-    return [load for load in run.of(ProcessorLoad) if run.released <= load.t <= run.ended]
+    return [
+        load for load in run.of(ProcessorLoad) if run.released <= load.t <= run.ended
+    ]
 
 
 def processors(run: Run) -> dict[str, float | None]:
@@ -70,7 +86,9 @@ def processors(run: Run) -> dict[str, float | None]:
     """
     shares_by_name: dict[str, float | None] = {}
     for what in ("busy", "stolen", "others") if loads(run) else ():
-        shares = [share for load in loads(run) if (share := getattr(load, what)) is not None]
+        shares = [
+            share for load in loads(run) if (share := getattr(load, what)) is not None
+        ]
         shares_by_name[f"mean_{what}"] = statistics.mean(shares) if shares else None
         shares_by_name[f"p95_{what}"] = percentile(shares, 0.95) if shares else None
     return shares_by_name
@@ -96,7 +114,9 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
     ``expected_s``: seconds that the model gives each job. A run that shows a fault of the emulator is never
     repeated, because it is evidence.
     """
-    if taken(run) < TAKEN or any((*died(run), *drifted(run), *stood_still(run), *differing(run))):
+    if taken(run) < TAKEN or any(
+        (*died(run), *drifted(run), *stood_still(run), *differing(run))
+    ):
         return []
     times = (run.ended - run.released) / max(expected_s.values())
     longer = over(times, RUN_OVER_MODEL, "run_over_model", run=run.name, over=times)
@@ -114,7 +134,11 @@ def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str,
     shares: dict[str, float] = {}
     for run in runs:
         if times and run.plan.setting.fabric.packet_switches:
-            sampled = {t for t in times.get(run.name, ()) if run.released <= t <= run.ended}
+            sampled = {
+                t for t in times.get(run.name, ()) if run.released <= t <= run.ended
+            }
             expected = (run.ended - run.released) / SERIES_STEP_S
-            shares[run.name] = max(0.0, 1 - len(sampled) / expected) if expected >= 1 else 0.0
+            shares[run.name] = (
+                max(0.0, 1 - len(sampled) / expected) if expected >= 1 else 0.0
+            )
     return shares

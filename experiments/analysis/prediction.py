@@ -61,7 +61,11 @@ class Foretold:
         if self.run is None:
             return {}
         ends = {name: job.end for name, job in self.run.jobs.items()}
-        return {name: end - self.run.released for name, end in ends.items() if end is not None}
+        return {
+            name: end - self.run.released
+            for name, end in ends.items()
+            if end is not None
+        }
 
 
 #: Gives what a simulation says of a run.
@@ -91,10 +95,17 @@ def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]
         return {}
     spans = (end - begin for job in first.run.jobs.values() for begin, end in job.spans)
     longest_s = max(spans, default=0.0)
-    later = [foretell(_started(plan, START_UP_S + k / PHASES * longest_s)) for k in range(PHASES)]
+    later = [
+        foretell(_started(plan, START_UP_S + k / PHASES * longest_s))
+        for k in range(PHASES)
+    ]
     spans_by_job = {}
     for name in first.jct_s:
-        times = [foretold.jct_s[name] for foretold in (first, *later) if name in foretold.jct_s]
+        times = [
+            foretold.jct_s[name]
+            for foretold in (first, *later)
+            if name in foretold.jct_s
+        ]
         if max(times) > (1 + _DECIDES) * min(times):
             spans_by_job[name] = min(times), max(times)
     return spans_by_job
@@ -102,7 +113,10 @@ def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]
 
 def _started(plan: RunPlan, start_up_s: float) -> RunPlan:
     """Return the same run in which workers of jobs that come later take this long to be ready, seconds."""
-    jobs = (job if job.start.at_once else replace(job, start_up_s=start_up_s) for job in plan.jobs)
+    jobs = (
+        job if job.start.at_once else replace(job, start_up_s=start_up_s)
+        for job in plan.jobs
+    )
     return replace(plan, jobs=tuple(jobs))
 
 
@@ -115,7 +129,8 @@ def modelled(plan: RunPlan) -> bool:
         return False
     try:
         return not _unknown(
-            packet_view(plan.setting.fabric, plan.circuits), [(job, job.ranks) for job in plan.jobs]
+            packet_view(plan.setting.fabric, plan.circuits),
+            [(job, job.ranks) for job in plan.jobs],
         )
     except NoPathError:
         # The models say so.
@@ -126,7 +141,9 @@ def _together(plan: RunPlan) -> bool:
     """Return whether all jobs train and begin together over links that are written out."""
     fabric = plan.setting.fabric
     return all(
-        job.start.at_once and job.training is not None and job.plane(fabric).times.modelled
+        job.start.at_once
+        and job.training is not None
+        and job.plane(fabric).times.modelled
         for job in plan.jobs
     )
 
@@ -140,7 +157,10 @@ def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> f
     """Return the seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no
     waiting."""
     plane, loop = job.plane(setting.fabric, gpus), job.loop
-    return plane.times.ideal_s(gpus, loop.collective, loop.gradient_bytes) * setting.scale.rate
+    return (
+        plane.times.ideal_s(gpus, loop.collective, loop.gradient_bytes)
+        * setting.scale.rate
+    )
 
 
 def predict_jobs(
@@ -163,7 +183,10 @@ def predict_jobs(
     if not all(plane.times.modelled for plane in planes.values()):
         return {}
     view = packet_view(fabric, plan.circuits) if view is None else view
-    if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
+    if all(
+        planes[name].shared and job.loop.collective == "ring"
+        for name, job in jobs.items()
+    ):
         return _sharing(plan, jobs, gpus, view)
     unknown = _unknown(view, [(jobs[name], ranks) for name, ranks in gpus.items()])
     predictions = {}
@@ -178,20 +201,26 @@ def predict_jobs(
     return predictions
 
 
-def _unknown(view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]) -> set[str]:
+def _unknown(
+    view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]
+) -> set[str]:
     """Return the jobs whose bytes share a direction of a link over packet switches with another job's if not
     all are rings.
 
     ``jobs``: each with its GPUs in rank order. Raises NoPathError.
     """
-    shared = [(job, ranks) for job, ranks in jobs if job.plane(view.fabric, ranks).shared]
+    shared = [
+        (job, ranks) for job, ranks in jobs if job.plane(view.fabric, ranks).shared
+    ]
     if len(shared) < 2 or all(job.loop.collective == "ring" for job, _ in shared):
         return set()
     users: dict[Port, set[str]] = {}
     for job, ranks in shared:
         steps = steps_named(job.loop.collective, len(ranks))
         pairs = {
-            pair for s in steps for pair in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)
+            pair
+            for s in steps
+            for pair in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)
         }
         for source, destination in pairs:
             for hop in view.router.path(ranks[source], ranks[destination]):
@@ -201,7 +230,9 @@ def _unknown(view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]) ->
 
 def cross_connects(fabric: Fabric, circuits: Circuits) -> CrossConnects:
     """Return the cross-connects, by optical switch, of circuits that are pairs of ports' names."""
-    return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
+    return circuit_cross_connects(
+        fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits]
+    )
 
 
 def packet_view(fabric: Fabric, circuits: Circuits) -> PacketView:
@@ -213,25 +244,42 @@ def _compute_s(job: JobPlan) -> float:
     return job.loop.compute_s * max(job.stragglers.values(), default=1.0)
 
 
-def alone_s(plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, view: PacketView) -> float:
+def alone_s(
+    plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, view: PacketView
+) -> float:
     """Return the emulated seconds that the model gives an all-reduce as if nothing else were there."""
     factor = plan.setting.scale.rate
     real = Latencies(plan.latency_s(plane) / factor, plan.setting.scale.time / factor)
-    return plane.times.alone_s(gpus, loop.collective, loop.gradient_bytes, view, real) * factor
+    return (
+        plane.times.alone_s(gpus, loop.collective, loop.gradient_bytes, view, real)
+        * factor
+    )
 
 
 def _sharing(
-    plan: RunPlan, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], view: PacketView
+    plan: RunPlan,
+    jobs: Mapping[str, JobPlan],
+    gpus: Mapping[str, Sequence[str]],
+    view: PacketView,
 ) -> dict[str, Predicted]:
     """While a set of jobs runs, each iterates at the rate that the model gives for that set; when one ends,
     the others are predicted anew. Jobs that share a link may take less than this (they do not send all the
     time) or more (headers, losses)."""
     setting = plan.setting
     each_s = max(
-        (plan.latency_s(job.plane(setting.fabric, gpus[name])) for name, job in jobs.items()), default=0.0
+        (
+            plan.latency_s(job.plane(setting.fabric, gpus[name]))
+            for name, job in jobs.items()
+        ),
+        default=0.0,
     )
     rings = [
-        RingJob.all_reduce(name, gpus[name], job.loop.gradient_bytes * setting.scale.rate, _compute_s(job))
+        RingJob.all_reduce(
+            name,
+            gpus[name],
+            job.loop.gradient_bytes * setting.scale.rate,
+            _compute_s(job),
+        )
         for name, job in jobs.items()
     ]
     model = RingModel(view, rings, Latencies(each_s, setting.scale.time))
@@ -244,10 +292,20 @@ def _sharing(
         while left:
             step_s = min(count * pace[name] for name, count in left.items())
             now_s += step_s
-            ended = [name for name, count in left.items() if count * pace[name] <= step_s * (1 + _AT_ONCE)]
+            ended = [
+                name
+                for name, count in left.items()
+                if count * pace[name] <= step_s * (1 + _AT_ONCE)
+            ]
             for name in ended:
-                predictions[name] = Predicted(now_s, first[name] - _compute_s(jobs[name]))
-            left = {name: count - step_s / pace[name] for name, count in left.items() if name not in ended}
+                predictions[name] = Predicted(
+                    now_s, first[name] - _compute_s(jobs[name])
+                )
+            left = {
+                name: count - step_s / pace[name]
+                for name, count in left.items()
+                if name not in ended
+            }
             pace = model.iteration_s(left)
     return {name: predictions[name] for name in jobs}
 
@@ -284,7 +342,9 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
         except NoPathError:
             # No light at the start, say, which an event brings.
             pass
-    later_s = sum(job.start.at_s for job in plan.jobs) + sum(event.when.at_s or 0.0 for event in plan.events)
+    later_s = sum(job.start.at_s for job in plan.jobs) + sum(
+        event.when.at_s or 0.0 for event in plan.events
+    )
     total_s = away_s + later_s + sum(_most_s(plan, job) for job in plan.jobs)
     return {job.name: total_s for job in plan.jobs}
 
@@ -297,7 +357,9 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
     if job.workload is not None:
         return job.iterations * longest_iteration_s(plan, job)
     if job.plane(plan.setting.fabric).sums:
-        return job.iterations * (_compute_s(job) + ideal_all_reduce_s(plan.setting, job, job.ranks))
+        return job.iterations * (
+            _compute_s(job) + ideal_all_reduce_s(plan.setting, job, job.ranks)
+        )
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)
     least_bps = slowest_bps(plan.setting)
@@ -309,7 +371,10 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
 
 def slowest_bps(setting: Setting) -> float:
     """Return the lowest emulated rate of all links as plugged, bits per second."""
-    return min(link.rate_bps for link in plugged(setting.fabric).links) / setting.scale.rate
+    return (
+        min(link.rate_bps for link in plugged(setting.fabric).links)
+        / setting.scale.rate
+    )
 
 
 def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
@@ -322,7 +387,10 @@ def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
     workload, setting = job.workload, plan.setting
     least_bps = slowest_bps(setting)
     counts = np.bincount(workload.program_of, minlength=len(workload.programs))
-    sent = sum(2 * n * float(p.bytes.sum()) for n, p in zip(counts, workload.programs, strict=True))
+    sent = sum(
+        2 * n * float(p.bytes.sum())
+        for n, p in zip(counts, workload.programs, strict=True)
+    )
     compute_s = sum(float(np.nansum(program.seconds)) for program in workload.programs)
     alongside = sum(other.gpus for other in plan.jobs) / job.gpus
     slower = max(job.stragglers.values(), default=1.0)
@@ -333,4 +401,6 @@ def light_wait_s(plan: RunPlan, job: JobPlan) -> float:
     """Return roughly the seconds that a step of a job waits for light, as declared; 0 if no light has to
     be set up."""
     plane = job.plane(plan.setting.fabric)
-    return plane.times.wait_s(plan.setting.scale.time, plan.control.delay_s, plan.tuning_s)
+    return plane.times.wait_s(
+        plan.setting.scale.time, plan.control.delay_s, plan.tuning_s
+    )

@@ -25,9 +25,20 @@ def published_rows(spec: FileSpec, plans: Sequence[RunPlan]) -> list[Row]:
     made = []
     for figure in spec.published:
         known = metrics().get(figure.metric)
-        name, unit = name_of(figure), "1" if figure.over or known is None else known.unit
+        name, unit = (
+            name_of(figure),
+            "1" if figure.over or known is None else known.unit,
+        )
         standing = standing_of(figure, spec)
-        row = Row(figure.arm, subject_of(figure, plans), name, None, unit, "published", standing=standing)
+        row = Row(
+            figure.arm,
+            subject_of(figure, plans),
+            name,
+            None,
+            unit,
+            "published",
+            standing=standing,
+        )
         if figure.at:
             row = replace(row, metric=mean_name(figure), point=mean_over(figure.at))
         if figure.value is not None:
@@ -54,7 +65,10 @@ def mean_name(figure: PublishedSpec) -> str:
 
 def mean_over(values_by_path: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     """Return the point of a row that is a mean over several points, by swept path."""
-    return {path: "mean of " + ", ".join(map(str, values)) for path, values in values_by_path.items()}
+    return {
+        path: "mean of " + ", ".join(map(str, values))
+        for path, values in values_by_path.items()
+    }
 
 
 def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterator[Row]:
@@ -71,7 +85,11 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
             yield from _mean_of_one(figure, subject, table)
             continue
         mine, theirs = (
-            [row for arm_point in table.of(arm) if (row := arm_point.row(subject, figure.metric)) is not None]
+            [
+                row
+                for arm_point in table.of(arm)
+                if (row := arm_point.row(subject, figure.metric)) is not None
+            ]
             for arm in (figure.arm, figure.over)
         )
         columns = list(zip(*figure.at.values(), strict=True))
@@ -81,35 +99,67 @@ def mean_rows(spec: FileSpec, table: Table, plans: Sequence[RunPlan]) -> Iterato
             place = tuple(row.point.get(path) for path in figure.at)
             if place not in columns:
                 continue
-            rest = {path: value for path, value in row.point.items() if path not in figure.at}
-            there = dict(zip(figure.over_at or figure.at, beside[columns.index(place)], strict=True))
+            rest = {
+                path: value
+                for path, value in row.point.items()
+                if path not in figure.at
+            }
+            there = dict(
+                zip(
+                    figure.over_at or figure.at,
+                    beside[columns.index(place)],
+                    strict=True,
+                )
+            )
             for other in theirs:
-                own = {path: value for path, value in other.point.items() if path not in there}
-                if not there.items() <= other.point.items() or not _same(rest, own, figure.over_at):
+                own = {
+                    path: value
+                    for path, value in other.point.items()
+                    if path not in there
+                }
+                if not there.items() <= other.point.items() or not _same(
+                    rest, own, figure.over_at
+                ):
                     continue
                 if is_number(row.value) and is_number(other.value) and other.value:
                     key = key_of({**own, **rest})
                     point = {**own, **rest, **mean_over(figure.at)}
-                    ratios.setdefault(key, []).append((replace(row, point=point), row.value / other.value))
+                    ratios.setdefault(key, []).append(
+                        (replace(row, point=point), row.value / other.value)
+                    )
         for pairs in ratios.values():
             if len(pairs) == len(columns):
                 mean = statistics.fmean(ratio for _, ratio in pairs)
-                yield replace(pairs[0][0], metric=mean_name(figure), value=mean, unit="1", spread=None)
+                yield replace(
+                    pairs[0][0],
+                    metric=mean_name(figure),
+                    value=mean,
+                    unit="1",
+                    spread=None,
+                )
 
 
 def _mean_of_one(figure: PublishedSpec, subject: str, table: Table) -> Iterator[Row]:
     """Yield the mean of an arm's own figure over points, if it has all of them and nothing else is swept."""
-    points = [dict(zip(figure.at, place, strict=True)) for place in zip(*figure.at.values(), strict=True)]
+    points = [
+        dict(zip(figure.at, place, strict=True))
+        for place in zip(*figure.at.values(), strict=True)
+    ]
     figures = [
         row
         for arm_point in table.of(figure.arm)
-        if arm_point.point in points and (row := arm_point.row(subject, figure.metric)) is not None
+        if arm_point.point in points
+        and (row := arm_point.row(subject, figure.metric)) is not None
     ]
     values = [row.value for row in figures if is_number(row.value)]
     if len(values) == len(points):
         mean = values[0] if len(values) == 1 else statistics.fmean(values)
         yield replace(
-            figures[0], metric=mean_name(figure), point=mean_over(figure.at), value=mean, spread=None
+            figures[0],
+            metric=mean_name(figure),
+            point=mean_over(figure.at),
+            value=mean,
+            spread=None,
         )
 
 
@@ -124,7 +174,10 @@ class Mean:
     @property
     def reproduced(self) -> bool:
         """True if one of our ratios equals the published ratio to the printed digits."""
-        return any(f"{saved(ratio):.2f}" == f"{saved(self.ratio):.2f}" for ratio, _ in self.ours)
+        return any(
+            f"{saved(ratio):.2f}" == f"{saved(self.ratio):.2f}"
+            for ratio, _ in self.ours
+        )
 
 
 def means(spec: FileSpec, table: Table) -> Iterator[Mean]:
@@ -143,7 +196,9 @@ def saved(ratio: float) -> float:
     return 100 * (1 - ratio)
 
 
-def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str]) -> bool:
+def _same(
+    mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str]
+) -> bool:
     """Return whether two points agree; with fabrics ``apart``, without paths of fabrics that only one
     point has."""
     if not apart:
@@ -174,14 +229,22 @@ def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
 def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
     """Return the run's rows; each row that has a published counterpart with the standing of the published
     figure."""
-    known = {(row.arm, row.subject, row.metric.removesuffix("_from")): row.standing for row in published}
-    rows_with_standing = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
+    known = {
+        (row.arm, row.subject, row.metric.removesuffix("_from")): row.standing
+        for row in published
+    }
+    rows_with_standing = (
+        (row, known.get((row.arm, row.subject, row.metric))) for row in rows
+    )
     return [
-        row if standing is None else replace(row, standing=standing) for row, standing in rows_with_standing
+        row if standing is None else replace(row, standing=standing)
+        for row, standing in rows_with_standing
     ]
 
 
-def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
+def agreement_rows(
+    spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]
+) -> Iterator[Row]:
     """Yield whether the run's figures are within a published range, each definition of a metric by itself.
 
     With the standing ``range`` also yield the share (0..1) of definitions within it. For a published gain of
@@ -195,21 +258,45 @@ def agreement_rows(spec: FileSpec, rows: Sequence[Row], plans: Sequence[RunPlan]
         inside: list[Row] = []
         for row in where(rows, arm=figure.arm, subject=subject, repeat=None):
             base = row.metric.removesuffix(tail)
-            if base + tail == row.metric and defines(base, figure.metric) and is_number(row.value):
+            if (
+                base + tail == row.metric
+                and defines(base, figure.metric)
+                and is_number(row.value)
+            ):
                 least, most = (_in(row.unit, end) for end in figure.range)
                 agrees = least <= row.value <= most
-                inside.append(replace(row, metric=f"{row.metric}_agrees", value=agrees, unit="", spread=None))
+                inside.append(
+                    replace(
+                        row,
+                        metric=f"{row.metric}_agrees",
+                        value=agrees,
+                        unit="",
+                        spread=None,
+                    )
+                )
         yield from inside
         if inside and figure.standing == "range":
             share = statistics.fmean(bool(row.value) for row in inside)
             everywhere = {path: "all" for row in inside for path in row.point}
             yield replace(
-                inside[0], metric=f"{name_of(figure)}_inside", point=everywhere, value=share, unit="1"
+                inside[0],
+                metric=f"{name_of(figure)}_inside",
+                point=everywhere,
+                value=share,
+                unit="1",
             )
         if figure.metric == "gpu_utilisation" and figure.over:
             least, most = (_in("1", end) for end in figure.range)
-            for after in where(rows, arm=figure.arm, subject=subject, metric=_COMPUTING, repeat=None):
-                for before in where(rows, arm=figure.over, subject=subject, metric=_COMPUTING, repeat=None):
+            for after in where(
+                rows, arm=figure.arm, subject=subject, metric=_COMPUTING, repeat=None
+            ):
+                for before in where(
+                    rows,
+                    arm=figure.over,
+                    subject=subject,
+                    metric=_COMPUTING,
+                    repeat=None,
+                ):
                     yield from _waiting(before, after, least, most)
 
 
@@ -226,4 +313,10 @@ def _waiting(before: Row, after: Row, least: float, most: float) -> Iterator[Row
         1.0 if least <= 1 else waiting_counted(first, last, least),
     )
     for word, share in zip(("from", "to"), shares, strict=True):
-        yield replace(after, metric=f"waiting_counted_{word}", value=share, label="analytic", spread=None)
+        yield replace(
+            after,
+            metric=f"waiting_counted_{word}",
+            value=share,
+            label="analytic",
+            spread=None,
+        )

@@ -59,7 +59,9 @@ class Reason:
         return {"code": self.code, "level": self.level, **self.data, "text": self.text}
 
 
-def over(value: float, limits: tuple[float, float], code: str, **data: Any) -> Iterator[Reason]:
+def over(
+    value: float, limits: tuple[float, float], code: str, **data: Any
+) -> Iterator[Reason]:
     """Yield a reason if the value is over the first limit (doubtful) or the second (bad)."""
     if value > limits[0]:
         yield Reason(code, "bad" if value > limits[1] else "doubtful", data)

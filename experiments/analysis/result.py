@@ -19,7 +19,12 @@ from ringlight.experiments.analysis.crossover import crossover_rows
 from ringlight.experiments.analysis.fidelity import judged
 from ringlight.experiments.analysis.metrics import Context, rows_of
 from ringlight.experiments.analysis.prediction import Foretell
-from ringlight.experiments.analysis.published import agreement_rows, mean_rows, published_rows, standings
+from ringlight.experiments.analysis.published import (
+    agreement_rows,
+    mean_rows,
+    published_rows,
+    standings,
+)
 from ringlight.experiments.analysis.rows import Label, Row, as_json
 from ringlight.experiments.analysis.search import search_rows
 from ringlight.experiments.analysis.statistics import over_repeats
@@ -35,7 +40,16 @@ from ringlight.experiments.record.runs import Run, runs_of
 
 SCHEMA_VERSION = 4
 #: Keys of environment.json that are shown beside figures.
-_FACTS = ("code", "started", "duration_s", "processor", "processors", "kernel", "distribution", "python")
+_FACTS = (
+    "code",
+    "started",
+    "duration_s",
+    "processor",
+    "processors",
+    "kernel",
+    "distribution",
+    "python",
+)
 
 
 @dataclass(frozen=True)
@@ -68,28 +82,46 @@ def analyse(
     for comparison with measured runs. Raises ScenarioError.
     """
     records, spec = list(records), experiment.spec
-    contexts = [Context(run, label, foretell) for run in runs_of(records, experiment.plans)]
+    contexts = [
+        Context(run, label, foretell) for run in runs_of(records, experiment.plans)
+    ]
     for context in contexts:
         # Before what is less important has taken the events that all simulations may take.
         context.simulate()
     runs = tuple(context.run for context in contexts)
     single = [row for context in contexts for row in rows_of(context)]
     rows = _with_comparisons(
-        experiment, over_repeats([*single, *_link_rows(records, label)]), runs, label, latency_s
+        experiment,
+        over_repeats([*single, *_link_rows(records, label)]),
+        runs,
+        label,
+        latency_s,
     )
     fidelity: Mapping[str, Any] = {"verdict": label, "reasons": []}
     if label == "measured":
         baselines = {compare.baseline for compare in spec.compare}
-        short = {spec.break_even.arm, spec.break_even.baseline} if spec.break_even else set()
+        short = (
+            {spec.break_even.arm, spec.break_even.baseline}
+            if spec.break_even
+            else set()
+        )
         timed = baselines.union(*(compare.arms or () for compare in spec.compare))
-        fidelity = judged(contexts, records, rates, baselines=baselines, untimed=short - timed)
+        fidelity = judged(
+            contexts, records, rates, baselines=baselines, untimed=short - timed
+        )
     table = Table(row for row in rows if row.label == label)
-    missing = tuple(line for compare in spec.compare for line in not_compared(compare, table))
+    missing = tuple(
+        line for compare in spec.compare for line in not_compared(compare, table)
+    )
     return Analysis(experiment, runs, tuple(rows), fidelity, label, missing)
 
 
 def _with_comparisons(
-    experiment: Experiment, rows: Sequence[Row], runs: Sequence[Run], label: Label, latency_s: float
+    experiment: Experiment,
+    rows: Sequence[Row],
+    runs: Sequence[Run],
+    label: Label,
+    latency_s: float,
 ) -> list[Row]:
     """Return the rows with those that follow from them, and the published rows."""
     spec, plans = experiment.spec, experiment.plans
@@ -115,9 +147,15 @@ def _with_comparisons(
     return [*standings([*rows, *made], published), *published]
 
 
-def _named(compare: CompareSpec, rows: Iterable[Row], before: Sequence[Row]) -> list[Row]:
+def _named(
+    compare: CompareSpec, rows: Iterable[Row], before: Sequence[Row]
+) -> list[Row]:
     """An arm's figures against a second baseline have the comparison's name behind a dot."""
-    taken = {(row.arm, row.subject, row.metric) for row in before} if compare.name else set()
+    taken = (
+        {(row.arm, row.subject, row.metric) for row in before}
+        if compare.name
+        else set()
+    )
     return [
         replace(row, metric=f"{row.metric}.{compare.name}")
         if (row.arm, row.subject, row.metric) in taken
@@ -134,9 +172,22 @@ def _link_rows(records: Iterable[Record], label: Label) -> Iterator[Row]:
         if type(rate) is LinkRate:
             subject = f"link {rate.fabric} {rate.link} {rate.direction}"
             measured[subject] += 1
-            row = Row("", subject, "link_rate", rate.measured_bps, "bit/s", label, repeat=measured[subject])
+            row = Row(
+                "",
+                subject,
+                "link_rate",
+                rate.measured_bps,
+                "bit/s",
+                label,
+                repeat=measured[subject],
+            )
             yield row
-            yield replace(row, metric="link_rate_share", value=rate.measured_bps / rate.set_bps, unit="1")
+            yield replace(
+                row,
+                metric="link_rate_share",
+                value=rate.measured_bps / rate.set_bps,
+                unit="1",
+            )
 
 
 def label_of(environment: Mapping[str, Any]) -> Label:
@@ -155,7 +206,9 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def document(analysis: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
+def document(
+    analysis: Analysis, records: Iterable[Record], environment: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the object of result.json.
 
     ``environment``: the run's environment.json, of which ``run``, ``backend``, ``arms``, ``points``,
@@ -163,7 +216,9 @@ def document(analysis: Analysis, records: Iterable[Record], environment: Mapping
     """
     experiment = analysis.experiment
     whole = {run.plan.name for run in analysis.runs}
-    plans = experiment.plans_of(environment.get("arms") or (), environment.get("points") or ())
+    plans = experiment.plans_of(
+        environment.get("arms") or (), environment.get("points") or ()
+    )
     failed = (record for record in records if isinstance(record, RunFailed))
     return {
         "schema": SCHEMA_VERSION,
@@ -172,7 +227,10 @@ def document(analysis: Analysis, records: Iterable[Record], environment: Mapping
         "backend": environment.get("backend"),
         "complete": all(plan.name in whole for plan in plans),
         **as_json(analysis.rows),
-        "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
+        "not_run": [
+            {"arm": arm, "why": why}
+            for arm, why in (environment.get("not_run") or {}).items()
+        ],
         "failed": [{"run": record.run, "why": record.reason} for record in failed],
         "not_compared": list(analysis.not_compared),
         "fidelity": analysis.fidelity,

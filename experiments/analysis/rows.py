@@ -48,7 +48,16 @@ class Row:
 
 
 #: Columns of rows.csv after the arm and a column for each swept path.
-_COLUMNS = ("repeat", "subject", "metric", "value", "unit", "label", "spread", "standing")
+_COLUMNS = (
+    "repeat",
+    "subject",
+    "metric",
+    "value",
+    "unit",
+    "label",
+    "spread",
+    "standing",
+)
 
 
 def as_json(rows: Iterable[Row]) -> dict[str, Any]:
@@ -65,14 +74,21 @@ def as_json(rows: Iterable[Row]) -> dict[str, Any]:
 
 def from_json(result: Mapping[str, Any]) -> list[Row]:
     """Return the rows of the object of result.json."""
-    return [Row(**{**entry, "point": result["points"][entry["point"]]}) for entry in result["rows"]]
+    return [
+        Row(**{**entry, "point": result["points"][entry["point"]]})
+        for entry in result["rows"]
+    ]
 
 
 def _table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Return the names of the columns, and a line for each row."""
     paths = list(dict.fromkeys(path for row in rows for path in row.point))
     lines = [
-        [row.arm, *(row.point.get(path) for path in paths), *(getattr(row, name) for name in _COLUMNS)]
+        [
+            row.arm,
+            *(row.point.get(path) for path in paths),
+            *(getattr(row, name) for name in _COLUMNS),
+        ]
         for row in rows
     ]
     return ["arm", *paths, *_COLUMNS], lines
@@ -91,7 +107,9 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:
-        raise ScenarioError("pandas is not installed; install it with: pip install pandas pyarrow") from None
+        raise ScenarioError(
+            "pandas is not installed; install it with: pip install pandas pyarrow"
+        ) from None
     columns, lines = _table(rows)
     return pd.DataFrame(lines, columns=columns)
 
@@ -104,9 +122,13 @@ def polars_frame(rows: Sequence[Row]) -> Any:
     try:
         import polars
     except ImportError:
-        raise ScenarioError("polars is not installed; install it with: pip install polars") from None
+        raise ScenarioError(
+            "polars is not installed; install it with: pip install polars"
+        ) from None
     columns, lines = _table(rows)
-    return polars.DataFrame(lines, schema=columns, orient="row", strict=False, infer_schema_length=None)
+    return polars.DataFrame(
+        lines, schema=columns, orient="row", strict=False, infer_schema_length=None
+    )
 
 
 def write_parquet(rows: Sequence[Row], path: Path) -> None:
@@ -119,14 +141,21 @@ def write_parquet(rows: Sequence[Row], path: Path) -> None:
     import pandas as pd
 
     numbers = pd.to_numeric(table["value"], errors="coerce")
-    table["text"] = [None if isinstance(value, int | float) else str(value) for value in table["value"]]
+    table["text"] = [
+        None if isinstance(value, int | float) else str(value)
+        for value in table["value"]
+    ]
     table["value"] = numbers
     for column in table.columns.difference(["value", "repeat", "spread"]):
-        table[column] = table[column].map(lambda value: None if value is None else str(value))
+        table[column] = table[column].map(
+            lambda value: None if value is None else str(value)
+        )
     try:
         table.to_parquet(path)
     except ImportError:
-        raise ScenarioError("pyarrow is not installed; install it with: pip install pyarrow") from None
+        raise ScenarioError(
+            "pyarrow is not installed; install it with: pip install pyarrow"
+        ) from None
 
 
 def key_of(point: Mapping[str, Any]) -> str:
@@ -152,14 +181,24 @@ def lines(rows: Iterable[Row], metric: str, along: Sequence[str]) -> list[list[R
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        if row.metric == metric and row.repeat is None and all(path in row.point for path in along):
-            groups.setdefault((row.arm, row.subject, key_of(without(row.point, *along))), []).append(row)
+        if (
+            row.metric == metric
+            and row.repeat is None
+            and all(path in row.point for path in along)
+        ):
+            groups.setdefault(
+                (row.arm, row.subject, key_of(without(row.point, *along))), []
+            ).append(row)
     return list(groups.values())
 
 
 def where(rows: Iterable[Row], **fields: Any) -> list[Row]:
     """Return the rows whose fields have the wanted values, in order."""
-    return [row for row in rows if all(getattr(row, name) == value for name, value in fields.items())]
+    return [
+        row
+        for row in rows
+        if all(getattr(row, name) == value for name, value in fields.items())
+    ]
 
 
 def only_value(rows: Iterable[Row], metric: str, **fields: Any) -> Value:
@@ -175,5 +214,9 @@ def only_value(rows: Iterable[Row], metric: str, **fields: Any) -> Value:
     if not of_metric:
         known = ", ".join(sorted({row.metric for row in rows}))
         raise LookupError(f"there is no metric {metric}; there are {known}")
-    among = "; ".join(f"{row.arm or '-'}, {row.subject}, repeat {row.repeat}" for row in of_metric)
-    raise LookupError(f"{len(matches)} rows of {metric} are as asked; there are: {among}")
+    among = "; ".join(
+        f"{row.arm or '-'}, {row.subject}, repeat {row.repeat}" for row in of_metric
+    )
+    raise LookupError(
+        f"{len(matches)} rows of {metric} are as asked; there are: {among}"
+    )

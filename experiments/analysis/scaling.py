@@ -14,7 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringlight.experiments.analysis.carrying import REFERENCE, Costs, Traffic, ports_of, traffics_of
+from ringlight.experiments.analysis.carrying import (
+    REFERENCE,
+    Costs,
+    Traffic,
+    ports_of,
+    traffics_of,
+)
 from ringlight.experiments.analysis.prediction import nic_rate_bps
 from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES, QUEUE_FRAMES
@@ -34,7 +40,12 @@ MESSAGE_FRAMES, MOST_BYTES = 8, 0.9
 MOST = 1e6
 
 #: What may limit a scale: parts of the machine, and what they have to keep.
-PROCESSORS, SWITCH, TIMERS, STEPS = "processors", "Open vSwitch's thread", "timers", "latency of steps"
+PROCESSORS, SWITCH, TIMERS, STEPS = (
+    "processors",
+    "Open vSwitch's thread",
+    "timers",
+    "latency of steps",
+)
 NOTHING = "nothing of this machine"
 
 
@@ -52,13 +63,19 @@ class _Sending:
         for traffic, seconds in self.jobs:
             frames, switched = traffic.frames(LARGEST_MTU_BYTES, payload)
             forwards = switched * (costs.switched + self.ports * costs.port) / seconds
-            total += (traffic.messages * costs.message + frames * costs.frame) / seconds + forwards
+            total += (
+                traffic.messages * costs.message + frames * costs.frame
+            ) / seconds + forwards
             switching += forwards
         return total, switching
 
 
 def choose_scale(
-    plans: Sequence[RunPlan], costs: Costs, processors: int, costs_of: str = REFERENCE, machines: int = 1
+    plans: Sequence[RunPlan],
+    costs: Costs,
+    processors: int,
+    costs_of: str = REFERENCE,
+    machines: int = 1,
 ) -> ChosenScale:
     """Return one scale for all ``plans``, which are at their real rates and sizes, so that they can be
     compared.
@@ -68,18 +85,26 @@ def choose_scale(
     """
     known = [(plan, traffics_of(plan, plan.jobs)) for plan in plans if plan.repeat == 1]
     sending = [_sending(plan, traffics) for plan, traffics in known]
-    sending += [_link_test(plan) for plan in {id(plan.setting): plan for plan in plans}.values()]
+    sending += [
+        _link_test(plan) for plan in {id(plan.setting): plan for plan in plans}.values()
+    ]
 
     def work(payload: float) -> tuple[float, float]:
         each = [load.work(costs, payload) for load in sending]
         return max(total for total, _ in each), max(switching for _, switching in each)
 
-    longest = max(1.0, min(min(_most_payloads(plan, traffics.values())) for plan, traffics in known))
+    longest = max(
+        1.0,
+        min(min(_most_payloads(plan, traffics.values())) for plan, traffics in known),
+    )
     total, switching = work(longest)
     wants = {
         PROCESSORS: total / (FULL * processors),
         SWITCH: switching / machines / SWITCHING,
-        TIMERS: max(_for_timers(plan, traffics.values(), costs, processors) for plan, traffics in known),
+        TIMERS: max(
+            _for_timers(plan, traffics.values(), costs, processors)
+            for plan, traffics in known
+        ),
         STEPS: max(_for_steps(load, costs) for load in sending),
     }
     limit = max(wants, key=lambda part: wants[part])
@@ -105,7 +130,11 @@ def _sending(plan: RunPlan, traffics: Mapping[str, Traffic]) -> _Sending:
         traffic = traffics.get(job.name)
         if traffic is None or not traffic.most_bytes:
             continue
-        alone_s = 8 * traffic.most_bytes / min(nic_rate_bps(plan.setting, gpu) for gpu in _gpus(plan, job))
+        alone_s = (
+            8
+            * traffic.most_bytes
+            / min(nic_rate_bps(plan.setting, gpu) for gpu in _gpus(plan, job))
+        )
         shared_s = traffic.seconds - traffic.compute_s
         jobs.append((traffic, alone_s if moved or shared_s <= 0 else shared_s))
     return _Sending(jobs, ports_of(plan))
@@ -117,7 +146,9 @@ def _link_test(plan: RunPlan) -> _Sending:
     sizes = np.array([nic_rate_bps(plan.setting, gpu) / 8 for gpu in gpus])
     switches = np.full(len(gpus), 1.0 if plan.setting.fabric.packet_switches else 0.0)
     # What is sent in a second, as one long message.
-    filled = Traffic(np.ones(len(gpus)), sizes, switches, float(sizes.max()), 0.0, 1.0, 0.0)
+    filled = Traffic(
+        np.ones(len(gpus)), sizes, switches, float(sizes.max()), 0.0, 1.0, 0.0
+    )
     return _Sending([(filled, 1.0)], ports_of(plan))
 
 
@@ -132,20 +163,30 @@ def _most_payloads(plan: RunPlan, traffics: Iterable[Traffic]) -> Iterator[float
         if traffic.most_bytes:
             order = np.argsort(traffic.sizes)
             sums = np.cumsum((traffic.calls * traffic.sizes)[order])
-            typical = traffic.sizes[order][np.searchsorted(sums, (1 - MOST_BYTES) * sums[-1])]
+            typical = traffic.sizes[order][
+                np.searchsorted(sums, (1 - MOST_BYTES) * sums[-1])
+            ]
             yield float(typical) / (MESSAGE_FRAMES * frame)
     yield MOST
 
 
-def _for_timers(plan: RunPlan, traffics: Iterable[Traffic], costs: Costs, processors: int) -> float:
+def _for_timers(
+    plan: RunPlan, traffics: Iterable[Traffic], costs: Costs, processors: int
+) -> float:
     """Time scale that timers need: all ranks' computations may end at once, and the last then wakes late."""
-    least_s = min((traffic.compute_s for traffic in traffics if traffic.compute_s > 0), default=math.inf)
+    least_s = min(
+        (traffic.compute_s for traffic in traffics if traffic.compute_s > 0),
+        default=math.inf,
+    )
     ranks = min(sum(job.gpus for job in plan.jobs), len(plan.setting.fabric.gpus))
     return costs.wake * ranks / processors / (LATE_TIMERS * least_s)
 
 
 def _for_steps(sending: _Sending, costs: Costs) -> float:
-    return max((t.steps * costs.step / (LATE_STEPS * seconds) for t, seconds in sending.jobs), default=0.0)
+    return max(
+        (t.steps * costs.step / (LATE_STEPS * seconds) for t, seconds in sending.jobs),
+        default=0.0,
+    )
 
 
 def _gpus(plan: RunPlan, job: JobPlan) -> Sequence[str]:

@@ -28,7 +28,9 @@ def search_rows(spec: SearchSpec, rows: Sequence[Row]) -> Iterator[Row]:
         value, unit = _said([best.point[path] for path in spec.along])
         best = replace(best, point=without(best.point, *spec.along))
         yield replace(best, metric=f"{spec.metric}_best")
-        yield replace(best, metric=f"{spec.metric}_best_at", value=value, unit=unit, spread=None)
+        yield replace(
+            best, metric=f"{spec.metric}_best_at", value=value, unit=unit, spread=None
+        )
 
 
 def _number(row: Row) -> float:

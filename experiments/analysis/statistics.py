@@ -34,7 +34,11 @@ def half_width(values: Sequence[float]) -> float | None:
     # Slow to import, and few experiments are repeated.
     from scipy.special import stdtrit
 
-    return float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+    return (
+        float(stdtrit(len(values) - 1, 0.975))
+        * statistics.stdev(values)
+        / math.sqrt(len(values))
+    )
 
 
 def jain(values: Sequence[float]) -> float:
@@ -59,14 +63,20 @@ def over_repeats(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         key = (row.arm, key_of(row.point), row.subject, row.metric, row.label)
         groups.setdefault(key, []).append(row)
-    return [row for group in groups.values() for row in (*(group if len(group) > 1 else ()), *_whole(group))]
+    return [
+        row
+        for group in groups.values()
+        for row in (*(group if len(group) > 1 else ()), *_whole(group))
+    ]
 
 
 def _whole(group: Sequence[Row]) -> list[Row]:
     values, whole = [row.value for row in group], replace(group[0], repeat=None)
     numbers = [value for value in values if is_number(value)]
     if len(group) > 1 and len(numbers) == len(values):
-        return [replace(whole, value=statistics.fmean(numbers), spread=half_width(numbers))]
+        return [
+            replace(whole, value=statistics.fmean(numbers), spread=half_width(numbers))
+        ]
     if all(isinstance(value, bool) for value in values):
         return [replace(whole, value=all(values))]
     return [whole] if len(set(values)) == 1 else []

@@ -27,9 +27,13 @@ class At:
 
     def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:
         """Return the row of a figure, by default over all repeats; None if there is no such row."""
-        return next((row for row in self.rows_of(subject, metric) if row.repeat == repeat), None)
+        return next(
+            (row for row in self.rows_of(subject, metric) if row.repeat == repeat), None
+        )
 
-    def value(self, subject: str, metric: str, repeat: int | None = None) -> float | None:
+    def value(
+        self, subject: str, metric: str, repeat: int | None = None
+    ) -> float | None:
         """Return the number of a figure in the unit of the metric; None if there is none."""
         row = self.row(subject, metric, repeat)
         return row.value if row is not None and is_number(row.value) else None
@@ -41,7 +45,12 @@ class At:
 
     def defined(self, metric: str) -> Iterator[Row]:
         """Return the rows of a metric and its definitions, of all subjects, over all repeats."""
-        return (row for name in self._rows if defines(name, metric) for row in self.each(name))
+        return (
+            row
+            for name in self._rows
+            if defines(name, metric)
+            for row in self.each(name)
+        )
 
 
 class Table:
@@ -63,7 +72,9 @@ class Table:
         """Every arm at each of its points."""
         return iter(self._at.values())
 
-    def rows_of(self, arm: str, point: Point, subject: str, metric: str) -> Sequence[Row]:
+    def rows_of(
+        self, arm: str, point: Point, subject: str, metric: str
+    ) -> Sequence[Row]:
         """Return the rows of a figure, over all repeats and of single repeats, whatever their label."""
         place = self._at.get((arm, key_of(point)))
         return () if place is None else place.rows_of(subject, metric)
@@ -84,7 +95,9 @@ class Table:
         """
         for paths in sorted(self._paths.get(arm, ()), key=len, reverse=True):
             if all(path in point for path in paths):
-                place = self._at.get((arm, key_of({path: point[path] for path in paths})))
+                place = self._at.get(
+                    (arm, key_of({path: point[path] for path in paths}))
+                )
                 if place is not None:
                     return place
         return None

@@ -153,7 +153,9 @@ class Batch(Protocol):
 class BatchBackend(Backend, Protocol):
     """One that can do thousands of independent runs without a lab for each."""
 
-    def batches(self, plans: Sequence[RunPlan]) -> tuple[Sequence[Batch], Sequence[RunPlan]]:
+    def batches(
+        self, plans: Sequence[RunPlan]
+    ) -> tuple[Sequence[Batch], Sequence[RunPlan]]:
         """Return batches of plans that other processes can compute, and the plans that need a lab."""
         ...
 

@@ -40,7 +40,14 @@ app = typer.Typer(
 def add_commands() -> None:
     """Add all commands, those of extensions last, once. Raises ExtensionError if one cannot be used."""
     # Here, as commands that build labs have flags of extensions, of which one may be broken.
-    from ringlight.experiments.cli import examples, experiments, inspection, machine, rest, workload
+    from ringlight.experiments.cli import (
+        examples,
+        experiments,
+        inspection,
+        machine,
+        rest,
+        workload,
+    )
 
     for module in (experiments, examples, workload, machine, inspection, rest):
         module.register(app)
@@ -52,7 +59,15 @@ def add_commands() -> None:
 #: Functions that a signal must not end by an exception, as a lock would stay taken, or the signal be lost.
 #: Two in a thousand interrupted calls to a controller left a lock of the HTTP client taken, for which the
 #: client's own clean-up then waited without end.
-_INDIVISIBLE = {"__enter__", "__exit__", "__del__", "acquire", "release", "_release_save", "_acquire_restore"}
+_INDIVISIBLE = {
+    "__enter__",
+    "__exit__",
+    "__del__",
+    "acquire",
+    "release",
+    "_release_save",
+    "_acquire_restore",
+}
 #: Pause before a signal that came in one of them is sent again, seconds.
 _AGAIN_S = 0.001
 
@@ -122,10 +137,18 @@ def main() -> None:
             raise
         if type(error).__name__ != "NoArgsIsHelpError":
             # For a wrong option, only this text names it.
-            message = error.format_message() if hasattr(error, "format_message") else str(error)
+            message = (
+                error.format_message()
+                if hasattr(error, "format_message")
+                else str(error)
+            )
             message = message.replace("Value error, ", "")
             say(" ".join(message.split()) or type(error).__name__)
-        code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
+        code = (
+            2
+            if type(error).__name__ == "ScenarioError"
+            else getattr(error, "exit_code", 1)
+        )
     raise SystemExit(code if isinstance(code, int) else 0)
 
 
@@ -135,7 +158,11 @@ def _with_all_streams() -> bool:
     Return whether standard output was open.
     """
     printed = sys.stdout is not None
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+    for number, name, mode in (
+        (0, "stdin", "r"),
+        (1, "stdout", "w"),
+        (2, "stderr", "w"),
+    ):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
             if nowhere != number:

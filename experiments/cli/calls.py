@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ringlight.experiments.cli.common import Column, answer, echo, listing, patience, table
+from ringlight.experiments.cli.common import (
+    Column,
+    answer,
+    echo,
+    listing,
+    patience,
+    table,
+)
 from ringlight.experiments.cli.options import REST
 
 if TYPE_CHECKING:
@@ -15,7 +22,9 @@ if TYPE_CHECKING:
     from ringlight.testbed.emulation.attached import Attached
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; change nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the plan; change nothing.")
+]
 Switch = Annotated[str, typer.Argument(metavar="SWITCH")]
 
 #: Which controller is meant, as the options before the command say.
@@ -52,7 +61,10 @@ def ask_controller_of(lab: Attached) -> None:
 
 
 def call(method: str, path: str, body: Any = None, **query: Any) -> Any:
-    with connection() as api, patience(f"waiting for the controller at {address['controller']}"):
+    with (
+        connection() as api,
+        patience(f"waiting for the controller at {address['controller']}"),
+    ):
         return api.call(method, path, body, query)
 
 
@@ -64,7 +76,9 @@ def list_of(path: str, as_json: bool, *columns: Column, of: str | None = None) -
     """GET a list and print it as a table, or as JSON. ``of``: key of the list in the reply, if the reply is
     an object.
     """
-    answer(get(path), as_json, lambda reply: listing(reply[of] if of else reply, *columns))
+    answer(
+        get(path), as_json, lambda reply: listing(reply[of] if of else reply, *columns)
+    )
 
 
 def arrow(xc: Mapping[str, Any] | None) -> str:
@@ -77,6 +91,10 @@ def arrow(xc: Mapping[str, Any] | None) -> str:
 
 def write_plan(change: Mapping[str, Any]) -> None:
     """Print the change of one switch: the cross-connects that it removes, adds and keeps."""
-    rows = [[what, arrow(xc)] for what in ("remove", "add", "keep") for xc in change["plan"][what]]
+    rows = [
+        [what, arrow(xc)]
+        for what in ("remove", "add", "keep")
+        for xc in change["plan"][what]
+    ]
     table(["", "cross-connect"], rows)
     echo("done" if change["applied"] else "nothing was changed (dry run)")

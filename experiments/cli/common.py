@@ -73,14 +73,23 @@ def answer(reply: Any, as_json: bool, write: Callable[[Any], None]) -> None:
 Column = str | tuple[str, str | Callable[[Any], object]]
 
 
-def listing(entries: Iterable[Mapping[str, Any]], *columns: Column, numeric: int | None = None) -> None:
+def listing(
+    entries: Iterable[Mapping[str, Any]], *columns: Column, numeric: int | None = None
+) -> None:
     """Print a table with a row for each entry; see :func:`table`."""
-    known = [(column, column) if isinstance(column, str) else column for column in columns]
-    rows = [[entry.get(of) if isinstance(of, str) else of(entry) for _, of in known] for entry in entries]
+    known = [
+        (column, column) if isinstance(column, str) else column for column in columns
+    ]
+    rows = [
+        [entry.get(of) if isinstance(of, str) else of(entry) for _, of in known]
+        for entry in entries
+    ]
     table([head for head, _ in known], rows, numeric)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | None = None) -> None:
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | None = None
+) -> None:
     """Print a table; columns from ``numeric`` on are right-aligned. Plain where output is not a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -91,7 +100,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | 
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, title in enumerate(head):
         right = numeric is not None and index >= numeric
-        shown.add_column(visible(title), justify="right" if right else "left", overflow="fold")
+        shown.add_column(
+            visible(title), justify="right" if right else "left", overflow="fold"
+        )
     for row in rows:
         shown.add_row(*map(_cell, row))
     console = Console(width=width, highlight=False, markup=False)

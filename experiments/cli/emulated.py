@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
 #: Without effect where each machine chooses for its labs, or bound to files and addresses of one machine.
-_OF_ONE_MACHINE = ("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure")
+_OF_ONE_MACHINE = (
+    "rest",
+    "openflow",
+    "tls_cert",
+    "tls_key",
+    "rest_insecure",
+    "openflow_insecure",
+)
 
 
 @contextmanager
@@ -40,13 +47,19 @@ def emulation(
         check_packages()
         # It imports what labs are made of while this process imports its own and reads the scenario.
         with forking(lab_modules()):
-            from ringlight.experiments.backends.emulation.backend import EmulationBackend
+            from ringlight.experiments.backends.emulation.backend import (
+                EmulationBackend,
+            )
 
             yield EmulationBackend(lab.runtime, lab.addresses(), programs, lab.devices)
         return
-    of_programs = [field.name for group in options.program_options() for field in fields(group)]
+    of_programs = [
+        field.name for group in options.program_options() for field in fields(group)
+    ]
     of_one_machine = [*_OF_ONE_MACHINE, *of_programs, *options.lab_flags()]
-    refuse(context, of_one_machine, f"without effect on labs of other machines (--{where})")
+    refuse(
+        context, of_one_machine, f"without effect on labs of other machines (--{where})"
+    )
     with remote[where].backend(lab.runtime, lab.devices) as backend:
         yield backend
 
@@ -59,7 +72,11 @@ def _asked(remote: options.Remote, context: typer.Context) -> str | None:
     where = None
     for name, labs in remote.items():
         if getattr(labs, name) is None:
-            refuse(context, [field.name for field in fields(remote_labs()[name])], f"only with --{name}")
+            refuse(
+                context,
+                [field.name for field in fields(remote_labs()[name])],
+                f"only with --{name}",
+            )
         else:
             where = name
     return where

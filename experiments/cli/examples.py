@@ -13,12 +13,18 @@ from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, echo, fail, table
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
-commands = typer.Typer(help="List the bundled scenario files, or copy one.", invoke_without_command=True)
+commands = typer.Typer(
+    help="List the bundled scenario files, or copy one.", invoke_without_command=True
+)
 
 
 def listed() -> dict[str, str]:
     """Return the question that each bundled scenario file asks, by its path below ``scenarios``."""
-    rows = re.findall(r"^\| `([^`]+\.yaml)` \| (.+) \|$", (SCENARIOS / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([^`]+\.yaml)` \| (.+) \|$",
+        (SCENARIOS / "README.md").read_text(),
+        re.MULTILINE,
+    )
     return {name: question for name, question in rows if (SCENARIOS / name).exists()}
 
 
@@ -31,8 +37,13 @@ def examples(context: typer.Context, as_json: options.Json = False) -> None:
 
 @commands.command()
 def copy(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name as listed, with or without .yaml.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to copy to.")] = Path(),
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name as listed, with or without .yaml."),
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to copy to.")
+    ] = Path(),
 ) -> None:
     """Copy a scenario file, and the files that it names, to a folder."""
     from ringlight.experiments.language.expand import load
@@ -41,7 +52,9 @@ def copy(
     path = _named(name)
     experiment = load(path, scale_for=real_scale)
     targets = [(path, folder / path.name)]
-    targets += [(experiment.directory / file, folder / file) for file in experiment.files]
+    targets += [
+        (experiment.directory / file, folder / file) for file in experiment.files
+    ]
     for _, target in targets:
         if target.exists():
             fail(f"{target} exists already")
@@ -55,7 +68,9 @@ def _named(name: str) -> Path:
     """Return the bundled file of a name. Exit with one line if there is none, or several."""
     known = listed()
     full = name if name.endswith(".yaml") else f"{name}.yaml"
-    matches = [each for each in known if each == full or each.rpartition("/")[2] == full]
+    matches = [
+        each for each in known if each == full or each.rpartition("/")[2] == full
+    ]
     if len(matches) != 1:
         there = ", ".join(each.removesuffix(".yaml") for each in known)
         fail(f"there is no example {name}; there are {there}", 2)
@@ -64,7 +79,8 @@ def _named(name: str) -> Path:
 
 def _show(document: dict[str, str]) -> None:
     table(
-        ["example", "what it asks"], [[name.removesuffix(".yaml"), text] for name, text in document.items()]
+        ["example", "what it asks"],
+        [[name.removesuffix(".yaml"), text] for name, text in document.items()],
     )
 
 

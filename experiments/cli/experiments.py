@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
 Mtu = Annotated[
     int | None,
-    typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet; default: as emulated."),
+    typer.Option(
+        "--mtu",
+        min=576,
+        max=65535,
+        help="Bytes of a simulated packet; default: as emulated.",
+    ),
 ]
 Latency = Annotated[
     str,
@@ -48,7 +53,15 @@ def demo(
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=lab.runtime)
-    _run(BUNDLED, options.Runs(repeat=repeat), options.OpenLab(**vars(lab)), runs, as_json, context, {})
+    _run(
+        BUNDLED,
+        options.Runs(repeat=repeat),
+        options.OpenLab(**vars(lab)),
+        runs,
+        as_json,
+        context,
+        {},
+    )
 
 
 @options.with_groups
@@ -82,7 +95,9 @@ def _run(
         _carry_out(experiment, backend, which, runs, as_json, at=again)
 
 
-def _again_at(experiment: Experiment, lab: options.OpenLab, scale: ChosenScale) -> Experiment:
+def _again_at(
+    experiment: Experiment, lab: options.OpenLab, scale: ChosenScale
+) -> Experiment:
     """The experiment at another chosen scale, with the programs that were asked for."""
     from ringlight.experiments.runner.larger import at_scale
 
@@ -98,12 +113,21 @@ def simulate(
     latency: Latency = "0 s",
     processes: Annotated[
         int | None,
-        typer.Option("--processes", min=1, max=1024, help="Number of processes that compute a sweep's runs."),
+        typer.Option(
+            "--processes",
+            min=1,
+            max=1024,
+            help="Number of processes that compute a sweep's runs.",
+        ),
     ] = None,
     executors: options.Executors,
     executor: Annotated[
         str | None,
-        typer.Option("--executor", metavar="NAME:ADDRESS", help="Compute on an installed executor."),
+        typer.Option(
+            "--executor",
+            metavar="NAME:ADDRESS",
+            help="Compute on an installed executor.",
+        ),
     ] = None,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
@@ -115,7 +139,9 @@ def simulate(
     chosen = [f"{name}:{address}" for name, address in executors.items()]
     chosen += [] if executor is None else [executor]
     if len(chosen) > 1 or (chosen and processes is not None):
-        named = ", ".join(f"--{name}" for name in ("processes", *executor_kinds(), "executor"))
+        named = ", ".join(
+            f"--{name}" for name in ("processes", *executor_kinds(), "executor")
+        )
         fail(f"{named}: give one of them", 2)
     experiment = which.load(which.file(scenario), real_scale)
     spread = {"processes": processes, "executor": chosen[0] if chosen else None}
@@ -123,13 +149,22 @@ def simulate(
 
 
 def _carry_out(
-    experiment: Experiment, backend: Backend, which: options.Runs, runs: Path, as_json: bool, **more: Any
+    experiment: Experiment,
+    backend: Backend,
+    which: options.Runs,
+    runs: Path,
+    as_json: bool,
+    **more: Any,
 ) -> None:
     from ringlight.experiments.analysis.latency import latency_words
     from ringlight.experiments.runner.command import carry_out_experiment
 
     arms, points = which.arm or (), which.point or ()
-    latency = latency_words(experiment.plans, backend.facts()) if backend.label == "simulated" else ""
+    latency = (
+        latency_words(experiment.plans, backend.facts())
+        if backend.label == "simulated"
+        else ""
+    )
     early = None if as_json else functools.partial(_show_result, latency=latency)
     done, result = carry_out_experiment(
         experiment,
@@ -180,7 +215,8 @@ def check(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")], as_json: options.Json = False
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    as_json: options.Json = False,
 ) -> None:
     """Compute result.json, plots and report.html of a run folder again."""
     from ringlight.experiments.runner.command import finish
@@ -191,13 +227,19 @@ def report(
 
 
 def results(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders.")
+    ],
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", help="Only this metric; may be repeated.")
+        list[str] | None,
+        typer.Option("--metric", help="Only this metric; may be repeated."),
     ] = None,
     arm: options.Arms = None,
     parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="FILE", help="Write a Parquet file (needs pandas).")
+        Path | None,
+        typer.Option(
+            "--parquet", metavar="FILE", help="Write a Parquet file (needs pandas)."
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -206,7 +248,9 @@ def results(
     from ringlight.experiments.runner.command import joined
 
     rows = [
-        row for row in joined(folders) if (not metric or row.metric in metric) and (not arm or row.arm in arm)
+        row
+        for row in joined(folders)
+        if (not metric or row.metric in metric) and (not arm or row.arm in arm)
     ]
     if parquet is not None:
         from ringlight.experiments.analysis.rows import write_parquet

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 def inspect(
     where: Annotated[
-        str | None, typer.Argument(metavar="[LAB]", help="Lab id; default: the only lab that is up.")
+        str | None,
+        typer.Argument(
+            metavar="[LAB]", help="Lab id; default: the only lab that is up."
+        ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="List the labs that are up.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="List the labs that are up.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Nodes of a lab: kind, state and addresses."""
@@ -35,7 +40,13 @@ def inspect(
         if os.geteuid() != 0:
             fail(services.root_needed("look into a lab"))
         labs = [_about(of_lab(Lab(name))) for name in labs_up()]
-        answer(labs, as_json, lambda entries: listing(entries, "lab", "runtime", "scenario", "nodes", "rest"))
+        answer(
+            labs,
+            as_json,
+            lambda entries: listing(
+                entries, "lab", "runtime", "scenario", "nodes", "rest"
+            ),
+        )
         return
     lab = attach(where)
     calls.ask_controller_of(lab)
@@ -43,43 +54,80 @@ def inspect(
     if as_json:
         show_json({**_about(lab), "nodes": nodes})
     else:
-        listing(nodes, "name", "kind", "state", "address", ("interfaces in", "namespace"))
+        listing(
+            nodes, "name", "kind", "state", "address", ("interfaces in", "namespace")
+        )
 
 
 def _about(lab: Attached) -> dict[str, Any]:
-    about = {"lab": lab.lab.id, "runtime": lab.inventory["runtime"], "nodes": len(lab.nodes)}
+    about = {
+        "lab": lab.lab.id,
+        "runtime": lab.inventory["runtime"],
+        "nodes": len(lab.nodes),
+    }
     controller = lab.inventory.get("processes", {}).get("controller")
-    return {**about, "scenario": lab.scenario, "rest": lab.rest, "controller": controller}
+    return {
+        **about,
+        "scenario": lab.scenario,
+        "rest": lab.rest,
+        "controller": controller,
+    }
 
 
 def _nodes(lab: Attached) -> Iterator[dict[str, Any]]:
     hosts = lab.hosts(fill=False)
     with _asking() as api:
-        connected = {} if api is None else {s["name"]: s["connected"] for s in api.get("/v1/packet-switches")}
+        connected = (
+            {}
+            if api is None
+            else {s["name"]: s["connected"] for s in api.get("/v1/packet-switches")}
+        )
     switches = lab.fabric.packet_switches
     for name, kind in lab.nodes.items():
         if kind == "gpu":
             host = hosts[name]
-            state = {"none": "free", "idle": "free, with an idle host"}.get(host["kind"])
+            state = {"none": "free", "idle": "free, with an idle host"}.get(
+                host["kind"]
+            )
             state = state or f"rank {host['rank']} of {host['job']}"
             if host["kind"] == "worker" and host["namespace"] is None:
                 state += ", not running"
             where = host.get("container") or host["namespace"] or ""
-            yield _node(name, kind, state, host["ip"], where.rpartition("/run/netns/")[2])
+            yield _node(
+                name, kind, state, host["ip"], where.rpartition("/run/netns/")[2]
+            )
             continue
         address, alive = _process_of(lab, name)
         if alive is None:
             reached = connected.get(name)
-            status = {True: "connected", False: "not connected", None: "controller does not say"}[reached]
+            status = {
+                True: "connected",
+                False: "not connected",
+                None: "controller does not say",
+            }[reached]
             if name in switches and not switches[name].is_ours:
                 status = f"left to {switches[name].controller}"
             yield _node(name, kind, status, address, "")
         else:
-            yield _node(name, kind, "running" if alive else "not running", address, lab.lab.namespace(name))
+            yield _node(
+                name,
+                kind,
+                "running" if alive else "not running",
+                address,
+                lab.lab.namespace(name),
+            )
 
 
-def _node(name: str, kind: str, state: str, address: str, namespace: str) -> dict[str, Any]:
-    return {"name": name, "kind": kind, "state": state, "address": address, "namespace": namespace}
+def _node(
+    name: str, kind: str, state: str, address: str, namespace: str
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": kind,
+        "state": state,
+        "address": address,
+        "namespace": namespace,
+    }
 
 
 def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:

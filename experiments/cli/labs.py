@@ -51,20 +51,28 @@ def with_programs(experiment: Experiment, lab: OpenLab) -> Experiment:
     """
     if not any(options.is_asked for options in lab.programs):
         return experiment
-    settings = list({id(plan.setting): plan.setting for plan in experiment.plans}.values())
+    settings = list(
+        {id(plan.setting): plan.setting for plan in experiment.plans}.values()
+    )
     made = _with_programs(Path(experiment.path), settings, lab)
     instead = {id(before): after for before, after in zip(settings, made, strict=True)}
-    plans = tuple(replace(plan, setting=instead[id(plan.setting)]) for plan in experiment.plans)
+    plans = tuple(
+        replace(plan, setting=instead[id(plan.setting)]) for plan in experiment.plans
+    )
     return replace(experiment, plans=plans)
 
 
-def _with_programs(scenario: Path, settings: Sequence[Setting], lab: OpenLab) -> list[Setting]:
+def _with_programs(
+    scenario: Path, settings: Sequence[Setting], lab: OpenLab
+) -> list[Setting]:
     """Return the settings, with the packet switches left to programs that the options say."""
     made = list(settings)
     for options in lab.programs:
         made = options.given_to(scenario, made)
     programs = [options.name for options in lab.wanted_programs]
-    why = next((why for setting in made if (why := waiting(setting.fabric, programs))), None)
+    why = next(
+        (why for setting in made if (why := waiting(setting.fabric, programs))), None
+    )
     if why is not None:
         fail(f"{scenario}: fabric.{why}", 2)
     return made

@@ -35,19 +35,21 @@ def up(
     with forking(TESTBED) as brief:
         from ringlight.experiments.record.writing import writing
 
-        processes = processes_of_lab(scenario, place, lab, follow=False, lends=not brief)
+        processes = processes_of_lab(
+            scenario, place, lab, follow=False, lends=not brief
+        )
         with writing(processes.state):
             processes.start()
             facts = processes.leave_standing(scenario=str(scenario))
-    message = (
-        f"lab {facts['lab']} is up; REST at {facts['url']}/docs; end it with: ringlight down {facts['lab']}"
-    )
+    message = f"lab {facts['lab']} is up; REST at {facts['url']}/docs; end it with: ringlight down {facts['lab']}"
     answer(facts, as_json, lambda _: echo(message))
     lab.heed_flags()
 
 
 def down(
-    lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
+    lab: Annotated[
+        str | None, typer.Argument(help="Lab id; default: every lab left up.")
+    ] = None,
 ) -> None:
     """End labs that `up` left running."""
     from ringlight.testbed import services
@@ -71,7 +73,10 @@ def test(context: typer.Context) -> None:
     from ringlight.testbed.forkserver import dying_with_starter
 
     if not (ROOT / "tests").is_dir():
-        fail("the installed package has no suite; Ringlight's source tree has: ./ringlight test", 2)
+        fail(
+            "the installed package has no suite; Ringlight's source tree has: ./ringlight test",
+            2,
+        )
     with ExitStack() as stack:
         if not context.args:
             stack.enter_context(suite.telling_its_cost(say))
@@ -83,7 +88,9 @@ def test(context: typer.Context) -> None:
             say("without root, tests that build networks are skipped")
         environment, cache = dict(os.environ), ROOT / ".pytest_cache"
         if not os.access(ROOT, os.W_OK):
-            caches = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringlight-caches-"))
+            caches = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="ringlight-caches-")
+            )
             environment |= _caches_in(caches)
             cache = Path(caches, "pytest")
         # The tests start hundreds of Python processes, each of which would compile the sources anew.
@@ -95,12 +102,19 @@ def test(context: typer.Context) -> None:
             command = [*dying_with_starter(signal.SIGKILL), sys.executable, "-m", *step]
             with tempfile.TemporaryFile() if aside else nullcontext() as output:
                 done = subprocess.run(
-                    command, cwd=ROOT, env=environment, check=False, stdout=output, stderr=output
+                    command,
+                    cwd=ROOT,
+                    env=environment,
+                    check=False,
+                    stdout=output,
+                    stderr=output,
                 )
                 if output is not None:
                     output.seek(0)
                     lines = output.read().decode(errors="replace").splitlines()
-                    sys.stdout.write("\n".join(["", *(lines if done.returncode else lines[-1:]), ""]))
+                    sys.stdout.write(
+                        "\n".join(["", *(lines if done.returncode else lines[-1:]), ""])
+                    )
             return done.returncode
 
         if context.args == ["--core"]:
@@ -142,7 +156,11 @@ def doctor(as_json: options.Json = False) -> None:
     ok: Column = ("", lambda check: "yes" if check["ok"] else "NO")
     remedy: Column = ("remedy", lambda check: "" if check["ok"] else check["mend"])
     answer(
-        checks, as_json, lambda entries: listing(entries, ok, ("what", "name"), ("found", "detail"), remedy)
+        checks,
+        as_json,
+        lambda entries: listing(
+            entries, ok, ("what", "name"), ("found", "detail"), remedy
+        ),
     )
     if not all(check["ok"] for check in checks):
         raise typer.Exit(1)
@@ -159,9 +177,20 @@ def calibrate(as_json: options.Json = False) -> None:
         fail(services.root_needed("measure networks"))
     calibration = measure(say)
     # The share that others took has no unit, and is said where it is too much.
-    rows = [{"what": what, "value": value} for what, value in calibration.measured.items() if what != "taken"]
-    written: Column = ("seconds", lambda row: "" if row["value"] is None else f"{row['value']:.3g}")
-    answer(dataclasses.asdict(calibration), as_json, lambda _: listing(rows, "what", written))
+    rows = [
+        {"what": what, "value": value}
+        for what, value in calibration.measured.items()
+        if what != "taken"
+    ]
+    written: Column = (
+        "seconds",
+        lambda row: "" if row["value"] is None else f"{row['value']:.3g}",
+    )
+    answer(
+        dataclasses.asdict(calibration),
+        as_json,
+        lambda _: listing(rows, "what", written),
+    )
 
 
 def clean(as_json: options.Json = False) -> None:

@@ -9,12 +9,32 @@ from typing import Annotated, Any
 import typer
 
 from ringlight.experiments.cli import ocs_faults
-from ringlight.experiments.cli.calls import DryRun, Json, Switch, arrow, call, get, list_of, write_plan
-from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, show_json, table
+from ringlight.experiments.cli.calls import (
+    DryRun,
+    Json,
+    Switch,
+    arrow,
+    call,
+    get,
+    list_of,
+    write_plan,
+)
+from ringlight.experiments.cli.common import (
+    Column,
+    answer,
+    echo,
+    fail,
+    listing,
+    show_json,
+    table,
+)
 from ringlight.experiments.cli.ocs_serve import serve
 
 Mode = Annotated[
-    str, typer.Option(help="safe: refuse busy ports; update: take them; replace: nothing else stays.")
+    str,
+    typer.Option(
+        help="safe: refuse busy ports; update: take them; replace: nothing else stays."
+    ),
 ]
 Changes = Annotated[
     list[str],
@@ -28,7 +48,8 @@ Ports = Annotated[list[int], typer.Argument(metavar="PORT…", min=1)]
 _CHANGE = re.compile(r"([^:]+):(\d+)-(?:(\d+)(?:@(\d+))?)?")
 
 commands = typer.Typer(
-    help="Optical switches: ports, cross-connects, alarms, changes, policies.", no_args_is_help=True
+    help="Optical switches: ports, cross-connects, alarms, changes, policies.",
+    no_args_is_help=True,
 )
 commands.command()(serve)
 commands.add_typer(ocs_faults.commands, name="fault")
@@ -49,7 +70,9 @@ def show(switch: Switch, as_json: Json = False) -> None:
     """Cross-connects of an optical switch, read from it now."""
     cross_connects = get(f"/v1/optical-switches/{switch}/cross-connects")
     if as_json:
-        show_json({**get(f"/v1/optical-switches/{switch}"), "cross_connects": cross_connects})
+        show_json(
+            {**get(f"/v1/optical-switches/{switch}"), "cross_connects": cross_connects}
+        )
     else:
         listing(cross_connects, "ingress", "egress", "wavelength", "state", "name")
 
@@ -58,8 +81,14 @@ def show(switch: Switch, as_json: Json = False) -> None:
 def ports(switch: Switch, as_json: Json = False) -> None:
     """Ports of an optical switch: what is plugged, their state, and the optical power there, measured now."""
     enabled: Column = ("", lambda port: "" if port["enabled"] else "disabled")
-    power: Column = ("dBm", lambda port: "" if port["power_dbm"] is None else f"{port['power_dbm']:.1f}")
-    xcs: Column = ("cross-connect", lambda port: ", ".join(map(arrow, port["cross_connects"])))
+    power: Column = (
+        "dBm",
+        lambda port: "" if port["power_dbm"] is None else f"{port['power_dbm']:.1f}",
+    )
+    xcs: Column = (
+        "cross-connect",
+        lambda port: ", ".join(map(arrow, port["cross_connects"])),
+    )
     keys = ("port", "side", "faceplate", "plugged", "state")
     reply = get(f"/v1/optical-switches/{switch}/ports", power=True)
     answer(reply, as_json, lambda reply: listing(reply, *keys, power, enabled, xcs))
@@ -67,20 +96,34 @@ def ports(switch: Switch, as_json: Json = False) -> None:
 
 @commands.command()
 def alarms(
-    switch: Annotated[str, typer.Argument(metavar="[SWITCH]", help="Optical switch; default: all.")] = "",
+    switch: Annotated[
+        str, typer.Argument(metavar="[SWITCH]", help="Optical switch; default: all.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Standing alarms."""
-    reply = get(f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms")
+    reply = get(
+        f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms"
+    )
     keys = (*(() if switch else ("switch",)), "kind", "port", "text")
-    answer(reply, as_json, lambda reply: listing(reply, *keys) if reply else echo("no alarms"))
+    answer(
+        reply,
+        as_json,
+        lambda reply: listing(reply, *keys) if reply else echo("no alarms"),
+    )
 
 
 @commands.command()
 def audit(
-    switch: Annotated[str | None, typer.Option(help="Only changes of this switch.")] = None,
-    before: Annotated[int | None, typer.Option(min=0, help="Only entries older than this one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Largest number of entries.")] = 30,
+    switch: Annotated[
+        str | None, typer.Option(help="Only changes of this switch.")
+    ] = None,
+    before: Annotated[
+        int | None, typer.Option(min=0, help="Only entries older than this one.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Largest number of entries.")
+    ] = 30,
     as_json: Json = False,
 ) -> None:
     """Show who changed what, and when; the newest last."""
@@ -91,7 +134,9 @@ def audit(
 
 
 def _detail(entry: Mapping[str, Any]) -> str:
-    fields = {key: value for key, value in entry["detail"].items() if value not in ([], None)}
+    fields = {
+        key: value for key, value in entry["detail"].items() if value not in ([], None)
+    }
     return "; ".join(
         f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in fields.items()
@@ -106,9 +151,19 @@ def intent(switch: Switch, as_json: Json = False) -> None:
 
 def _write_intent(reply: Mapping[str, Any]) -> None:
     differ = {arrow(xc): what for what, group in reply["drift"].items() for xc in group}
-    rows = [[arrow(xc), xc["name"], differ.pop(arrow(xc), "")] for xc in reply["cross_connects"]]
-    table(["cross-connect", "name", ""], [*rows, *([xc, "", what] for xc, what in differ.items())])
-    kept = "" if reply["job"] is None else f"; kept for job {reply['job']}, whose light this does not show"
+    rows = [
+        [arrow(xc), xc["name"], differ.pop(arrow(xc), "")]
+        for xc in reply["cross_connects"]
+    ]
+    table(
+        ["cross-connect", "name", ""],
+        [*rows, *([xc, "", what] for xc, what in differ.items())],
+    )
+    kept = (
+        ""
+        if reply["job"] is None
+        else f"; kept for job {reply['job']}, whose light this does not show"
+    )
     echo(f"policy: {reply['policy']}{kept}")
 
 
@@ -120,19 +175,28 @@ def connect(
     switch: Switch,
     ingress: int,
     egress: int,
-    wavelength: Annotated[int | None, typer.Option(min=0, help="Channel; only a WSS needs one.")] = None,
+    wavelength: Annotated[
+        int | None, typer.Option(min=0, help="Channel; only a WSS needs one.")
+    ] = None,
     mode: Mode = "update",
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
-    body = {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run}
+    body = {
+        "egress": egress,
+        "wavelength": wavelength,
+        "mode": mode,
+        "dry_run": dry_run,
+    }
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
     _change("PUT", path, body, as_json, _write_change)
 
 
 @commands.command()
-def disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False) -> None:
+def disconnect(
+    switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Remove what an ingress carries."""
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
     _change("DELETE", path, None, as_json, _write_change, dry_run=dry_run)
@@ -141,7 +205,9 @@ def disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: J
 @commands.command()
 def replace(
     switch: Switch,
-    pairs: Annotated[list[str] | None, typer.Argument(metavar="INGRESS-EGRESS…")] = None,
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="INGRESS-EGRESS…")
+    ] = None,
     mode: Mode = "replace",
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -177,12 +243,18 @@ def _apply(changes: list[str], mode: str, as_json: bool, *, dry_run: bool) -> No
         if match is None:
             fail(f"{text!r} is not SWITCH:INGRESS-EGRESS, such as ocs0:1-21", 2)
         switch, ingress, egress, colour = match.groups()
-        target = targets.setdefault(switch, {"mode": mode, "cross_connects": [], "delete": []})
+        target = targets.setdefault(
+            switch, {"mode": mode, "cross_connects": [], "delete": []}
+        )
         if egress is None:
             target["delete"].append(int(ingress))
         else:
             wavelength = None if colour is None else int(colour)
-            entry = {"ingress": int(ingress), "egress": int(egress), "wavelength": wavelength}
+            entry = {
+                "ingress": int(ingress),
+                "egress": int(egress),
+                "wavelength": wavelength,
+            }
             target["cross_connects"].append(entry)
 
     def write(reply: Mapping[str, Any]) -> None:
@@ -195,7 +267,12 @@ def _apply(changes: list[str], mode: str, as_json: bool, *, dry_run: bool) -> No
 
 
 def _change(
-    method: str, path: str, body: Any, as_json: bool, write: Callable[[Any], None], **query: Any
+    method: str,
+    path: str,
+    body: Any,
+    as_json: bool,
+    write: Callable[[Any], None],
+    **query: Any,
 ) -> None:
     """Ask for a change; where a part of it could not be taken back, say which."""
     from ringlight.experiments.client import ApiError
@@ -207,7 +284,9 @@ def _change(
         if as_json and "undone" in reply:
             show_json(reply)
         elif reply.get("left"):
-            listing(reply["left"], "switch", ("cross-connect", arrow), "found", "reason")
+            listing(
+                reply["left"], "switch", ("cross-connect", arrow), "found", "reason"
+            )
         raise
 
 
@@ -233,7 +312,9 @@ def disable(switch: Switch, ports: Ports, as_json: Json = False) -> None:
 def _set_ports(switch: str, ports: list[int], as_json: bool, *, enabled: bool) -> None:
     path = f"/v1/optical-switches/{switch}/ports"
     replies = [call("PUT", f"{path}/{port}", {"enabled": enabled}) for port in ports]
-    answer(replies, as_json, lambda replies: listing(replies, "port", "state", "enabled"))
+    answer(
+        replies, as_json, lambda replies: listing(replies, "port", "state", "enabled")
+    )
 
 
 # --- changes that the controller did not make
@@ -256,7 +337,9 @@ def policy(
     if new == "default" and not switch:
         fail("policy default: of which --switch?", 2)
     if new:
-        path = f"/v1/optical-switches/{switch}/policy" if switch else "/v1/optical-policy"
+        path = (
+            f"/v1/optical-switches/{switch}/policy" if switch else "/v1/optical-policy"
+        )
         reply = call("PUT", path, {"policy": None if new == "default" else new})
     else:
         reply = get("/v1/optical-policy")

@@ -20,7 +20,8 @@ Where = Annotated[
 ]
 
 commands = typer.Typer(
-    help="Faults of emulated optical switches, injected while they run.", no_args_is_help=True
+    help="Faults of emulated optical switches, injected while they run.",
+    no_args_is_help=True,
 )
 
 
@@ -29,7 +30,10 @@ def _call(where: str, method: str, path: str = "", body: Any = None) -> Any:
         return call(method, f"/v1/optical-switches/{where}/faults{path}", body)
     from ringlight.experiments.client import Api
 
-    with Api(where, address["token"] or None, "emulated switch") as switch, patience(f"waiting for {where}"):
+    with (
+        Api(where, address["token"] or None, "emulated switch") as switch,
+        patience(f"waiting for {where}"),
+    ):
         return switch.call(method, f"/v1/faults{path}", body)
 
 
@@ -46,7 +50,10 @@ def _write(faults: list[Mapping[str, Any]]) -> None:
     if not faults:
         echo("no faults")
         return
-    left = ("left", lambda fault: "until cleared" if fault["left"] is None else fault["left"])
+    left = (
+        "left",
+        lambda fault: "until cleared" if fault["left"] is None else fault["left"],
+    )
     listing(faults, "id", "kind", "probability", "hits", left, ("", _detail))
 
 
@@ -68,23 +75,36 @@ def add(
         ),
     ],
     count: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of times; default: until it is cleared.")
+        int | None,
+        typer.Option(
+            min=1, help="Largest number of times; default: until it is cleared."
+        ),
     ] = None,
     probability: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Probability that it acts, each time that it could.")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Probability that it acts, each time that it could."
+        ),
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     protocol: Annotated[
-        str | None, typer.Option(help="Only for clients of this protocol, such as scpi.")
+        str | None,
+        typer.Option(help="Only for clients of this protocol, such as scpi."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Time, for lose-reply, slow, vanish, slow-drip and late.")
+        float | None,
+        typer.Option(
+            min=0.0, help="Time, for lose-reply, slow, vanish, slow-drip and late."
+        ),
     ] = None,
-    port: Annotated[int | None, typer.Option(min=1, help="The port that fails.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, help="The port that fails.")
+    ] = None,
     connects: Annotated[
         str | None,
         typer.Option(
-            metavar="INGRESS-EGRESS[@WAVELENGTH]", help="What a foreign writer connects; default: random."
+            metavar="INGRESS-EGRESS[@WAVELENGTH]",
+            help="What a foreign writer connects; default: random.",
         ),
     ] = None,
     as_json: Json = False,
@@ -104,7 +124,11 @@ def add(
         if match is None:
             fail(f"{connects!r} is not INGRESS-EGRESS, such as 1-21", 2)
         keys = ("ingress", "egress", "wavelength")
-        body |= {key: int(text) for key, text in zip(keys, match.groups(), strict=True) if text is not None}
+        body |= {
+            key: int(text)
+            for key, text in zip(keys, match.groups(), strict=True)
+            if text is not None
+        }
     answer(_call(switch, "POST", "", body), as_json, lambda reply: _write([reply]))
 
 
@@ -112,7 +136,10 @@ def add(
 def clear(
     switch: Where,
     fault: Annotated[
-        int | None, typer.Argument(metavar="[ID]", help="Number of the fault; default: all of them.")
+        int | None,
+        typer.Argument(
+            metavar="[ID]", help="Number of the fault; default: all of them."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

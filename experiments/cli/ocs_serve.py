@@ -17,7 +17,9 @@ from ringlight.experiments.cli.options import Json
 def serve(
     profile: Annotated[
         str,
-        typer.Option(help="A class of switches, mems, piezo or ideal, or a product; a wrong one lists them."),
+        typer.Option(
+            help="A class of switches, mems, piezo or ideal, or a product; a wrong one lists them."
+        ),
     ] = "mems",
     ports: Annotated[int, typer.Option(min=1, max=4096, help="Duplex ports.")] = 320,
     served: Annotated[
@@ -37,7 +39,10 @@ def serve(
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Keep cross-connects and settings there for the next start."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep cross-connects and settings there for the next start.",
+        ),
     ] = None,
     recovery: Annotated[
         str | None,
@@ -47,17 +52,28 @@ def serve(
         ),
     ] = None,
     idle_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of silence after which a client is dropped.")
+        float,
+        typer.Option(
+            min=0.1, help="Seconds of silence after which a client is dropped."
+        ),
     ] = 300.0,
     rest: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The switch's own REST API: its real state, and faults."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The switch's own REST API: its real state, and faults.",
+        ),
     ] = None,
     rest_token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File with a token that every call of that API then needs."),
+        typer.Option(
+            metavar="FILE",
+            help="File with a token that every call of that API then needs.",
+        ),
     ] = None,
-    failed_port: Annotated[list[int] | None, typer.Option(help="A broken port; may be repeated.")] = None,
+    failed_port: Annotated[
+        list[int] | None, typer.Option(help="A broken port; may be repeated.")
+    ] = None,
     name: Annotated[str, typer.Option(help="Name that the switch reports.")] = "ocs",
     seed: Annotated[int, typer.Option(help="Seed of losses and jitter.")] = 0,
     as_json: Json = False,
@@ -76,7 +92,10 @@ def serve(
         known = ", ".join(name for name in profiles() if protocols_of(name))
         fail(f"--profile {profile}: there are {known}", 2)
     if recovery is not None and recovery not in {mode.value for mode in Recovery}:
-        fail(f"--recovery {recovery}: there are {', '.join(mode.value for mode in Recovery)}", 2)
+        fail(
+            f"--recovery {recovery}: there are {', '.join(mode.value for mode in Recovery)}",
+            2,
+        )
     try:
         settings = alone.checked(
             Settings(
@@ -91,7 +110,9 @@ def serve(
                 seed=seed,
                 failed_ports=tuple(failed_port or ()),
                 rest=None if rest is None else alone.read_address(rest),
-                rest_tokens=None if rest_token_file is None else read_tokens(rest_token_file),
+                rest_tokens=None
+                if rest_token_file is None
+                else read_tokens(rest_token_file),
             )
         )
     except StartError as error:
@@ -106,8 +127,12 @@ def serve(
     except (OSError, ValueError) as error:
         fail(f"ocs serve: {_line(error)}{_other_port(error)}")
     server.stop_on_signals()
-    where = server.addresses | ({} if server.rest_address is None else {"rest": server.rest_address})
-    _tell(where, profile, ports, next(iter(settings.users), ""), server.resumed, as_json)
+    where = server.addresses | (
+        {} if server.rest_address is None else {"rest": server.rest_address}
+    )
+    _tell(
+        where, profile, ports, next(iter(settings.users), ""), server.resumed, as_json
+    )
     try:
         server.run()
     except OSError as error:
@@ -115,17 +140,32 @@ def serve(
 
 
 def _tell(
-    addresses: dict[str, str], profile: str, ports: int, user: str, resumed: bool, as_json: bool
+    addresses: dict[str, str],
+    profile: str,
+    ports: int,
+    user: str,
+    resumed: bool,
+    as_json: bool,
 ) -> None:
     """Print the addresses that are served, on standard output."""
     from ringlight.testbed.emulation.optical.alone import example
 
     if as_json:
-        show_json({"profile": profile, "ports": ports, "addresses": addresses, "pid": os.getpid()})
+        show_json(
+            {
+                "profile": profile,
+                "ports": ports,
+                "addresses": addresses,
+                "pid": os.getpid(),
+            }
+        )
     else:
         light = "light as it was kept" if resumed else "all dark"
         echo(f"{profile} with {ports} ports, {light}; end it with Ctrl-C")
-        rows = [[name, where, example(name, where, user)] for name, where in addresses.items()]
+        rows = [
+            [name, where, example(name, where, user)]
+            for name, where in addresses.items()
+        ]
         table(["protocol", "address", "try"], rows)
     # Whoever started this process waits for it.
     typer.get_text_stream("stdout").flush()
@@ -144,4 +184,8 @@ def _other_port(error: Exception) -> str:
 def _line(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    return (
+        f"{error.filename}: {error.strerror}"
+        if error.filename
+        else str(error.strerror or error)
+    )

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ringlight.experiments.cli.common import fail, say
-from ringlight.experiments.runner.executor_kinds import RemoteLabs, executor_kinds, remote_labs
+from ringlight.experiments.runner.executor_kinds import (
+    RemoteLabs,
+    executor_kinds,
+    remote_labs,
+)
 from ringlight.fabric.extension import loaders
 from ringlight.testbed.devices import DeviceKind, optional_kinds
 from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
@@ -42,24 +46,33 @@ def _for_json_alone(requested: bool) -> bool:
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print the result as JSON, last, on standard output.", callback=_for_json_alone
+        "--json",
+        help="Print the result as JSON, last, on standard output.",
+        callback=_for_json_alone,
     ),
 ]
 Runtime = Annotated[
     Literal["docker", "namespace"],
-    typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts."),
+    typer.Option(
+        "--runtime",
+        help="docker: a container per GPU; namespace: processes in Mininet hosts.",
+    ),
 ]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+ScenarioFile = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")
+]
 #: Of commands that go on with a run folder, which has its file.
 ResumedFile = Annotated[
     Path | None,
     typer.Argument(
-        metavar="SCENARIO", help="Scenario file (YAML); with --resume RUN by default that of RUN."
+        metavar="SCENARIO",
+        help="Scenario file (YAML); with --resume RUN by default that of RUN.",
     ),
 ]
 Arms = Annotated[
-    list[str] | None, typer.Option("--arm", metavar="ARM", help="Only this arm; may be repeated.")
+    list[str] | None,
+    typer.Option("--arm", metavar="ARM", help="Only this arm; may be repeated."),
 ]
 Sets = Annotated[
     list[str] | None,
@@ -72,7 +85,9 @@ Sets = Annotated[
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
+    typer.Option(
+        "--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."
+    ),
 ]
 RUNS = Path("runs")
 #: Names of extensions' flags that were given. :func:`with_groups` makes an option of each.
@@ -97,13 +112,16 @@ class Runs:
     point: Annotated[
         list[str] | None,
         typer.Option(
-            "--point", metavar="NAME", help="Only this point of a sweep, as ring-3; may be repeated."
+            "--point",
+            metavar="NAME",
+            help="Only this point of a sweep, as ring-3; may be repeated.",
         ),
     ] = None
     sets: Sets = None
     repeat: Repeat = None
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Continue in this run folder."),
     ] = None
 
     def file(self, scenario: Path | None) -> Path:
@@ -123,7 +141,11 @@ class Runs:
         from ringlight.experiments.runner.machine import scale_here
 
         return load_checked(
-            scenario, self.repeat, self.resume, self.sets or (), scale_for=scale_for or scale_here
+            scenario,
+            self.repeat,
+            self.resume,
+            self.sets or (),
+            scale_for=scale_for or scale_here,
         )
 
 
@@ -133,11 +155,19 @@ class Place:
 
     arm: Annotated[
         str | None,
-        typer.Option("--arm", metavar="ARM", help="The arm whose fabric to use, if there are several."),
+        typer.Option(
+            "--arm",
+            metavar="ARM",
+            help="The arm whose fabric to use, if there are several.",
+        ),
     ] = None
     point: Annotated[
         str | None,
-        typer.Option("--point", metavar="NAME", help="The point of a sweep to use, such as ring-3."),
+        typer.Option(
+            "--point",
+            metavar="NAME",
+            help="The point of a sweep to use, such as ring-3.",
+        ),
     ] = None
     sets: Sets = None
 
@@ -152,7 +182,9 @@ class Place:
         from ringlight.fabric.keys import plugged
         from ringlight.fabric.values import under
 
-        experiment = load(scenario, sets=self.sets or (), scale_for=scale_for or scale_here)
+        experiment = load(
+            scenario, sets=self.sets or (), scale_for=scale_for or scale_here
+        )
         setting = experiment.one_setting(self.arm, self.point)
         try:
             plugged(setting.fabric)
@@ -166,9 +198,14 @@ class LabOptions:
     """Options of a lab that is built for runs."""
 
     runtime: Runtime = "docker"
-    rest: Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")] = REST
+    rest: Annotated[
+        str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")
+    ] = REST
     openflow: Annotated[
-        str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")
+        str,
+        typer.Option(
+            "--openflow", help="HOST:PORT where switches find the controller."
+        ),
     ] = "127.0.0.1:6653"
     devices: Devices = ()
 
@@ -176,7 +213,9 @@ class LabOptions:
         """Return the listen addresses of the controller, with the environment's token (None without one)."""
         from ringlight.testbed.processes import Addresses
 
-        return Addresses(self.rest, self.openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
+        return Addresses(
+            self.rest, self.openflow, os.environ.get("RINGLIGHT_TOKEN") or None
+        )
 
 
 @dataclass(frozen=True)
@@ -185,13 +224,23 @@ class OpenLab(LabOptions):
 
     tls_cert: Annotated[
         Path | None,
-        typer.Option("--tls-cert", metavar="FILE", help="REST's certificate, with its chain (PEM)."),
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="REST's certificate, with its chain (PEM).",
+        ),
     ] = None
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key (PEM).")
+        Path | None,
+        typer.Option(
+            "--tls-key", metavar="FILE", help="The certificate's private key (PEM)."
+        ),
     ] = None
     rest_insecure: Annotated[
-        bool, typer.Option("--rest-insecure", help="Let REST beyond loopback go without TLS.")
+        bool,
+        typer.Option(
+            "--rest-insecure", help="Let REST beyond loopback go without TLS."
+        ),
     ] = False
     openflow_insecure: Annotated[
         bool,
@@ -223,7 +272,9 @@ class OpenLab(LabOptions):
         insecure = {"rest": self.rest_insecure, "openflow": self.openflow_insecure}
         return replace(
             super().addresses(),
-            tls=None if self.tls_cert is None or self.tls_key is None else (self.tls_cert, self.tls_key),
+            tls=None
+            if self.tls_cert is None or self.tls_key is None
+            else (self.tls_cert, self.tls_key),
             insecure=frozenset(door for door, may in insecure.items() if may),
         )
 
@@ -244,7 +295,9 @@ def _device_options(kinds: Mapping[str, DeviceKind]) -> list[inspect.Parameter]:
         word = name.replace("_", "-")
         option = Annotated[bool, typer.Option(f"--{word}/--no-{word}", help=kind.help)]
         options.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option
+            )
         )
     return options
 
@@ -259,7 +312,9 @@ def _executor_option(name: str, help_text: str) -> inspect.Parameter:
     """Return the parameter of an option for the address of a kind's machines."""
     option = typer.Option(f"--{name}", metavar="ADDRESS", help=help_text)
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])
+    return inspect.Parameter(
+        name, kind, default=None, annotation=Annotated[str | None, option]
+    )
 
 
 def _taken(group: type[Any], given: dict[str, Any]) -> Any:
@@ -275,9 +330,13 @@ def lab_flags() -> dict[str, Callable[[str], None]]:
 
 def _flag(name: str) -> inspect.Parameter:
     """Return the parameter of an extension's flag."""
-    option = typer.Option(f"--{name.replace('_', '-')}", help=inspect.getdoc(lab_flags()[name]))
+    option = typer.Option(
+        f"--{name.replace('_', '-')}", help=inspect.getdoc(lab_flags()[name])
+    )
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=False, annotation=Annotated[bool, option])
+    return inspect.Parameter(
+        name, kind, default=False, annotation=Annotated[bool, option]
+    )
 
 
 @dataclass(frozen=True)
@@ -296,7 +355,9 @@ class _Additions:
 def _options_of(groups: Iterable[type[Any]]) -> list[inspect.Parameter]:
     """Return the parameters of groups of options."""
     return [
-        option for group in groups for option in inspect.signature(group, eval_str=True).parameters.values()
+        option
+        for group in groups
+        for option in inspect.signature(group, eval_str=True).parameters.values()
     ]
 
 
@@ -313,7 +374,9 @@ def _taken_addresses(given: dict[str, Any]) -> dict[str, str]:
 
 _ADDITIONS = (
     _Additions(
-        Devices, lambda: _device_options(optional_kinds()), lambda given: _chosen(optional_kinds(), given)
+        Devices,
+        lambda: _device_options(optional_kinds()),
+        lambda given: _chosen(optional_kinds(), given),
     ),
     _Additions(
         Programs,
@@ -321,24 +384,33 @@ _ADDITIONS = (
         lambda given: tuple(_taken(group, given) for group in program_options()),
     ),
     _Additions(
-        LabFlags, lambda: [_flag(name) for name in lab_flags()], lambda given: _chosen(lab_flags(), given)
+        LabFlags,
+        lambda: [_flag(name) for name in lab_flags()],
+        lambda given: _chosen(lab_flags(), given),
     ),
     _Additions(
         Executors,
-        lambda: [_executor_option(name, kind.help) for name, kind in executor_kinds().items()],
+        lambda: [
+            _executor_option(name, kind.help) for name, kind in executor_kinds().items()
+        ],
         _taken_addresses,
     ),
     _Additions(
         Remote,
         lambda: _options_of(remote_labs().values()),
-        lambda given: {name: _taken(labs, given) for name, labs in remote_labs().items()},
+        lambda given: {
+            name: _taken(labs, given) for name, labs in remote_labs().items()
+        },
     ),
 )
 
 
 def _additions_of(parameter: inspect.Parameter) -> _Additions | None:
     """Return what extensions add in place of a parameter; None if it stands for itself."""
-    return next((added for added in _ADDITIONS if parameter.annotation == added.annotation), None)
+    return next(
+        (added for added in _ADDITIONS if parameter.annotation == added.annotation),
+        None,
+    )
 
 
 def _is_group(annotation: Any) -> bool:
@@ -381,6 +453,8 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     # What is left of annotations names the groups.
     called.__annotations__ = {}
-    only_names = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in expanded]
+    only_names = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in expanded
+    ]
     called.__dict__["__signature__"] = inspect.Signature(only_names)
     return called

@@ -6,7 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ringlight.experiments.analysis.prediction import START_UP_S, by_phase, model_s, modelled
+from ringlight.experiments.analysis.prediction import (
+    START_UP_S,
+    by_phase,
+    model_s,
+    modelled,
+)
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
 from ringlight.experiments.language.plan import RunPlan
@@ -35,14 +40,21 @@ def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
     predictions: dict[str, dict[str, Point]] = {}
     simulated_of: dict[tuple[str, str], RunPlan] = {}
     for plan in plans:
-        points, key = predictions.setdefault(plan.arm, {}), json.dumps(dict(plan.point), default=str)
+        points, key = (
+            predictions.setdefault(plan.arm, {}),
+            json.dumps(dict(plan.point), default=str),
+        )
         if key in points:
             continue
         if any(job.gpus > MOST_RANKS for job in plan.jobs):
-            prediction: Mapping[str, Any] = {"why_not": f"a job has more than {MOST_RANKS} GPUs"}
+            prediction: Mapping[str, Any] = {
+                "why_not": f"a job has more than {MOST_RANKS} GPUs"
+            }
         elif modelled(plan):
             cost = sum(job.gpus**2 for job in plan.jobs)
-            prediction = _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
+            prediction = (
+                _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
+            )
             squares += cost if "how" in prediction else 0
         else:
             simulated = foretell(plan)
@@ -53,7 +65,9 @@ def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
         simulated_of[plan.arm, key] = plan
     # Last, so that no point goes without a figure for others' ranges.
     for (arm, key), plan in simulated_of.items():
-        if predictions[arm][key].get("how") == "simulated" and (phases := by_phase(plan, foretell)):
+        if predictions[arm][key].get("how") == "simulated" and (
+            phases := by_phase(plan, foretell)
+        ):
             predictions[arm][key]["phases"] = phases
     return {arm: list(points.values()) for arm, points in predictions.items()}
 
@@ -75,7 +89,11 @@ def said_of(points: Sequence[Point], job: str, how: str) -> str:
     The range covers all moments at which later jobs may begin. Return "" if no point is known in this way.
     """
     known = [p for p in points if p.get("how") == how and job in p["jct_s"]]
-    times = [time for p in known for time in (p["jct_s"][job], *p.get("phases", {}).get(job, ()))]
+    times = [
+        time
+        for p in known
+        for time in (p["jct_s"][job], *p.get("phases", {}).get(job, ()))
+    ]
     if not times:
         return ""
     least, most = _rounded(min(times)), _rounded(max(times))
@@ -93,13 +111,15 @@ def taken(arms: Mapping[str, Sequence[Point]]) -> list[str]:
     """Return a line that explains why simulated times are ranges, if they depend on when later jobs begin;
     else [].
     """
-    names = [arm for arm, points in arms.items() if any("phases" in point for point in points)]
+    names = [
+        arm
+        for arm, points in arms.items()
+        if any("phases" in point for point in points)
+    ]
     if not names:
         return []
     decides = "when in an iteration of others a later job begins decides how long jobs take: simulated"
-    ready = (
-        f"ready at once, and {START_UP_S:g} s (as containers were measured) and parts of an iteration later"
-    )
+    ready = f"ready at once, and {START_UP_S:g} s (as containers were measured) and parts of an iteration later"
     return [f"{', '.join(names)}: {decides} {ready}"]
 
 
@@ -109,9 +129,13 @@ def left_out(arms: Mapping[str, Sequence[Point]]) -> list[str]:
     """
     arms_of: dict[str, list[str]] = {}
     for arm, points in arms.items():
-        for why in dict.fromkeys(point["why_not"] for point in points if "why_not" in point):
+        for why in dict.fromkeys(
+            point["why_not"] for point in points if "why_not" in point
+        ):
             count = sum(point.get("why_not") == why for point in points)
             arms_of.setdefault(why, []).append(
                 arm if len(points) == 1 else f"{arm} ({count} of {len(points)})"
             )
-    return [f"not predicted: {', '.join(names)}: {why}" for why, names in arms_of.items()]
+    return [
+        f"not predicted: {', '.join(names)}: {why}" for why, names in arms_of.items()
+    ]

@@ -21,7 +21,16 @@ from ringlight.experiments.cli.calls import (
     list_of,
     write_plan,
 )
-from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say, show_json, table
+from ringlight.experiments.cli.common import (
+    Column,
+    answer,
+    echo,
+    fail,
+    listing,
+    say,
+    show_json,
+    table,
+)
 
 JobId = Annotated[str, typer.Argument(metavar="JOB")]
 Count = Annotated[int, typer.Option(min=1)]
@@ -34,7 +43,9 @@ CIRCUIT_COLUMNS: tuple[Column, ...] = (
     ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
 )
 
-circuits = typer.Typer(help="End-to-end circuits over all optical switches.", no_args_is_help=True)
+circuits = typer.Typer(
+    help="End-to-end circuits over all optical switches.", no_args_is_help=True
+)
 job = typer.Typer(help="Training jobs.", no_args_is_help=True)
 
 
@@ -56,22 +67,46 @@ def register(app: typer.Typer) -> None:
     def options(
         controller: Annotated[
             str,
-            typer.Option(envvar="RINGLIGHT_CONTROLLER", help="HOST:PORT of the controller's REST API."),
+            typer.Option(
+                envvar="RINGLIGHT_CONTROLLER",
+                help="HOST:PORT of the controller's REST API.",
+            ),
         ] = "127.0.0.1:8080",
         token: Annotated[
-            str, typer.Option(envvar="RINGLIGHT_TOKEN", help="Its token; better given as variable.")
+            str,
+            typer.Option(
+                envvar="RINGLIGHT_TOKEN", help="Its token; better given as variable."
+            ),
         ] = "",
         cacert: Annotated[
             str,
-            typer.Option(envvar="RINGLIGHT_CACERT", help="File (PEM) that its certificate is checked with."),
+            typer.Option(
+                envvar="RINGLIGHT_CACERT",
+                help="File (PEM) that its certificate is checked with.",
+            ),
         ] = "",
         version: Annotated[
-            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+            bool,
+            typer.Option(
+                "--version", callback=_version, is_eager=True, help="Print the version."
+            ),
         ] = False,
     ) -> None:
         address.update(controller=controller, token=token, cacert=cacert)
 
-    for command in (fabric, topology, path, switches, flows, ports, planes, onics, regroup, events, series):
+    for command in (
+        fabric,
+        topology,
+        path,
+        switches,
+        flows,
+        ports,
+        planes,
+        onics,
+        regroup,
+        events,
+        series,
+    ):
         app.command(rich_help_panel=PANEL)(command)
     for name, group in (("ocs", ocs.commands), ("circuits", circuits), ("job", job)):
         app.add_typer(group, name=name, rich_help_panel=PANEL)
@@ -97,8 +132,15 @@ def fabric(as_json: Json = False) -> None:
         "gpus": [("GPU", "name"), "server", "model", ("address", "ip")],
         "packet_switches": [("packet switch", "name"), "dpid", "ports", "controller"],
         "optical_switches": [("optical switch", "name"), "size", "driver", "profile"],
-        **{name: list(key.columns.items()) for name, key in fabric_keys().items() if key.columns},
-        "links": [("link", lambda link: " - ".join(link["ends"])), ("real rate", _rate)],
+        **{
+            name: list(key.columns.items())
+            for name, key in fabric_keys().items()
+            if key.columns
+        },
+        "links": [
+            ("link", lambda link: " - ".join(link["ends"])),
+            ("real rate", _rate),
+        ],
     }
 
     def write(document: Any) -> None:
@@ -113,12 +155,19 @@ def fabric(as_json: Json = False) -> None:
 def topology(as_json: Json = False) -> None:
     """Show the current packet topology: every lit edge with the path of its light."""
     light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
-    list_of("/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges")
+    list_of(
+        "/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges"
+    )
 
 
 def path(source: str, destination: str, as_json: Json = False) -> None:
     """The links that packets from one GPU to another take now, by the switches' flow tables."""
-    columns: list[Column] = ["from", "to", ("real rate", _rate), ("equal links", "choices")]
+    columns: list[Column] = [
+        "from",
+        "to",
+        ("real rate", _rate),
+        ("equal links", "choices"),
+    ]
     reply = call("GET", "/v1/paths", source=source, destination=destination)
     answer(reply, as_json, lambda reply: listing(reply["hops"], *columns, numeric=3))
 
@@ -130,7 +179,10 @@ def switches(as_json: Json = False) -> None:
 
 def flows(switch: Switch, as_json: Json = False) -> None:
     """Show the flow table of a packet switch."""
-    match: Column = ("match", lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any")
+    match: Column = (
+        "match",
+        lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any",
+    )
     out: Column = ("out", lambda flow: " ".join(map(str, flow["out_ports"])) or "drop")
     path = f"/v1/packet-switches/{switch}/flows"
     list_of(path, as_json, "priority", match, out, "packets", "bytes")
@@ -138,7 +190,14 @@ def flows(switch: Switch, as_json: Json = False) -> None:
 
 def ports(switch: Switch, as_json: Json = False) -> None:
     """Ports and counters of a packet switch."""
-    counters = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "rx_dropped", "tx_dropped")
+    counters = (
+        "rx_packets",
+        "rx_bytes",
+        "tx_packets",
+        "tx_bytes",
+        "rx_dropped",
+        "tx_dropped",
+    )
     path = f"/v1/packet-switches/{switch}/ports"
     list_of(path, as_json, "port", "up", ("lit to", "peer"), *counters)
 
@@ -154,7 +213,9 @@ def circuits_show(as_json: Json = False) -> None:
 
 @circuits.command("set")
 def circuits_set(
-    pairs: Annotated[list[str], typer.Argument(metavar="A=B…", help="Such as g0=tor0:1 g1=tor0:2.")],
+    pairs: Annotated[
+        list[str], typer.Argument(metavar="A=B…", help="Such as g0=tor0:1 g1=tor0:2.")
+    ],
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -171,14 +232,21 @@ def circuits_set(
             echo(name)
             write_plan(change)
 
-    answer(call("PUT", "/v1/circuits", {"circuits": requested, "dry_run": dry_run}), as_json, write)
+    answer(
+        call("PUT", "/v1/circuits", {"circuits": requested, "dry_run": dry_run}),
+        as_json,
+        write,
+    )
 
 
 # --- planes with light
 
 
 def planes(
-    name: Annotated[str, typer.Argument(metavar="[PLANE]", help="One plane with its nodes and light.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[PLANE]", help="One plane with its nodes and light."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Planes with light of their own: their nodes, and the jobs that have them."""
@@ -186,7 +254,16 @@ def planes(
         answer(get(f"/v1/planes/{name}"), as_json, _write_plane)
         return
     jobs: Column = ("jobs", lambda plane: " ".join(plane["jobs"]))
-    list_of("/v1/planes", as_json, ("plane", "name"), "kind", ("nodes", "size"), "wavelengths", "free", jobs)
+    list_of(
+        "/v1/planes",
+        as_json,
+        ("plane", "name"),
+        "kind",
+        ("nodes", "size"),
+        "wavelengths",
+        "free",
+        jobs,
+    )
 
 
 def _write_plane(document: Mapping[str, Any]) -> None:
@@ -194,9 +271,14 @@ def _write_plane(document: Mapping[str, Any]) -> None:
     listing(document["nodes"], ("GPU", "gpu"), "job", ports, ("address", "ip"))
     echo()
     cross_connects = [
-        {"switch": switch["name"], **xc} for switch in document["switches"] for xc in switch["lit"]
+        {"switch": switch["name"], **xc}
+        for switch in document["switches"]
+        for xc in switch["lit"]
     ]
-    on: Column = ("on", lambda xc: "" if xc["wavelength"] is None else f"λ{xc['wavelength']}")
+    on: Column = (
+        "on",
+        lambda xc: "" if xc["wavelength"] is None else f"λ{xc['wavelength']}",
+    )
     listing(cross_connects, "switch", "ingress", "egress", "from", "to", on)
     for switch in document["switches"]:
         if not switch["reachable"]:
@@ -204,8 +286,12 @@ def _write_plane(document: Mapping[str, Any]) -> None:
 
 
 def onics(
-    gpu: Annotated[str, typer.Argument(metavar="[GPU]", help="One O-NIC: all that its agent says.")] = "",
-    timeline: Annotated[bool, typer.Option("--flows", help="The timeline of its flows.")] = False,
+    gpu: Annotated[
+        str, typer.Argument(metavar="[GPU]", help="One O-NIC: all that its agent says.")
+    ] = "",
+    timeline: Annotated[
+        bool, typer.Option("--flows", help="The timeline of its flows.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """O-NICs and what their agents say."""
@@ -217,7 +303,10 @@ def onics(
         show_json(get(f"/v1/onics/{gpu}"))
     else:
         job: Column = ("job", lambda onic: (onic["status"] or {}).get("job"))
-        done: Column = ("flows done", lambda o: (o["status"] or {}).get("counters", {}).get("flows_done"))
+        done: Column = (
+            "flows done",
+            lambda o: (o["status"] or {}).get("counters", {}).get("flows_done"),
+        )
         where: list[Column] = [("GPU", "gpu"), "plane", ("answers", "reachable")]
         list_of("/v1/onics", as_json, *where, job, done, "error")
 
@@ -227,7 +316,10 @@ def _write_flows(document: Mapping[str, Any]) -> None:
         echo("no flows")
         return
     flows = [
-        {key: f"{value:.6f}" if isinstance(value, float) else value for key, value in flow.items()}
+        {
+            key: f"{value:.6f}" if isinstance(value, float) else value
+            for key, value in flow.items()
+        }
         for flow in document["flows"]
     ]
     listing(flows, *flows[0])
@@ -240,20 +332,38 @@ def _write_flows(document: Mapping[str, Any]) -> None:
 def job_submit(
     name: str,
     ranks: Annotated[str, typer.Option(help="GPUs in rank order: g0,g1,g2.")] = "",
-    gpus: Annotated[int, typer.Option(help="Or how many; the controller chooses them.")] = 0,
-    gradient: Annotated[str, typer.Option(help="Bytes all-reduced per iteration: 1.4 MB.")] = "1 MB",
-    compute: Annotated[str, typer.Option(help="GPU time per iteration, such as 337 ms.")] = "100 ms",
+    gpus: Annotated[
+        int, typer.Option(help="Or how many; the controller chooses them.")
+    ] = 0,
+    gradient: Annotated[
+        str, typer.Option(help="Bytes all-reduced per iteration: 1.4 MB.")
+    ] = "1 MB",
+    compute: Annotated[
+        str, typer.Option(help="GPU time per iteration, such as 337 ms.")
+    ] = "100 ms",
     iterations: Count = 20,
     batch: Count = 28,
     seed: int = 7,
     collective: str = "ring",
-    plane: Annotated[str, typer.Option(help="On this plane with light of its own.")] = "",
+    plane: Annotated[
+        str, typer.Option(help="On this plane with light of its own.")
+    ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="On a plane with light: show nodes and light; change nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="On a plane with light: show nodes and light; change nothing.",
+        ),
     ] = False,
-    beacon: Annotated[str, typer.Option(help="Interval of UDP beacons between ranks; 0 s: none.")] = "0 s",
-    hold: Annotated[bool, typer.Option("--hold", help="Wait for `job release` once connected.")] = False,
-    on_loss: Annotated[str, typer.Option(help="When a GPU is lost: fail, swap or shrink.")] = "fail",
+    beacon: Annotated[
+        str, typer.Option(help="Interval of UDP beacons between ranks; 0 s: none.")
+    ] = "0 s",
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Wait for `job release` once connected.")
+    ] = False,
+    on_loss: Annotated[
+        str, typer.Option(help="When a GPU is lost: fail, swap or shrink.")
+    ] = "fail",
     spares: Annotated[str, typer.Option(help="GPUs kept for a swap: g4,g5.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -323,7 +433,10 @@ def _way(peer: str, how: Mapping[str, int]) -> str:
 @job.command("list")
 def job_list(as_json: Json = False) -> None:
     """List all jobs that the controller knows."""
-    gpus: Column = ("GPUs", lambda document: " ".join(rank["gpu"] for rank in document["ranks"]))
+    gpus: Column = (
+        "GPUs",
+        lambda document: " ".join(rank["gpu"] for rank in document["ranks"]),
+    )
     list_of("/v1/jobs", as_json, ("job", "id"), "state", gpus, "error")
 
 
@@ -370,7 +483,11 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
                 if not as_json and event["event"] == "iteration" and event["rank"] == 0:
                     seconds = event["allreduce_end"] - event["compute_start"]
                     # A workload's iteration trains nothing.
-                    loss = "" if event.get("loss") is None else f", loss {event['loss']:.3f}"
+                    loss = (
+                        ""
+                        if event.get("loss") is None
+                        else f", loss {event['loss']:.3f}"
+                    )
                     say(f"iteration {event['i'] + 1}: {seconds:.3f} s{loss}")
             if document["state"] == state:
                 time.sleep(0.2)
@@ -383,15 +500,27 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
 
 
 def _write_job(document: Mapping[str, Any]) -> None:
-    echo(f"{document['id']}: {document['state']}" + (f", {document['error']}" if document["error"] else ""))
-    listing(document["ranks"], "rank", ("GPU", "gpu"), "state", ("exit code", "exit_code"), "error")
+    echo(
+        f"{document['id']}: {document['state']}"
+        + (f", {document['error']}" if document["error"] else "")
+    )
+    listing(
+        document["ranks"],
+        "rank",
+        ("GPU", "gpu"),
+        "state",
+        ("exit code", "exit_code"),
+        "error",
+    )
 
 
 # --- regrouping
 
 
 def regroup(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB…", help="Jobs; default: all.")] = None,
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="JOB…", help="Jobs; default: all.")
+    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -412,12 +541,21 @@ def _write_regroup(document: Mapping[str, Any]) -> None:
     from ringlight.fabric.units import format_size, format_time
 
     plan = document["plan"]
-    moves = [["move", f"{m['gpu']}: {m['from'] or 'dark'} → {m['to']}"] for m in plan["moves"]]
+    moves = [
+        ["move", f"{m['gpu']}: {m['from'] or 'dark'} → {m['to']}"]
+        for m in plan["moves"]
+    ]
     kept = [["stays lit", " - ".join(pair)] for pair in plan["stay_lit"]]
     table(["", "fibre"], [*moves, *kept])
     echo()
     rows = [
-        [p["job"], *("" if p[key] is None else format_time(p[key]) for key in ("before_s", "after_s"))]
+        [
+            p["job"],
+            *(
+                "" if p[key] is None else format_time(p[key])
+                for key in ("before_s", "after_s")
+            ),
+        ]
         for p in plan["predicted"]
     ]
     table(["job", "iteration before", "after, predicted"], rows, numeric=1)
@@ -427,15 +565,23 @@ def _write_regroup(document: Mapping[str, Any]) -> None:
         f"{plan['fibres_moved']} fibres moved; {'optimal' if plan['optimal'] else 'heuristic'}"
     )
     for name, whose in document["left_to_others"].items():
-        echo(f"{name}: packets come through again once {whose} has followed; we do not write its tables")
-    echo({"PLANNED": "nothing was changed (dry run)"}.get(document["state"], document["state"].lower()))
+        echo(
+            f"{name}: packets come through again once {whose} has followed; we do not write its tables"
+        )
+    echo(
+        {"PLANNED": "nothing was changed (dry run)"}.get(
+            document["state"], document["state"].lower()
+        )
+    )
 
 
 # --- observation
 
 
 def events(
-    after: Annotated[int | None, typer.Option(help="Start with kept events of a higher id.")] = None,
+    after: Annotated[
+        int | None, typer.Option(help="Start with kept events of a higher id.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Follow the controller's events until interrupted."""
@@ -443,18 +589,28 @@ def events(
 
     head = ("id", "t", "event", "timeline")
     with connection() as api:
-        for event in api.stream("/v1/events" + ("" if after is None else f"?after={after}")):
+        for event in api.stream(
+            "/v1/events" + ("" if after is None else f"?after={after}")
+        ):
             if as_json:
                 echo(json.dumps(event))
                 continue
-            fields = {key: value for key, value in event.items() if value not in (None, [], {})}
-            rest = " ".join(f"{key}={value}" for key, value in fields.items() if key not in head)
+            fields = {
+                key: value
+                for key, value in event.items()
+                if value not in (None, [], {})
+            }
+            rest = " ".join(
+                f"{key}={value}" for key, value in fields.items() if key not in head
+            )
             echo(f"{event['t']:.3f}  {event['event']:<10} {rest}")
 
 
 def series(
     last: Annotated[float, typer.Option(help="Seconds to look back.")] = 1.0,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the samples there.")] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write the samples there.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Throughput of the packet switches' ports; the table shows the mean of the last seconds."""
@@ -475,9 +631,19 @@ def _write_series(samples: list[dict[str, Any]]) -> None:
         grouped.setdefault((sample["switch"], sample["port"]), []).append(sample)
     rows = []
     for (switch, port), mine in sorted(grouped.items()):
-        received, sent = (sum(s[key] for s in mine) / len(mine) for key in ("rx_bps", "tx_bps"))
+        received, sent = (
+            sum(s[key] for s in mine) / len(mine) for key in ("rx_bps", "tx_bps")
+        )
         peer = mine[-1]["peer"]
-        rows.append([f"{switch}:{port}", peer, format_rate(received), format_rate(sent), len(mine)])
+        rows.append(
+            [
+                f"{switch}:{port}",
+                peer,
+                format_rate(received),
+                format_rate(sent),
+                len(mine),
+            ]
+        )
     table(["port", "lit to", "receives", "sends", "samples"], rows, numeric=2)
 
 

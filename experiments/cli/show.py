@@ -53,11 +53,15 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
             "points": points[plan.arm],
             **_source_document(plan),
         }
-    fabrics = {name: fabric_document(setting.fabric) for name, setting in settings.items()}
+    fabrics = {
+        name: fabric_document(setting.fabric) for name, setting in settings.items()
+    }
     for name, fabric in fabrics.items():
         fabric["notes"] = _notes(settings[name], fabric["equal_paths"])
     for name, arm in arms.items():
-        arm["carried"] = {} if "emulation" in arm["refused"] else _carried(experiment, name)
+        arm["carried"] = (
+            {} if "emulation" in arm["refused"] else _carried(experiment, name)
+        )
     return {
         "processors": os.cpu_count(),
         **({} if experiment.scale is None else {"scale": _scale_document(experiment)}),
@@ -75,7 +79,11 @@ def _scale_document(experiment: Experiment) -> dict[str, Any]:
     from ringlight.experiments.runner.machine import takes
 
     assert experiment.scale is not None
-    wanting = [plan for plan in experiment.plans if plan.setting.scale == experiment.scale.scale]
+    wanting = [
+        plan
+        for plan in experiment.plans
+        if plan.setting.scale == experiment.scale.scale
+    ]
     frames = sorted({plan.setting.frames.mtu_bytes for plan in wanting})
     return {
         **experiment.scale.model_dump(mode="json"),
@@ -87,7 +95,9 @@ def _scale_document(experiment: Experiment) -> dict[str, Any]:
 def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines about the chosen scale: its values, the reason, and how long an emulation takes."""
     limits = ", ".join(
-        f"{part} {want:.2g}" for part, want in scale["wants"].items() if part != scale["limit"]
+        f"{part} {want:.2g}"
+        for part, want in scale["wants"].items()
+        if part != scale["limit"]
     )
     yield (
         f"scale: time {scale['time']:g}, payload {scale['payload']:g}, frames of "
@@ -106,15 +116,23 @@ def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
     """Return the load that an emulation of an arm puts on a machine, by point; at most the first
     _MOST_CARRIED points.
     """
-    plans = [plan for plan in experiment.plans_of([arm]) if plan.repeat == 1][:_MOST_CARRIED]
+    plans = [plan for plan in experiment.plans_of([arm]) if plan.repeat == 1][
+        :_MOST_CARRIED
+    ]
     demands = {plan.point_name: demand_of(plan) for plan in plans}
-    return {name: asdict(demand) for name, demand in demands.items() if demand is not None}
+    return {
+        name: asdict(demand) for name, demand in demands.items() if demand is not None
+    }
 
 
 def _source_document(plan: RunPlan) -> dict[str, Any]:
     """Return what the source of a run's jobs says of them, by its key; {} where the file names them."""
     source = made_by(plan)
-    return {} if plan.source is None or source is None else {plan.source.key: source.document(plan)}
+    return (
+        {}
+        if plan.source is None or source is None
+        else {plan.source.key: source.document(plan)}
+    )
 
 
 def _jobs_document(plan: RunPlan) -> dict[str, Any]:
@@ -133,12 +151,19 @@ def _does(job: JobPlan) -> dict[str, Any]:
     if job.guest is not None:
         return {"guest": job.guest.key, **job.guest.description()}
     if job.workload is None:
-        return {key: getattr(job.loop, key) for key in ("collective", "compute_s", "gradient_bytes")}
+        return {
+            key: getattr(job.loop, key)
+            for key in ("collective", "compute_s", "gradient_bytes")
+        }
     from ringlight.workloads.summary import summary
 
     totals = summary(job.workload)
     sent = sum(traffic.sent for traffic in totals.traffic.values())
-    workload = {"name": totals.name, "operations": totals.operations, "sent_bytes": sent}
+    workload = {
+        "name": totals.name,
+        "operations": totals.operations,
+        "sent_bytes": sent,
+    }
     return {"workload": workload, "compute_s": float(totals.seconds.max())}
 
 
@@ -147,11 +172,17 @@ def _notes(setting: Setting, equal_paths: int) -> list[str]:
     from ringlight.fabric.schema import FabricSpec
 
     fabric = setting.fabric
-    spec = {key: value for key, value in setting.section.items() if key in FabricSpec.model_fields}
+    spec = {
+        key: value
+        for key, value in setting.section.items()
+        if key in FabricSpec.model_fields
+    }
     notes = []
     for key, tree in FabricSpec.model_validate(spec).trees.items():
         nics, uplinks = (
-            ", ".join(format_rate(rate) for rate in sorted({link.rate_bps for link in links}))
+            ", ".join(
+                format_rate(rate) for rate in sorted({link.rate_bps for link in links})
+            )
             for links in (tree.links[: len(tree.gpus)], tree.links[len(tree.gpus) :])
         )
         switches = list(tree.switches)
@@ -161,7 +192,9 @@ def _notes(setting: Setting, equal_paths: int) -> list[str]:
             + (f" at {uplinks}" if uplinks else "")
         )
     if equal_paths > 1:
-        how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[fabric.paths]
+        how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[
+            fabric.paths
+        ]
         pairs = "between two GPUs; each pair takes one"
         notes.append(f"{setting.name}: up to {equal_paths} equal paths {pairs}, {how}")
     if unknown := unknown_gpus(gpu.model for gpu in fabric.gpus.values()):
@@ -178,10 +211,21 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
 
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
     return {
-        **{kind: list(getattr(fabric, kind)) for kind in ("gpus", "packet_switches", "optical_switches")},
-        **{name: list(fabric.parts.get(name, ())) for name, key in fabric_keys().items() if key.devices},
+        **{
+            kind: list(getattr(fabric, kind))
+            for kind in ("gpus", "packet_switches", "optical_switches")
+        },
+        **{
+            name: list(fabric.parts.get(name, ()))
+            for name, key in fabric_keys().items()
+            if key.devices
+        },
         "links": [
-            {"ends": [str(link.a), str(link.b)], "rate_bps": link.rate_bps, "queue_s": link.queue_s}
+            {
+                "ends": [str(link.a), str(link.b)],
+                "rate_bps": link.rate_bps,
+                "queue_s": link.queue_s,
+            }
             for link in (*fabric.links, *fabric.cables)
         ],
         "paths": fabric.paths,
@@ -191,7 +235,10 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
 
 def show_check(document: Mapping[str, Any]) -> None:
     """Print the document of :func:`check_document` for a person."""
-    arms, fabrics = _counted(len(document["arms"]), "arm"), _counted(len(document["fabrics"]), "fabric")
+    arms, fabrics = (
+        _counted(len(document["arms"]), "arm"),
+        _counted(len(document["fabrics"]), "fabric"),
+    )
     sourced = [
         (name, key, arm[key])
         for name, arm in document["arms"].items()
@@ -199,7 +246,11 @@ def show_check(document: Mapping[str, Any]) -> None:
         if key in arm
     ]
     idle = not sourced and not any(arm["jobs"] for arm in document["arms"].values())
-    runs = "no jobs, so nothing to run;" if idle else f"{_counted(document['runs'], 'run')} of {arms} on"
+    runs = (
+        "no jobs, so nothing to run;"
+        if idle
+        else f"{_counted(document['runs'], 'run')} of {arms} on"
+    )
     sound = "sound as far as it was read" if document["unread"] else "sound"
     echo(f"{document['file']}: {sound}. {runs} {fabrics}.")
     jobs = [
@@ -225,9 +276,12 @@ def show_check(document: Mapping[str, Any]) -> None:
         echo(line)
     if unread := document["unread"]:
         counts = ", ".join(
-            f"{name} ({count} of {document['arms'][name]['runs']})" for name, count in unread.items()
+            f"{name} ({count} of {document['arms'][name]['runs']})"
+            for name, count in unread.items()
         )
-        echo(f"runs that were counted and not read, as they take long; simulate reads all first: {counts}")
+        echo(
+            f"runs that were counted and not read, as they take long; simulate reads all first: {counts}"
+        )
     events = [
         (name, f"{event['name']}: {event['do']} {event['target']}".rstrip())
         for name, arm in document["arms"].items()
@@ -238,8 +292,17 @@ def show_check(document: Mapping[str, Any]) -> None:
         for name, arm in document["arms"].items()
         for backend, why in arm["refused"].items()
     ]
-    notes = [note.partition(": ")[::2] for fabric in document["fabrics"].values() for note in fabric["notes"]]
-    for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(document)):
+    notes = [
+        note.partition(": ")[::2]
+        for fabric in document["fabrics"].values()
+        for note in fabric["notes"]
+    ]
+    for line in (
+        *alike(events),
+        *alike(refused),
+        *alike(notes),
+        *_what_is_carried(document),
+    ):
         echo(line)
 
 
@@ -250,7 +313,10 @@ def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
         ("ranks", lambda job: _short(job["ranks"])),
         ("does", _said_to_do),
         ("iterations", lambda job: "" if "guest" in job else job["iterations"]),
-        ("compute", lambda job: "" if "guest" in job else format_time(job["compute_s"])),
+        (
+            "compute",
+            lambda job: "" if "guest" in job else format_time(job["compute_s"]),
+        ),
         ("sends", _sends),
         ("model", lambda job: said_of(job["points"], job["job"], "model")),
         ("simulated", lambda job: said_of(job["points"], job["job"], "simulated")),
@@ -270,7 +336,11 @@ def _what_is_carried(document: Mapping[str, Any]) -> Iterator[str]:
         for name, figures in arm["carried"].items()
     }
     for too_much in (False, True):
-        those = {name: demand for name, demand in demands.items() if demand.too_much(processors) == too_much}
+        those = {
+            name: demand
+            for name, demand in demands.items()
+            if demand.too_much(processors) == too_much
+        }
         if not those:
             continue
         most = max(those, key=lambda name: (those[name].in_all, those[name].late))
@@ -282,7 +352,9 @@ def _what_is_carried(document: Mapping[str, Any]) -> Iterator[str]:
             f"{demand.lab:.2g} for the lab itself)"
         )
         figures += (
-            f", {100 * demand.late:.0f} % of the time is latency of steps" if demand.late > LATE else ""
+            f", {100 * demand.late:.0f} % of the time is latency of steps"
+            if demand.late > LATE
+            else ""
         )
         which = f", the most at {most}" if len(those) > 1 else ""
         verdict = (
@@ -317,7 +389,11 @@ def _sends(job: Mapping[str, Any]) -> str:
 def _short(ranks: Sequence[str] | int) -> str:
     if isinstance(ranks, int):
         return f"{ranks} GPUs"
-    return " ".join(ranks) if len(ranks) <= 8 else f"{ranks[0]} … {ranks[-1]} ({len(ranks)})"
+    return (
+        " ".join(ranks)
+        if len(ranks) <= 8
+        else f"{ranks[0]} … {ranks[-1]} ({len(ranks)})"
+    )
 
 
 #: Columns of the table of jobs, in order: metric, heading, how a value is written. Extensions' come next to
@@ -356,7 +432,9 @@ def show_result(result: Mapping[str, Any]) -> None:
         echo("This experiment is not complete: some of its runs are missing.")
     if result["backend"] == "simulation":
         echo("Simulated: no number here was measured, and no testbed was built.")
-        for took_s in sorted({row.value for row in where(rows, metric="recovery_assumed")}, key=str):
+        for took_s in sorted(
+            {row.value for row in where(rows, metric="recovery_assumed")}, key=str
+        ):
             echo(
                 f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, "
                 "as measured on the development machine (docs/simulation.md)."
@@ -369,13 +447,19 @@ def show_result(result: Mapping[str, Any]) -> None:
     arms, verdict = fidelity["arms"], fidelity["verdict"]
     bad = [arm for arm, level in arms.items() if level == "bad"]
     if verdict == "bad":
-        which = "these figures" if len(bad) == len(arms) else f"the figures of {', '.join(bad)}"
+        which = (
+            "these figures"
+            if len(bad) == len(arms)
+            else f"the figures of {', '.join(bad)}"
+        )
         echo(f"Do not believe {which}: the emulation did not hold its settings.")
     echo(f"Fidelity: {verdict}" + _by_arm(arms))
     for reason in fidelity["reasons"]:
         echo(f"  {reason['text']}")
     for why in dict.fromkeys(fidelity["not_compared"].values()):
-        runs = ", ".join(run for run, cause in fidelity["not_compared"].items() if cause == why)
+        runs = ", ".join(
+            run for run, cause in fidelity["not_compared"].items() if cause == why
+        )
         echo(f"Compared with no prediction: {runs}: {why}")
 
 
@@ -383,27 +467,48 @@ def _by_arm(arms: Mapping[str, str]) -> str:
     """The arms by their verdicts, worst first, where these differ."""
     if len(set(arms.values())) < 2:
         return ""
-    arms_of = {level: [arm for arm in arms if arms[arm] == level] for level in ("bad", "doubtful", "good")}
-    return "; " + "; ".join(f"{level}: {', '.join(those)}" for level, those in arms_of.items() if those)
+    arms_of = {
+        level: [arm for arm in arms if arms[arm] == level]
+        for level in ("bad", "doubtful", "good")
+    }
+    return "; " + "; ".join(
+        f"{level}: {', '.join(those)}" for level, those in arms_of.items() if those
+    )
 
 
 def _show_jobs(rows: Sequence[Row]) -> None:
     jobs: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in rows:
-        if row.repeat is None and row.subject.startswith("job ") and row.label != "published":
+        if (
+            row.repeat is None
+            and row.subject.startswith("job ")
+            and row.label != "published"
+        ):
             key = row.arm, _at(row), row.subject.removeprefix("job ")
             jobs.setdefault(key, {})[row.metric] = row.value
     for values in jobs.values():
         if "jct_phase_least" in values:
             values["jct_by_phase"] = values["jct_phase_least"], values["jct_phase_most"]
     columns = [*_OF_JOBS[:-1], *_of_extensions(), _OF_JOBS[-1]]
-    shown = [of for of in columns if any(values.get(of[0]) is not None for values in jobs.values())]
+    shown = [
+        of
+        for of in columns
+        if any(values.get(of[0]) is not None for values in jobs.values())
+    ]
     lines = [
-        [*key, *("" if values.get(m) is None else written(values[m]) for m, _, written in shown)]
+        [
+            *key,
+            *(
+                "" if values.get(m) is None else written(values[m])
+                for m, _, written in shown
+            ),
+        ]
         for key, values in list(jobs.items())[:_MOST_LINES]
     ]
     if lines:
-        table(["arm", "point", "job", *(head for _, head, _ in shown)], lines, numeric=3)
+        table(
+            ["arm", "point", "job", *(head for _, head, _ in shown)], lines, numeric=3
+        )
     if len(jobs) > _MOST_LINES:
         echo(f"… and {len(jobs) - _MOST_LINES:,} more, in rows.csv and in the report.")
 
@@ -412,7 +517,11 @@ def _of_extensions() -> Iterator[tuple[str, str, Callable[[Any], str]]]:
     for name, entry in metrics().items():
         if entry.column:
             seconds = entry.unit == "s"
-            yield name, entry.column, (lambda v: f"{v:.2f} s") if seconds else (lambda v: f"{v:.3f}")
+            yield (
+                name,
+                entry.column,
+                (lambda v: f"{v:.2f} s") if seconds else (lambda v: f"{v:.3f}"),
+            )
 
 
 def _show_comparisons(rows: Sequence[Row]) -> None:
@@ -436,7 +545,11 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
         for row in comparison_rows[:_MOST_LINES]
     ]
     if lines:
-        table(["arm", "of", "point", "metric", "value", "95 %", "known how"], lines, numeric=4)
+        table(
+            ["arm", "of", "point", "metric", "value", "95 %", "known how"],
+            lines,
+            numeric=4,
+        )
 
 
 def _at(row: Row) -> str:

@@ -26,8 +26,23 @@ _PYTEST = ("pytest",)
 OF_CORE = ("tests.without", "--", "pytest", "-p", "no:ringlight")
 #: Unit tests of whatever is in the tree, which are run with all extensions, too, in files of these names.
 OF_ALL = (
-    *("architecture", "benchmarks", "compare", "docs_figures", "extension", "fabric_schema", "golden"),
-    *("language", "language_mistakes", "matrix", "optical_faults", "optical_registry", "optical_soak"),
+    *(
+        "architecture",
+        "benchmarks",
+        "compare",
+        "docs_figures",
+        "extension",
+        "fabric_schema",
+        "golden",
+    ),
+    *(
+        "language",
+        "language_mistakes",
+        "matrix",
+        "optical_faults",
+        "optical_registry",
+        "optical_soak",
+    ),
     *("pages", "paper_pages", "prediction", "testbed_switches"),
 )
 
@@ -58,21 +73,36 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
     with_extensions = (*of_all, "tests/extensions", "--ignore-glob=*/integration")
     # One process more than there are processors, as some tests wait.
     many = ("-n", str((os.cpu_count() or 1) + 1), *in_order)
-    of_extensions = sorted(str(folder) for folder in Path("tests/extensions").glob("*/integration"))
+    of_extensions = sorted(
+        str(folder) for folder in Path("tests/extensions").glob("*/integration")
+    )
     other_tests = ("tests/integration", "tests/conformance", *of_extensions)
     # What runs at the same time; the first of them is shown as it goes.
     stages: tuple[tuple[_Step, ...], ...] = (
         # Collecting compiles what all later processes import; at once, each of them would compile it anew.
         (_Step(("mypy",)), _Step(_PYTEST, ("--collect-only",))),
         # The core must do without extensions, so there its own tests are run. Only `labs` builds labs.
-        (_Step(OF_CORE, ("tests/unit", *many)), _Step(_PYTEST, (*other_tests, "-m", "labs"))),
-        (_Step(_PYTEST, (*with_extensions, *many)), _Step(_PYTEST, (*other_tests, "-m", "drivers"))),
+        (
+            _Step(OF_CORE, ("tests/unit", *many)),
+            _Step(_PYTEST, (*other_tests, "-m", "labs")),
+        ),
+        (
+            _Step(_PYTEST, (*with_extensions, *many)),
+            _Step(_PYTEST, (*other_tests, "-m", "drivers")),
+        ),
         # They wait, too: four side by side, each with labs of its own. Six keep two processors so busy that
         # what waits for another process does so for half a minute.
         (
             _Step(
                 _PYTEST,
-                (*other_tests, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),
+                (
+                    *other_tests,
+                    "-m",
+                    "not alone and not labs and not drivers",
+                    "-n",
+                    "4",
+                    *in_order,
+                ),
             ),
         ),
         (_Step(_PYTEST, (*other_tests, "-m", "alone")),),
@@ -89,7 +119,11 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
         code = max(code for code, _ in codes)
         if code == _TESTS_FAILED and 0 < len(names) <= MOST_AGAIN:
             say(f"once more, with nothing beside: {', '.join(names)}")
-            code = max(run(*command, "-q", *tests) for command, tests in failed.items() if tests)
+            code = max(
+                run(*command, "-q", *tests)
+                for command, tests in failed.items()
+                if tests
+            )
             second += names
         if code:
             return code
@@ -111,7 +145,9 @@ def telling_its_cost(say: Callable[[str], None]) -> Iterator[None]:
         all_after, idle_after, _ = machine_ticks()
         ticks = (all_after - all_before) - (idle_after - idle_before)
         processor_s = ticks / os.sysconf("SC_CLK_TCK")
-        say(f"took {minutes}:{seconds:02d} min and {processor_s / 60:.1f} processor-minutes")
+        say(
+            f"took {minutes}:{seconds:02d} min and {processor_s / 60:.1f} processor-minutes"
+        )
 
 
 def _step(run: Run, cache: Path, place: int, step: _Step) -> tuple[int, Sequence[str]]:
@@ -123,7 +159,9 @@ def _step(run: Run, cache: Path, place: int, step: _Step) -> tuple[int, Sequence
         return 2 if run(*step.command, *step.words, aside=aside) else 0, []
     remembered = folder / "v/cache/lastfailed"
     remembered.unlink(missing_ok=True)
-    code = run(*step.command, "-q", "-o", f"cache_dir={folder}", *step.words, aside=aside)
+    code = run(
+        *step.command, "-q", "-o", f"cache_dir={folder}", *step.words, aside=aside
+    )
     return code, _failed(remembered)
 
 

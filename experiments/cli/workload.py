@@ -14,7 +14,11 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, echo, fail, listing, patience, say
 from ringlight.workloads.formats.contract import Options, Setting
-from ringlight.workloads.formats.reading import kinds_of_files, settings, written_formats
+from ringlight.workloads.formats.reading import (
+    kinds_of_files,
+    settings,
+    written_formats,
+)
 
 if TYPE_CHECKING:
     from ringlight.workloads.devices import Device
@@ -27,22 +31,42 @@ EXACT_RANKS = 64
 #: Most ranks of a workload: a mistyped number must not fill the memory.
 MOST_RANKS = 1 << 17
 
-group = typer.Typer(help="Workloads: files of operations for each rank.", no_args_is_help=True)
+group = typer.Typer(
+    help="Workloads: files of operations for each rank.", no_args_is_help=True
+)
 
 Ranks = Annotated[
     int | None,
-    typer.Option("--ranks", min=1, max=MOST_RANKS, help="Number of ranks, where the files do not state it."),
+    typer.Option(
+        "--ranks",
+        min=1,
+        max=MOST_RANKS,
+        help="Number of ranks, where the files do not state it.",
+    ),
 ]
 Form = Annotated[
-    str, typer.Option("--format", metavar="FORMAT", help="Format of OUT; default: the one of its suffix.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Format of OUT; default: the one of its suffix.",
+    ),
 ]
 DeviceName = Annotated[
     str | None,
-    typer.Option("--device", help="Device that computes, such as h100; default: FLOPs get no time."),
+    typer.Option(
+        "--device",
+        help="Device that computes, such as h100; default: FLOPs get no time.",
+    ),
 ]
 Efficiency = Annotated[
     float | None,
-    typer.Option("--efficiency", min=1e-6, max=1, help="Share of the device's peak that training reaches."),
+    typer.Option(
+        "--efficiency",
+        min=1e-6,
+        max=1,
+        help="Share of the device's peak that training reaches.",
+    ),
 ]
 
 
@@ -53,7 +77,10 @@ def with_file_options(command: Callable[..., None]) -> Callable[..., None]:
     there are to read and to write.
     """
     own = inspect.signature(command, eval_str=True).parameters
-    added = [_option("ranks", Ranks), *(_option(each.name, _type_of(each)) for each in settings())]
+    added = [
+        _option("ranks", Ranks),
+        *(_option(each.name, _type_of(each)) for each in settings()),
+    ]
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for name, each in own.items()
@@ -63,18 +90,25 @@ def with_file_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(**given: Any) -> None:
         ranks = given.pop("ranks")
-        values = {setting.name: _value(setting, given.pop(setting.name)) for setting in settings()}
+        values = {
+            setting.name: _value(setting, given.pop(setting.name))
+            for setting in settings()
+        }
         command(**given, read_options=Options(ranks, values, notice=say))
 
     written = [f"{form.name} ({form.suffix})" for form in written_formats().values()]
-    called.__doc__ = (command.__doc__ or "").format(files=kinds_of_files(), formats=" or ".join(written))
+    called.__doc__ = (command.__doc__ or "").format(
+        files=kinds_of_files(), formats=" or ".join(written)
+    )
     called.__annotations__ = {}
     called.__dict__["__signature__"] = inspect.Signature(parameters)
     return called
 
 
 def _option(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
 
 
 def _type_of(setting: Setting) -> Any:
@@ -82,7 +116,9 @@ def _type_of(setting: Setting) -> Any:
     if setting.kind == "count":
         return Annotated[int | None, typer.Option(flag, min=1, help=setting.help)]
     if setting.kind == "file":
-        return Annotated[Path | None, typer.Option(flag, metavar="FILE", help=setting.help)]
+        return Annotated[
+            Path | None, typer.Option(flag, metavar="FILE", help=setting.help)
+        ]
     return Annotated[str | None, typer.Option(flag, metavar="AxBxC", help=setting.help)]
 
 
@@ -94,25 +130,41 @@ def _value(setting: Setting, given: Any) -> Any:
     except ValueError:
         sizes = (0,)
     if min(sizes) < 1:
-        fail(f"--{setting.name.replace('_', '-')}: {given!r} should be whole numbers, such as 4x2", 2)
+        fail(
+            f"--{setting.name.replace('_', '-')}: {given!r} should be whole numbers, such as 4x2",
+            2,
+        )
     return sizes
 
 
 def show(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Files of one workload, or their common name."),
+        typer.Argument(
+            metavar="FILE...", help="Files of one workload, or their common name."
+        ),
     ],
     read_options: Options = Options(),
     matrix: Annotated[
-        Path | None, typer.Option("--matrix", metavar="OUT.csv", help="Write the traffic matrix (CSV).")
+        Path | None,
+        typer.Option(
+            "--matrix", metavar="OUT.csv", help="Write the traffic matrix (CSV)."
+        ),
     ] = None,
     perfetto: Annotated[
         Path | None,
-        typer.Option("--perfetto", metavar="OUT", help="Write a timeline, simulated, for ui.perfetto.dev."),
+        typer.Option(
+            "--perfetto",
+            metavar="OUT",
+            help="Write a timeline, simulated, for ui.perfetto.dev.",
+        ),
     ] = None,
     rate: Annotated[
-        str, typer.Option("--rate", help="For the timeline: rate of each GPU's link to an ideal switch.")
+        str,
+        typer.Option(
+            "--rate",
+            help="For the timeline: rate of each GPU's link to an ideal switch.",
+        ),
     ] = "100 Gbit/s",
     device: DeviceName = None,
     efficiency: Efficiency = None,
@@ -122,7 +174,9 @@ def show(
 
     Reads {files}.
     """
-    workload = with_times(read_files(files, read_options), device_of(device, efficiency))
+    workload = with_times(
+        read_files(files, read_options), device_of(device, efficiency)
+    )
     document = _document(workload)
     if matrix is not None:
         _write_matrix(workload, matrix)
@@ -133,12 +187,15 @@ def show(
             "rate": rate,
             **_write_timeline(workload, perfetto, rate),
         }
-    answer(document, as_json, lambda document: _show(document, files, read_options, device))
+    answer(
+        document, as_json, lambda document: _show(document, files, read_options, device)
+    )
 
 
 def convert(
     files: Annotated[
-        list[Path], typer.Argument(metavar="IN... OUT", help="As show reads them; and where to.")
+        list[Path],
+        typer.Argument(metavar="IN... OUT", help="As show reads them; and where to."),
     ],
     read_options: Options = Options(),
     device: DeviceName = None,
@@ -186,7 +243,9 @@ def read_files(files: Sequence[Path], options: Options) -> Workload:
     from ringlight.workloads.formats.reading import files_read, read_any
 
     try:
-        size = sum(path.stat().st_size for path in files_read(files, options) if path.exists())
+        size = sum(
+            path.stat().st_size for path in files_read(files, options) if path.exists()
+        )
         with patience(f"reading {files[0]}, {format_size(size)} in all"):
             return read_any(files, options)
     except ValueError as error:
@@ -198,17 +257,29 @@ def write_files(workload: Workload, out: Path, form: str, as_json: bool) -> None
     from ringlight.workloads.formats.writing import write_any
 
     try:
-        with patience(f"writing {workload.operations:,} operations to {out}, and reading them again"):
+        with patience(
+            f"writing {workload.operations:,} operations to {out}, and reading them again"
+        ):
             files = write_any(workload, out, form)
     except ValueError as error:
         fail(str(error), 2)
     document = {
-        "name": workload.name, "ranks": workload.ranks, "operations": workload.operations,
+        "name": workload.name,
+        "ranks": workload.ranks,
+        "operations": workload.operations,
         "files": [str(path) for path in files],
-    }  # fmt: skip
-    what = f"{workload.name}: {workload.operations:,} operations of {workload.ranks} ranks"
-    where = str(files[0]) if len(files) == 1 else f"{len(files)} files, {files[0]} and so on"
-    answer(document, as_json, lambda _: echo(f"{what}, in {where}; read again, the same."))
+    }
+    what = (
+        f"{workload.name}: {workload.operations:,} operations of {workload.ranks} ranks"
+    )
+    where = (
+        str(files[0])
+        if len(files) == 1
+        else f"{len(files)} files, {files[0]} and so on"
+    )
+    answer(
+        document, as_json, lambda _: echo(f"{what}, in {where}; read again, the same.")
+    )
 
 
 def _document(workload: Workload) -> dict[str, Any]:
@@ -227,39 +298,69 @@ def _document(workload: Workload) -> dict[str, Any]:
         "collectives": totals.collectives,
         "traffic": [
             {
-                "purpose": purpose, "called": called, "operations": part.operations,
-                "sent_bytes": part.sent, "most_bytes": part.most,
+                "purpose": purpose,
+                "called": called,
+                "operations": part.operations,
+                "sent_bytes": part.sent,
+                "most_bytes": part.most,
             }
             for (purpose, called), part in totals.traffic.items()
         ],
         "groups": {str(size): count for size, count in totals.groups.items()},
         "flops": totals.flops,
         "seconds": None if math.isnan(least) else {"least": least, "most": most},
-    }  # fmt: skip
+    }
 
 
-def _show(document: Mapping[str, Any], files: Sequence[Path], options: Options, device: str | None) -> None:
+def _show(
+    document: Mapping[str, Any],
+    files: Sequence[Path],
+    options: Options,
+    device: str | None,
+) -> None:
     from ringlight.fabric.units import format_size, format_time
 
-    programs = {1: "all do the same", document["ranks"]: "each has a program of its own"}
-    alike = programs.get(document["programs"], f"{document['programs']:,} different programs")
-    echo(f"{document['name']}: {document['ranks']:,} ranks, {alike}; {document['operations']:,} operations.")
+    programs = {
+        1: "all do the same",
+        document["ranks"]: "each has a program of its own",
+    }
+    alike = programs.get(
+        document["programs"], f"{document['programs']:,} different programs"
+    )
+    echo(
+        f"{document['name']}: {document['ranks']:,} ranks, {alike}; {document['operations']:,} operations."
+    )
     kinds = [f"{count:,} {kind}" for kind, count in document["kinds"].items()]
     echo(f"Operations: {', '.join(kinds)}.")
-    echo(f"Streams: {', '.join(stream or 'unnamed' for stream in document['streams'])}.")
-    groups = [f"{count:,} of {size} ranks" for size, count in document["groups"].items()]
+    echo(
+        f"Streams: {', '.join(stream or 'unnamed' for stream in document['streams'])}."
+    )
+    groups = [
+        f"{count:,} of {size} ranks" for size, count in document["groups"].items()
+    ]
     echo(f"Groups: {', '.join(groups) or 'none'}.")
-    flops = f"{document['flops']:.4g} FLOPs of all ranks" if document["flops"] else "no FLOPs stated"
+    flops = (
+        f"{document['flops']:.4g} FLOPs of all ranks"
+        if document["flops"]
+        else "no FLOPs stated"
+    )
     seconds = document["seconds"]
     if seconds is None:
         echo(f"Computation: {flops}; not all of it has a time: give --device.")
     else:
         least, most = format_time(seconds["least"]), format_time(seconds["most"])
-        echo(f"Computation: {flops}; {least if least == most else f'{least} to {most}'} of each rank.")
+        echo(
+            f"Computation: {flops}; {least if least == most else f'{least} to {most}'} of each rank."
+        )
     if document["traffic"]:
         listing(
             document["traffic"],
-            ("purpose", lambda part: part["purpose"] if part["purpose"] != part["called"] else "-"),
+            (
+                "purpose",
+                lambda part: (
+                    part["purpose"] if part["purpose"] != part["called"] else "-"
+                ),
+            ),
             ("called", "called"),
             ("operations", lambda part: f"{part['operations']:,}"),
             ("sent by all ranks", lambda part: format_size(part["sent_bytes"])),
@@ -275,11 +376,18 @@ def _show(document: Mapping[str, Any], files: Sequence[Path], options: Options, 
             f"{format_time(drawn['seconds'])}; simulated, with a link of {drawn['rate']} from each GPU to an "
             "ideal switch."
         )
-    echo(f"To run it, in a scenario beside it: {_job(document, files, options, device)}")
+    echo(
+        f"To run it, in a scenario beside it: {_job(document, files, options, device)}"
+    )
     echo("Then: ringlight simulate SCENARIO")
 
 
-def _job(document: Mapping[str, Any], files: Sequence[Path], options: Options, device: str | None) -> str:
+def _job(
+    document: Mapping[str, Any],
+    files: Sequence[Path],
+    options: Options,
+    device: str | None,
+) -> str:
     """Return the section of a scenario next to the files that executes them."""
     names = [path.name for path in files]
     keys = {
@@ -287,7 +395,9 @@ def _job(document: Mapping[str, Any], files: Sequence[Path], options: Options, d
         **{name: _in_yaml(value) for name, value in options.settings.items()},
         "device": device or (None if document["seconds"] else "DEVICE"),
     }
-    inner = ", ".join(f"{key}: {value}" for key, value in keys.items() if value is not None)
+    inner = ", ".join(
+        f"{key}: {value}" for key, value in keys.items() if value is not None
+    )
     return f"jobs: {{train: {{gpus: {document['ranks']}, workload: {{{inner}}}}}}}"
 
 
@@ -329,7 +439,11 @@ def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]
             count = timeline.write(path, result.timeline())
     except ValueError as error:
         fail(f"--perfetto: {error}", 2)
-    return {"spans": count, "ranks": len(set(result.row_of.tolist())), "seconds": result.total_s}
+    return {
+        "spans": count,
+        "ranks": len(set(result.row_of.tolist())),
+        "seconds": result.total_s,
+    }
 
 
 def register(app: typer.Typer) -> None:

@@ -44,7 +44,12 @@ from ringlight.experiments.language.spec import (
     keys_of,
 )
 from ringlight.experiments.language.text import at, resolved, within
-from ringlight.experiments.language.workloads import WorkloadSpec, emulated, problem_of, workload_of
+from ringlight.experiments.language.workloads import (
+    WorkloadSpec,
+    emulated,
+    problem_of,
+    workload_of,
+)
 from ringlight.fabric.keys import fabric_keys
 from ringlight.fabric.schema import build_fabric
 from ringlight.fabric.topology import Fabric
@@ -102,9 +107,20 @@ class Builder:
         fabric = self._fabric(where, spec, key)
         test_s = link_test.duration
         if name in self.auto:
-            test_s = max(test_s, min(LONGEST_TEST_S, QUEUES * scale.time * longest_queue_s(fabric)))
+            test_s = max(
+                test_s,
+                min(LONGEST_TEST_S, QUEUES * scale.time * longest_queue_s(fabric)),
+            )
         setting = self._setting(
-            Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, test_s)
+            Setting(
+                fabric_name,
+                spec.title or fabric_name,
+                fabric,
+                section,
+                scale,
+                tcp,
+                test_s,
+            )
         )
         events = self._events(raw, scale)
         source: SourcePlan | None = None
@@ -114,7 +130,9 @@ class Builder:
         elif (key_of_source := source_of(raw["jobs"])) is not None:
             source, jobs, more = self._sourced(key_of_source, raw, setting, events)
             if not jobs:
-                return RunPlan(name, run.title, run.arm, run.point, 1, setting, (), source=source)
+                return RunPlan(
+                    name, run.title, run.arm, run.point, 1, setting, (), source=source
+                )
             events = (*events, *more)
         else:
             jobs = self._jobs(raw, scale, fabric, events)
@@ -147,7 +165,9 @@ class Builder:
             raise ValueError("fabrics: should be a mapping of names to fabrics")
         for name in fabrics or ():
             if not isinstance(name, str):
-                raise ValueError(f"fabrics.{name}: a name should be a text; write it in quotes")
+                raise ValueError(
+                    f"fabrics.{name}: a name should be a text; write it in quotes"
+                )
             where = f"fabrics.{name}"
             spec, _, key = self._fabric_section(raw, where)
             self._fabric(where, spec, key)
@@ -172,11 +192,18 @@ class Builder:
 
     def _section(self, raw: Mapping[str, Any], name: str) -> Any:
         """A section that may be left out, checked."""
-        return self._checked(name, _KINDS[name], raw.get(name, _NOTHING), raw.get("parameters") or _NOTHING)
+        return self._checked(
+            name,
+            _KINDS[name],
+            raw.get(name, _NOTHING),
+            raw.get("parameters") or _NOTHING,
+        )
 
     def _checked(self, where: str, kind: Any, written: Any, parameters: Any) -> Any:
         value, text = self._resolved(written, where, parameters)
-        return self.once((where, text), lambda: checked(kind, value, written, parameters, where))
+        return self.once(
+            (where, text), lambda: checked(kind, value, written, parameters, where)
+        )
 
     def _chosen(self, raw: Mapping[str, Any]) -> tuple[str, str]:
         """Name and key of the fabric of a run."""
@@ -190,7 +217,11 @@ class Builder:
             return ONLY_FABRIC, "fabric"
         name = resolved(written, "fabric", raw.get("parameters") or {})
         if not isinstance(name, str) or name not in fabrics:
-            there = f"; there are {', '.join(fabrics)}" if fabrics else "; there is no section fabrics"
+            there = (
+                f"; there are {', '.join(fabrics)}"
+                if fabrics
+                else "; there is no section fabrics"
+            )
             raise ValueError(f"fabric: there is no fabric {name}{there}")
         return name, f"fabrics.{name}"
 
@@ -198,13 +229,22 @@ class Builder:
         self, raw: Mapping[str, Any], where: str
     ) -> tuple[TitledFabricSpec, dict[str, Any], str]:
         """A fabric's section checked, as written for the lab's processes, and what tells it from others."""
-        written = raw["fabric"] if where == "fabric" else raw["fabrics"][where.removeprefix("fabrics.")]
+        written = (
+            raw["fabric"]
+            if where == "fabric"
+            else raw["fabrics"][where.removeprefix("fabrics.")]
+        )
         parameters = raw.get("parameters") or {}
         section, key = self._resolved(written, where, parameters)
         spec = self.once(
-            ("fabric", key), lambda: checked(TitledFabricSpec, section, written, parameters, where)
+            ("fabric", key),
+            lambda: checked(TitledFabricSpec, section, written, parameters, where),
         )
-        return spec, {name: value for name, value in section.items() if name != "title"}, key
+        return (
+            spec,
+            {name: value for name, value in section.items() if name != "title"},
+            key,
+        )
 
     def _fabric(self, where: str, spec: TitledFabricSpec, key: str) -> Fabric:
         with within(where):
@@ -216,13 +256,19 @@ class Builder:
         for name, fabric_key in fabric_keys().items():
             if fabric_key.per_run and section.get(name):
                 unset = dict.fromkeys(fabric_key.per_run)
-                section[name] = {entry: {**keys, **unset} for entry, keys in section[name].items()}
+                section[name] = {
+                    entry: {**keys, **unset} for entry, keys in section[name].items()
+                }
         key = text_of(
             [
                 setting.name,
                 section,
                 [setting.scale.time, setting.scale.payload],
-                [setting.tcp.congestion_control, setting.tcp.rto_min, setting.link_test_s],
+                [
+                    setting.tcp.congestion_control,
+                    setting.tcp.rto_min,
+                    setting.link_test_s,
+                ],
             ]
         )
         return self.once(("setting", key), lambda: setting)
@@ -239,31 +285,51 @@ class Builder:
             if name in names[:number]:
                 raise ValueError(f"events.{name}: two events have this name")
         return tuple(
-            event_of(name, self._checked(f"events.{name}", EventSpec, entry, parameters), scale)
+            event_of(
+                name,
+                self._checked(f"events.{name}", EventSpec, entry, parameters),
+                scale,
+            )
             for name, entry in zip(names, written, strict=True)
         )
 
     def _sourced(
-        self, key: str, raw: Mapping[str, Any], setting: Setting, events: Sequence[EventPlan]
+        self,
+        key: str,
+        raw: Mapping[str, Any],
+        setting: Setting,
+        events: Sequence[EventPlan],
     ) -> Sourced:
         jobs, source = raw["jobs"], job_source(key)
-        spec = self._checked(f"jobs.{key}", source.spec, jobs[key], raw.get("parameters") or _NOTHING)
+        spec = self._checked(
+            f"jobs.{key}", source.spec, jobs[key], raw.get("parameters") or _NOTHING
+        )
         if len(jobs) > 1:
             other = next(job for job in jobs if job != key)
-            raise ValueError(f"jobs.{other}: there are no jobs beside those of jobs.{key}")
+            raise ValueError(
+                f"jobs.{other}: there are no jobs beside those of jobs.{key}"
+            )
         return source.plan(spec, setting, events, self)
 
     def _of_no_job(self, events: tuple[EventPlan, ...]) -> tuple[EventPlan, ...]:
         if events:
-            raise ValueError("events: they happen while jobs train; give jobs, or training")
+            raise ValueError(
+                "events: they happen while jobs train; give jobs, or training"
+            )
         return events
 
     def _jobs(
-        self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]
+        self,
+        raw: Mapping[str, Any],
+        scale: Scale,
+        fabric: Fabric,
+        events: Sequence[EventPlan],
     ) -> tuple[JobPlan, ...]:
         parameters = raw.get("parameters") or {}
         written, named = self._with_workloads(raw, parameters)
-        jobs: dict[str, JobSpec] = self._checked("jobs", _KINDS["jobs"], written, parameters)
+        jobs: dict[str, JobSpec] = self._checked(
+            "jobs", _KINDS["jobs"], written, parameters
+        )
         if not jobs:
             raise ValueError("jobs: there is none")
         held = {gpu for job in jobs.values() for gpu in job.ranks or ()}
@@ -280,20 +346,31 @@ class Builder:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
                 except ValueError as error:
-                    raise ValueError(problem_of(named.get(name, f"{where}.workload"), error)) from None
+                    raise ValueError(
+                        problem_of(named.get(name, f"{where}.workload"), error)
+                    ) from None
                 iterations = job.workload.iterations
             else:
                 own = job.training
                 if not own and "training" not in raw:
                     keys = " or ".join(job.does())
-                    raise ValueError(f"{where}: give it {keys}, as the file has no training")
-                training = self._training(where, raw.get("training", _NOTHING), own, parameters)
+                    raise ValueError(
+                        f"{where}: give it {keys}, as the file has no training"
+                    )
+                training = self._training(
+                    where, raw.get("training", _NOTHING), own, parameters
+                )
                 iterations = iterations_of(training, world_size)
                 loop = Loop(
                     model=training.model,
-                    collective=collective_of(training.collective, fabric, ranks, world_size),
-                    gradient_bytes=gradient_bytes_of(training, scale, where if "gradient" in own else ""),
-                    compute_s=compute_s_of(training, where if "gpu" in own else "") * scale.time,
+                    collective=collective_of(
+                        training.collective, fabric, ranks, world_size
+                    ),
+                    gradient_bytes=gradient_bytes_of(
+                        training, scale, where if "gradient" in own else ""
+                    ),
+                    compute_s=compute_s_of(training, where if "gpu" in own else "")
+                    * scale.time,
                     batch=training.batch,
                     seed=training.seed if "seed" in own else training.seed + number,
                     learning_rate=training.learning_rate,
@@ -310,18 +387,24 @@ class Builder:
                     workload=workload,
                     light="once" if job.workload is None else job.workload.light,
                     guest=guest,
-                    start=Start(job.start.at * scale.time, job.start.after, job.start.event),
+                    start=Start(
+                        job.start.at * scale.time, job.start.after, job.start.event
+                    ),
                     on_loss=loss_rule(name, ranks, job.spares, held, events),
                     spares=job.spares,
                     beacon_s=job.beacon * scale.time,
                     stragglers=job.slower,
-                    recovery_s=None if job.recovery is None else job.recovery * scale.time,
+                    recovery_s=None
+                    if job.recovery is None
+                    else job.recovery * scale.time,
                     may_fail=job.may_fail,
                 )
             )
         return tuple(plans)
 
-    def _with_workloads(self, raw: Mapping[str, Any], parameters: Any) -> tuple[Any, Mapping[str, str]]:
+    def _with_workloads(
+        self, raw: Mapping[str, Any], parameters: Any
+    ) -> tuple[Any, Mapping[str, str]]:
         """The jobs, with workloads in place of their names, and where those of such jobs stand."""
         jobs, known = raw["jobs"], raw.get("workloads") or _NOTHING
         # Also those that no job of this run has.
@@ -334,13 +417,22 @@ class Builder:
             where = f"jobs.{name}.workload"
             entry = resolved(written, where, parameters)
             if entry not in known:
-                there = f"there are {', '.join(known)}" if known else "there is no section workloads"
+                there = (
+                    f"there are {', '.join(known)}"
+                    if known
+                    else "there is no section workloads"
+                )
                 raise ValueError(f"{where}: there is no workload {entry}; {there}")
             named[name] = str(entry)
         if not named:
             return jobs, {}
-        changed = {name: {**jobs[name], "workload": known[entry]} for name, entry in named.items()}
-        return {**jobs, **changed}, {name: f"workloads.{entry}" for name, entry in named.items()}
+        changed = {
+            name: {**jobs[name], "workload": known[entry]}
+            for name, entry in named.items()
+        }
+        return {**jobs, **changed}, {
+            name: f"workloads.{entry}" for name, entry in named.items()
+        }
 
     def _workload(self, workload: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
         def make() -> Workload:
@@ -348,19 +440,31 @@ class Builder:
             self.files |= dict.fromkeys(workload.files_read(ranks, self._directory))
             return made
 
-        key = ("workload", workload.model_dump_json(exclude={"iterations", "light"}), ranks)
+        key = (
+            "workload",
+            workload.model_dump_json(exclude={"iterations", "light"}),
+            ranks,
+        )
         return self.once((*key, scale), lambda: emulated(self.once(key, make), scale))
 
-    def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
+    def _training(
+        self, where: str, common: Any, own: Mapping[str, Any], parameters: Any
+    ) -> TrainingSpec:
         """Return the training of a job: the file's training, in which the job's own keys take precedence."""
         if not own:
-            training: TrainingSpec = self._checked("training", TrainingSpec, common, parameters)
+            training: TrainingSpec = self._checked(
+                "training", TrainingSpec, common, parameters
+            )
             return training
         if not isinstance(common, Mapping):
             raise ValueError(f"training: should be a mapping, not {common!r}")
-        kept = {key: value for key, value in common.items() if EITHER.get(key) not in own}
+        kept = {
+            key: value for key, value in common.items() if EITHER.get(key) not in own
+        }
         try:
-            training = self._checked("training", TrainingSpec, {**kept, **own}, parameters)
+            training = self._checked(
+                "training", TrainingSpec, {**kept, **own}, parameters
+            )
         except ValueError as error:
             key = str(error).partition(":")[0].removeprefix("training.")
             if key in common and key not in own:

@@ -12,7 +12,12 @@ from typing import Any
 
 from ringlight.experiments.language.paths import like
 from ringlight.experiments.language.plan import EventPlan, Guest, JobPlan, OnLoss
-from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec, references
+from ringlight.experiments.language.spec import (
+    FileSpec,
+    PublishedSpec,
+    SweepSpec,
+    references,
+)
 from ringlight.experiments.language.text import at
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.keys import device_words, link_keys
@@ -31,7 +36,14 @@ from ringlight.workloads.following import followings
 
 #: What each event is done to: the kinds of target, the first in an example.
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {
-    "kill": ("controller", "switch", "agent", *device_words(), "server agent", "worker"),
+    "kill": (
+        "controller",
+        "switch",
+        "agent",
+        *device_words(),
+        "server agent",
+        "worker",
+    ),
     "cut": ("link",),
     **{keys.do: ("link",) for keys in link_keys()},
     "restore": ("link", "gpu", "nic"),
@@ -74,9 +86,14 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
     fabric = run.fabric
     once(("fabric", run.where, run.key), lambda: _check_fabric(run))
     names = {job.name for job in run.jobs}
-    placed = tuple((job.name, job.ranks, job.gpus, job.start.at_once) for job in run.jobs)
+    placed = tuple(
+        (job.name, job.ranks, job.gpus, job.start.at_once) for job in run.jobs
+    )
     lights = any(event.do == "circuits" for event in run.events)
-    once(("placement", run.where, run.key, placed, lights), lambda: _check_placement(run, lights))
+    once(
+        ("placement", run.where, run.key, placed, lights),
+        lambda: _check_placement(run, lights),
+    )
     for job in run.jobs:
         _check_job(run, job, names)
     for event in run.events:
@@ -96,7 +113,9 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
     if run.control != ControlFaults() and not fabric.agents:
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
     planes = {job.name: job.plane(fabric) for job in run.jobs}
-    for plane in {(plane.kind, plane.name): plane for plane in planes.values()}.values():
+    for plane in {
+        (plane.kind, plane.name): plane for plane in planes.values()
+    }.values():
         plane.fit.check_run(run)
     for job in run.jobs:
         _check_losses(run, job, planes[job.name])
@@ -110,11 +129,15 @@ def _check_losses(run: Draft, job: JobPlan, plane: Plane) -> None:
     Raises ValueError.
     """
     if job.on_loss != "fail" and not plane.survives:
-        raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
+        raise ValueError(
+            f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail"
+        )
     for event in () if plane.fit.parts else run.events:
         lost = plane.survives and event.capability.startswith("lose gpu")
         if event.do not in ("start", "cancel") and not lost:
-            raise ValueError(f"events.{event.name}.do: {run.where} is described as a whole, without parts")
+            raise ValueError(
+                f"events.{event.name}.do: {run.where} is described as a whole, without parts"
+            )
 
 
 def _check_fabric(run: Draft) -> None:
@@ -122,7 +145,9 @@ def _check_fabric(run: Draft) -> None:
     if len(planes) > 1:
         kinds = {f".{plane.kind}s" for plane in planes}
         where = run.where + (kinds.pop() if len(kinds) == 1 else "")
-        raise ValueError(f"{where}: {planes[0]} and {planes[1]}; jobs run on one of them")
+        raise ValueError(
+            f"{where}: {planes[0]} and {planes[1]}; jobs run on one of them"
+        )
 
 
 def _check_placement(run: Draft, lights: bool) -> None:
@@ -133,28 +158,44 @@ def _check_placement(run: Draft, lights: bool) -> None:
     for job in run.jobs:
         where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
         if job.gpus < 2:
-            raise ValueError(f"{where}: {job.gpus} ranks; a job needs at least 2 to exchange gradients")
+            raise ValueError(
+                f"{where}: {job.gpus} ranks; a job needs at least 2 to exchange gradients"
+            )
         if job.gpus > len(fabric.gpus):
-            raise ValueError(f"{where}: {job.gpus} ranks, but the fabric has {len(fabric.gpus)} GPUs")
+            raise ValueError(
+                f"{where}: {job.gpus} ranks, but the fabric has {len(fabric.gpus)} GPUs"
+            )
         mine: set[str] = set()
         for gpu in job.ranks:
             if gpu not in fabric.gpus:
-                raise ValueError(f"{where}: there is no GPU {gpu}{_nearest(gpu, fabric.gpus)}")
+                raise ValueError(
+                    f"{where}: there is no GPU {gpu}{_nearest(gpu, fabric.gpus)}"
+                )
             if gpu in mine:
                 raise ValueError(f"{where}: GPU {gpu} is used twice in this job")
             mine.add(gpu)
             if job.start.at_once:
                 if gpu in holder:
-                    raise ValueError(f"{where}: GPU {gpu} is used by job {holder[gpu]} too")
+                    raise ValueError(
+                        f"{where}: GPU {gpu} is used by job {holder[gpu]} too"
+                    )
                 holder[gpu] = job.name
-            if not lights and gpu not in lit_nodes and optical_neighbour(fabric, Port(gpu, 0)) is not None:
-                raise ValueError(f"{where}: GPU {gpu} has no circuit in {run.where}.circuits, so it is dark")
+            if (
+                not lights
+                and gpu not in lit_nodes
+                and optical_neighbour(fabric, Port(gpu, 0)) is not None
+            ):
+                raise ValueError(
+                    f"{where}: GPU {gpu} has no circuit in {run.where}.circuits, so it is dark"
+                )
 
 
 def check_standing(plane: Plane) -> None:
     """Check that a graph of operations finds light that is set already. Raises ValueError."""
     if not plane.standing:
-        raise ValueError(f"it runs over packet switches and circuits; {plane.name} is neither")
+        raise ValueError(
+            f"it runs over packet switches and circuits; {plane.name} is neither"
+        )
 
 
 def _plane(run: Draft, job: JobPlan) -> Plane:
@@ -175,7 +216,9 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
     with at(where):
         check_standing(plane)
     if job.on_loss != "fail":
-        raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
+        raise ValueError(
+            f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail"
+        )
 
 
 def _check_guest(run: Draft, job: JobPlan, guest: Guest) -> None:
@@ -186,7 +229,9 @@ def _check_guest(run: Draft, job: JobPlan, guest: Guest) -> None:
         reason = f"a {guest.noun} may send from any rank to any other at any time, and"
         raise ValueError(f"{where}: {reason} {place} {plane.fit.untold}")
     if job.on_loss != "fail":
-        raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
+        raise ValueError(
+            f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail"
+        )
     if job.ranks:
         _check_joined(run, job)
 
@@ -201,7 +246,9 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
         _check_joined(run, job)
         return
     if collective.striped and not plane.times.lightpaths:
-        raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
+        raise ValueError(
+            f"{what}: only a ring of wavelengths has several for one transfer"
+        )
     with at(what):
         steps = unstriped_steps(collective, job.gpus)
     if collective.bits is not None and not plane.standing:
@@ -223,9 +270,15 @@ def _check_joined(run: Draft, job: JobPlan) -> None:
     for gpu in job.ranks:
         if Port(gpu, 0) not in fabric.link_at:
             raise ValueError(f"{run.where}.links: GPU {gpu} is not plugged in")
-    if any(event.do == "circuits" for event in run.events) or len(fabric.gpus) > MOST_PLANNED:
+    if (
+        any(event.do == "circuits" for event in run.events)
+        or len(fabric.gpus) > MOST_PLANNED
+    ):
         return
-    router = Router(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
+    router = Router(
+        fabric,
+        electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)),
+    )
     with at(f"{run.where}.links"):
         for a, b in itertools.pairwise((*job.ranks, job.ranks[0])):
             router.path(a, b)
@@ -235,7 +288,11 @@ def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
     where = f"jobs.{job.name}"
     for other in job.start.after:
         _known(f"{where}.start.after", "job", other, names)
-    started = [event for event in run.events if event.do == "start" and event.target.names == (job.name,)]  # type: ignore[union-attr]
+    started = [
+        event
+        for event in run.events
+        if event.do == "start" and event.target.names == (job.name,)  # type: ignore[union-attr]
+    ]
     if job.start.by_event and not started:
         raise ValueError(f"{where}.start: no event starts it")
     for gpu in job.spares:
@@ -244,7 +301,9 @@ def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
             raise ValueError(f"{where}.spares: GPU {gpu} is one of its ranks")
     for rank in job.stragglers:
         if rank >= job.gpus:
-            raise ValueError(f"{where}.slower: there is no rank {rank}; it has ranks 0 to {job.gpus - 1}")
+            raise ValueError(
+                f"{where}.slower: there is no rank {rank}; it has ranks 0 to {job.gpus - 1}"
+            )
 
 
 def loss_rule(
@@ -261,10 +320,17 @@ def loss_rule(
     """
     rule: tuple[str, OnLoss] | None = None
     for event in events:
-        if event.do != "lose" or event.then is None or event.target is None or event.target.kind != "gpu":
+        if (
+            event.do != "lose"
+            or event.then is None
+            or event.target is None
+            or event.target.kind != "gpu"
+        ):
             continue
         gpu = event.target.names[0]
-        swapped = rule is not None and rule[1] == "swap" and not spares and gpu not in held
+        swapped = (
+            rule is not None and rule[1] == "swap" and not spares and gpu not in held
+        )
         if not (swapped or not ranks or gpu in (*ranks, *spares)):
             continue
         if rule is not None and rule[1] != event.then:
@@ -293,10 +359,17 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
                 f"{where}.when.iteration: {when.iteration}, but job {when.job} does only {total}"
             )
     if when.after is not None:
-        _known(f"{where}.when.after", "event", when.after, [other.name for other in run.events])
+        _known(
+            f"{where}.when.after",
+            "event",
+            when.after,
+            [other.name for other in run.events],
+        )
     for key, do in EVENTS_WITH.items():
         if getattr(event, key) and event.do != do:
-            raise ValueError(f"{where}.{key.removesuffix('_s')}: only do: {do} has this key")
+            raise ValueError(
+                f"{where}.{key.removesuffix('_s')}: only do: {do} has this key"
+            )
     for job in event.jobs:
         _known(f"{where}.jobs", "job", job, jobs)
     if event.do == "disturb":
@@ -309,7 +382,9 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
             raise ValueError(f"{where}.{keys.key}: only do: {keys.do} has this key")
         if keys.key not in event.effects and event.do == keys.do:
             *most, last = keys.spec.model_fields
-            raise ValueError(f"{where}.{keys.key}: missing; give {', '.join(most)} or {last}")
+            raise ValueError(
+                f"{where}.{keys.key}: missing; give {', '.join(most)} or {last}"
+            )
     if event.do == "circuits":
         _check_circuits(run, event)
     if event.do == "regroup":
@@ -331,15 +406,22 @@ def _check_circuits(run: Draft, event: EventPlan) -> None:
 
 def _check_regroup(run: Draft, event: EventPlan) -> None:
     where = f"events.{event.name}"
-    if all(switch.wavelengths is not None for switch in run.fabric.optical_switches.values()):
-        raise ValueError(f"{where}.do: {run.where} has no optical circuit switch that could move light")
+    if all(
+        switch.wavelengths is not None
+        for switch in run.fabric.optical_switches.values()
+    ):
+        raise ValueError(
+            f"{where}.do: {run.where} has no optical circuit switch that could move light"
+        )
     for job in run.jobs:
         if job.guest is not None:
             # Taken for a ring: see the controller's regrouping.
             continue
         what = "a workload" if job.training is None else job.training.collective
         if what != "ring" and (not event.jobs or job.name in event.jobs):
-            raise ValueError(f"{where}.do: regrouping is planned for rings, but job {job.name} is {what}")
+            raise ValueError(
+                f"{where}.do: regrouping is planned for rings, but job {job.name} is {what}"
+            )
 
 
 def _check_target(run: Draft, event: EventPlan) -> None:
@@ -366,17 +448,27 @@ def _check_target(run: Draft, event: EventPlan) -> None:
         what, names = there[target.kind]
         _known(where, what, target.names[0], names)
     if target.kind == "agent" and target.names[0] not in fabric.agents:
-        raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
+        raise ValueError(
+            f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent"
+        )
     if target.kind == "nic" and event.then is not None:
-        raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
+        raise ValueError(
+            f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then"
+        )
     if target.kind == "link":
         _check_link(where, fabric, target.names)
     if target.kind in ("job", "worker"):
         job = jobs[target.names[0]]
         if event.do == "start" and not job.start.by_event:
-            raise ValueError(f"{where}: job {job.name} starts by itself; only one with start: event does not")
-        if target.kind == "worker" and not (target.names[1].isdigit() and int(target.names[1]) < job.gpus):
-            raise ValueError(f"{where}: job {job.name} has ranks 0 to {job.gpus - 1}, no {target.names[1]}")
+            raise ValueError(
+                f"{where}: job {job.name} starts by itself; only one with start: event does not"
+            )
+        if target.kind == "worker" and not (
+            target.names[1].isdigit() and int(target.names[1]) < job.gpus
+        ):
+            raise ValueError(
+                f"{where}: job {job.name} has ranks 0 to {job.gpus - 1}, no {target.names[1]}"
+            )
 
 
 def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
@@ -385,7 +477,9 @@ def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
         for cable in fabric.cables:
             if a in (cable.a, cable.b):
                 kind = fabric.devices[cable.b.node]
-                raise ValueError(f"the link at {a} is a cable of {kind} {cable.b.node}, which stays as it is")
+                raise ValueError(
+                    f"the link at {a} is a cable of {kind} {cable.b.node}, which stays as it is"
+                )
         fabric.link_between(*names)
 
 
@@ -398,19 +492,27 @@ def _check_order(run: Draft) -> None:
             needs[f"job {job.name}"] |= {
                 f"event {event.name}"
                 for event in run.events
-                if event.do == "start" and event.target is not None and event.target.names == (job.name,)
+                if event.do == "start"
+                and event.target is not None
+                and event.target.names == (job.name,)
             }
     for event in run.events:
         when = event.when
         waits = {
-            f"job {job}" for job in (when.job, when.granted, when.started, when.ended) if job is not None
+            f"job {job}"
+            for job in (when.job, when.granted, when.started, when.ended)
+            if job is not None
         }
-        needs[f"event {event.name}"] = waits | ({f"event {when.after}"} if when.after is not None else set())
+        needs[f"event {event.name}"] = waits | (
+            {f"event {when.after}"} if when.after is not None else set()
+        )
     circle = circle_in(needs)
     if circle:
         kind, _, name = circle[0].partition(" ")
         where = f"jobs.{name}.start" if kind == "job" else f"events.{name}.when"
-        raise ValueError(f"{where}: circular: {' waits for '.join((*circle, circle[0]))}")
+        raise ValueError(
+            f"{where}: circular: {' waits for '.join((*circle, circle[0]))}"
+        )
 
 
 def circle_in(needs: Mapping[str, Collection[str]]) -> list[str]:
@@ -458,9 +560,13 @@ def check_file(
         if what in known:
             _known(where, what, name, known[what])
     for index, compare in enumerate(spec.compare):
-        for arm in () if compare.job is None else (compare.baseline, *(compare.arms or ())):
+        for arm in (
+            () if compare.job is None else (compare.baseline, *(compare.arms or ()))
+        ):
             if compare.job not in jobs[arm]:
-                raise ValueError(f"compare[{index}].job: arm {arm} has no job {compare.job}")
+                raise ValueError(
+                    f"compare[{index}].job: arm {arm} has no job {compare.job}"
+                )
     if spec.published and spec.paper is None:
         raise ValueError("published: of which paper? The section paper is missing")
     for index, figure in enumerate(spec.published):
@@ -468,18 +574,27 @@ def check_file(
         if figure.job is not None and figure.job not in jobs[figure.arm]:
             raise ValueError(f"{where}.job: arm {figure.arm} has no job {figure.job}")
         unit = "1" if figure.over is not None else (metrics or {}).get(figure.metric)
-        for key, stated in (("value", figure.value), *(("range", bound) for bound in figure.range or ())):
+        for key, stated in (
+            ("value", figure.value),
+            *(("range", bound) for bound in figure.range or ()),
+        ):
             # A share may be written in per cent.
             if stated is not None and unit not in (
                 None,
                 {"%": "1"}.get(stated.unit, stated.unit),
                 stated.unit,
             ):
-                raise ValueError(f"{where}.{key}: {figure.metric} is in {unit}, this in {stated.unit}")
+                raise ValueError(
+                    f"{where}.{key}: {figure.metric} is in {unit}, this in {stated.unit}"
+                )
         _check_means(where, figure, spec)
         # One from which a parameter was derived cannot be a prediction, an identity or a range.
-        for name in spec.fitted_by(figure) if figure.standing not in (None, "free") else ():
-            raise ValueError(f"{where}.standing: it is fitted, as parameters.{name}.fitted_to names it")
+        for name in (
+            spec.fitted_by(figure) if figure.standing not in (None, "free") else ()
+        ):
+            raise ValueError(
+                f"{where}.standing: it is fitted, as parameters.{name}.fitted_to names it"
+            )
     published = [f"{figure.arm}.{figure.metric}" for figure in spec.published]
     for name, parameter in spec.parameters.items():
         for key in parameter.fitted_to:
@@ -491,7 +606,9 @@ def check_file(
                 )
     for index, sweep in enumerate(spec.sweep):
         if sweep.metrics and sweep.title is None:
-            raise ValueError(f"sweep[{index}].metrics: they are of pictures, which only one with a title has")
+            raise ValueError(
+                f"sweep[{index}].metrics: they are of pictures, which only one with a title has"
+            )
     if spec.paper is not None and spec.paper.says and parts is not None:
         there = parts()
         for part in spec.paper.says:
@@ -508,19 +625,29 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
         raise ValueError(f"{where}.over_at: it goes with at, which is missing")
     counts = {len(values) for values in (*figure.at.values(), *figure.over_at.values())}
     if len(counts) > 1:
-        raise ValueError(f"{where}.at: its lists are of different lengths; each place is one point")
+        raise ValueError(
+            f"{where}.at: its lists are of different lengths; each place is one point"
+        )
     if figure.at and figure.over is None:
         for place in zip(*figure.at.values(), strict=True):
             point = dict(zip(figure.at, place, strict=True))
             if not any(_has_point(sweep, figure.arm, point) for sweep in spec.sweep):
-                point_text = ", ".join(f"{path} {value}" for path, value in point.items())
-                raise ValueError(f"{where}.at: arm {figure.arm} is at no point of a sweep with {point_text}")
+                point_text = ", ".join(
+                    f"{path} {value}" for path, value in point.items()
+                )
+                raise ValueError(
+                    f"{where}.at: arm {figure.arm} is at no point of a sweep with {point_text}"
+                )
 
 
 def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:
     """Return whether a sweep takes an arm to exactly this point."""
     mine = sweep.arms is None or arm in sweep.arms
-    return mine and point.keys() == sweep.over.keys() and all(v in sweep.over[k] for k, v in point.items())
+    return (
+        mine
+        and point.keys() == sweep.over.keys()
+        and all(v in sweep.over[k] for k, v in point.items())
+    )
 
 
 def _known(where: str, what: str, name: str, names: Collection[str]) -> None:

@@ -70,21 +70,29 @@ class Experiment:
         """Arms in the order of the file."""
         return tuple(self.titles)
 
-    def plans_of(self, arms: Collection[str] = (), points: Collection[str] = ()) -> list[RunPlan]:
+    def plans_of(
+        self, arms: Collection[str] = (), points: Collection[str] = ()
+    ) -> list[RunPlan]:
         """Return the runs of some arms, at some points (``RunPlan.point_name``); all by default.
 
         Raises ScenarioError, naming the known ones, for an unknown arm or point.
         """
         for arm in arms:
             if arm not in self.arms:
-                raise ScenarioError(f"{self.path}: there is no arm {arm}; there are {', '.join(self.arms)}")
+                raise ScenarioError(
+                    f"{self.path}: there is no arm {arm}; there are {', '.join(self.arms)}"
+                )
         plans = [plan for plan in self.plans if not arms or plan.arm in arms]
         names = {plan.point_name for plan in plans}
         for point in points:
             if point not in names:
-                elsewhere = arms and any(plan.point_name == point for plan in self.plans)
+                elsewhere = arms and any(
+                    plan.point_name == point for plan in self.plans
+                )
                 of = f" of arm {', '.join(arms)}" if elsewhere else ""
-                raise ScenarioError(f"{self.path}: there is no point {point}{of}; there are {places(plans)}")
+                raise ScenarioError(
+                    f"{self.path}: there is no point {point}{of}; there are {places(plans)}"
+                )
         return [plan for plan in plans if not points or plan.point_name in points]
 
     def one_setting(self, arm: str | None = None, point: str | None = None) -> Setting:
@@ -97,7 +105,10 @@ class Experiment:
             settings.setdefault(id(plan.setting), plan)
         if len(settings) == 1:
             return plans[0].setting
-        of_arms = {plan.arm: {id(p.setting) for p in plans if p.arm == plan.arm} for plan in plans}
+        of_arms = {
+            plan.arm: {id(p.setting) for p in plans if p.arm == plan.arm}
+            for plan in plans
+        }
         if all(len(identities) == 1 for identities in of_arms.values()):
             raise ScenarioError(
                 f"{self.path}: it has several fabrics; name one by its arm with --arm: {', '.join(of_arms)}"
@@ -197,13 +208,21 @@ def parse(
         if auto and not _says_of_scale(raw, spec, values):
             raw["scale"] = AUTO
         builder, scale = Builder(Path(path).parent), None
-        plans, unread = _plans(raw, spec, repeat or spec.repeat, builder, values, most_gpus)
+        plans, unread = _plans(
+            raw, spec, repeat or spec.repeat, builder, values, most_gpus
+        )
         if builder.auto:
             if scale_for is None:
-                raise ValueError("scale: auto: nothing here knows the machine that is to choose it")
-            scale = scale_for([plan for plan in plans if plan.point_name in builder.auto])
+                raise ValueError(
+                    "scale: auto: nothing here knows the machine that is to choose it"
+                )
+            scale = scale_for(
+                [plan for plan in plans if plan.point_name in builder.auto]
+            )
             builder = Builder(Path(path).parent, scale.scale)
-            plans, unread = _plans(raw, spec, repeat or spec.repeat, builder, values, most_gpus)
+            plans, unread = _plans(
+                raw, spec, repeat or spec.repeat, builder, values, most_gpus
+            )
         jobs = {plan.arm: [job.name for job in plan.jobs] for plan in plans}
         check_file(spec, list(jobs), jobs, metrics, parts)
     except ValueError as error:
@@ -216,7 +235,11 @@ def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
     """Return whether a file has no jobs, so that it can be built and not run."""
     arms = raw.get("arms")
     changes = arms.values() if isinstance(arms, Mapping) else ()
-    paths = [*raw, *sets, *(path for arm in changes if isinstance(arm, Mapping) for path in arm)]
+    paths = [
+        *raw,
+        *sets,
+        *(path for arm in changes if isinstance(arm, Mapping) for path in arm),
+    ]
     return not {"jobs", "training"} & set(map(_section_of, map(str, paths)))
 
 
@@ -226,7 +249,9 @@ def _name_of(path: str) -> str:
     return name if name[:1].isalpha() else f"fabric-{name}"[:40].rstrip("-")
 
 
-def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, Any]) -> bool:
+def _says_of_scale(
+    raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, Any]
+) -> bool:
     """Return whether a file states a scale, or has a source of jobs, which may need none."""
     paths = [*sets, *(path for arm in spec.arms.values() for path in arm)]
     paths += [path for sweep in spec.sweep for path in sweep.over]
@@ -249,7 +274,9 @@ def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
     known = tuple(dict.fromkeys((*keys_of(FileSpec), *keys_of(RunSpec))))
     for key in raw:
         if key not in known:
-            raise ValueError(f"{key}: unknown key; the nearest is {like(str(key), known)}")
+            raise ValueError(
+                f"{key}: unknown key; the nearest is {like(str(key), known)}"
+            )
     parameters = raw.get("parameters") or {}
     if not isinstance(parameters, Mapping):
         raise ValueError(f"parameters: should be a mapping, not {parameters!r:.60}")
@@ -258,7 +285,10 @@ def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
         sections["sweep"] = _sweeps(sections["sweep"], parameters)
     # Arms and points are put into the file before its references are followed.
     later = ("parameters", "arms", "sweep")
-    value = {key: v if key in later else resolved(v, key, parameters) for key, v in sections.items()}
+    value = {
+        key: v if key in later else resolved(v, key, parameters)
+        for key, v in sections.items()
+    }
     spec: FileSpec = checked(FileSpec, value, sections, parameters)
     return spec
 
@@ -274,7 +304,8 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
         {
             **sweep,
             "over": {
-                path: resolved(values, f"sweep.{path}", parameters) for path, values in sweep["over"].items()
+                path: resolved(values, f"sweep.{path}", parameters)
+                for path, values in sweep["over"].items()
             },
         }
         if isinstance(sweep, Mapping) and isinstance(sweep.get("over"), Mapping)
@@ -284,9 +315,13 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def _plans(
-    raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder, sets: Mapping[str, Any],
+    raw: Mapping[str, Any],
+    spec: FileSpec,
+    repeat: int,
+    builder: Builder,
+    sets: Mapping[str, Any],
     most_gpus: float,
-) -> tuple[tuple[RunPlan, ...], dict[str, int]]:  # fmt: skip
+) -> tuple[tuple[RunPlan, ...], dict[str, int]]:
     """The plans of a file, and how many runs are left out of arms with a job of more than ``most_gpus``."""
     if raw.get("jobs") is None:
         raw = {**raw, "jobs": None if is_only_fabric(raw, sets) else ONLY_JOB}
@@ -295,10 +330,14 @@ def _plans(
     for number, sweep in enumerate(spec.sweep):
         count = math.prod(len(values) for values in sweep.over.values())
         if count > MOST_POINTS:
-            raise ValueError(f"sweep[{number}].over: {count} points; at most {MOST_POINTS}")
+            raise ValueError(
+                f"sweep[{number}].over: {count} points; at most {MOST_POINTS}"
+            )
         for arm in sweep.arms or ():
             if arm not in arms:
-                raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
+                raise ValueError(
+                    f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}"
+                )
     plans: list[RunPlan] = []
     unread: dict[str, int] = {}
     put_once = _Put(raw)
@@ -307,8 +346,12 @@ def _plans(
         points = _points(spec, arm, sets)
         for number, point in enumerate(points, start=1):
             name = arm if len(points) == 1 and not point else f"{arm}-{number}"
-            plans.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point, *last]))
-            if number < len(points) and any(job.gpus > most_gpus for job in plans[-1].jobs):
+            plans.append(
+                _plan(builder, put_once, spec, arm, name, [*overrides, *point, *last])
+            )
+            if number < len(points) and any(
+                job.gpus > most_gpus for job in plans[-1].jobs
+            ):
                 unread[arm] = (len(points) - 1) * repeat
                 break
     names: dict[str, str] = {}
@@ -319,7 +362,9 @@ def _plans(
         names[plan.name] = plan.arm
     plans = _with_one_setting_each(plans)
     repeated = (
-        plan if number == 1 else replace(plan, name=f"{plan.name}-r{number}", repeat=number)
+        plan
+        if number == 1
+        else replace(plan, name=f"{plan.name}-r{number}", repeat=number)
         for number in range(1, repeat + 1)
         for plan in plans
     )
@@ -351,13 +396,19 @@ def _plan(
     overrides: Sequence[_Override],
 ) -> RunPlan:
     changed = put_once(overrides)
-    point = {override.path: override.value for override in overrides if override.of_point}
+    point = {
+        override.path: override.value for override in overrides if override.of_point
+    }
     arm_keys = spec.arms.get(arm, {})
     title = str(arm_keys.get("title", arm))
     try:
         plan = builder.plan(Concrete(arm, title, point, changed), name)
         # An arm that is nothing but a fabric is called as that is.
-        return replace(plan, title=plan.setting.title) if arm_keys.keys() == {"fabric"} else plan
+        return (
+            replace(plan, title=plan.setting.title)
+            if arm_keys.keys() == {"fabric"}
+            else plan
+        )
     except ValueError as error:
         problem = str(error)
     try:
@@ -380,7 +431,11 @@ def _section_of(path: str) -> str:
 
 
 def _of_override(
-    problem: str, overrides: Sequence[_Override], spec: FileSpec, arm: str, point: Mapping[str, Any]
+    problem: str,
+    overrides: Sequence[_Override],
+    spec: FileSpec,
+    arm: str,
+    point: Mapping[str, Any],
 ) -> str:
     """A problem under the key where the user wrote the value, else with the arm and point that show it."""
     key, _, what = problem.partition(": ")
@@ -405,13 +460,19 @@ def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
         other = arm.get("like")
         if other is not None and other not in spec.arms:
             near = like(str(other), spec.arms)
-            raise ValueError(f"arms.{name}.like: there is no arm {other}; the nearest is {near}")
+            raise ValueError(
+                f"arms.{name}.like: there is no arm {other}; the nearest is {near}"
+            )
         if not isinstance(arm.get("title", ""), str):
-            raise ValueError(f"arms.{name}.title: should be a text, not {arm['title']!r}")
+            raise ValueError(
+                f"arms.{name}.title: should be a text, not {arm['title']!r}"
+            )
         likes[name] = [other] if other is not None else []
     circle = circle_in(likes)
     if circle:
-        raise ValueError(f"arms.{circle[0]}.like: circular: {' is like '.join((*circle, circle[0]))}")
+        raise ValueError(
+            f"arms.{circle[0]}.like: circular: {' is like '.join((*circle, circle[0]))}"
+        )
 
     def overrides(name: str) -> list[_Override]:
         own = [
@@ -444,16 +505,24 @@ def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Overr
 
 def _is_set(path: str, sets: Collection[str]) -> bool:
     """Return whether a value for one of ``sets`` also sets ``path``."""
-    return any(path == other or path.startswith((f"{other}.", f"{other}[")) for other in sets)
+    return any(
+        path == other or path.startswith((f"{other}.", f"{other}[")) for other in sets
+    )
 
 
 def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """One object for each setting, which says what some run of it does to O-NICs and links."""
     settings_by_id = {id(plan.setting): plan.setting for plan in plans}
     disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
-    delayed = {id(plan.setting) for plan in plans if any(delay_s(event.effects) for event in plan.events)}
+    delayed = {
+        id(plan.setting)
+        for plan in plans
+        if any(delay_s(event.effects) for event in plan.events)
+    }
     settings = {
-        number: replace(setting, onic_faults=number in disturbed, delays=number in delayed)
+        number: replace(
+            setting, onic_faults=number in disturbed, delays=number in delayed
+        )
         for number, setting in settings_by_id.items()
     }
     return [replace(plan, setting=settings[id(plan.setting)]) for plan in plans]
@@ -466,8 +535,13 @@ def _disturbs(plan: RunPlan) -> bool:
     setting = plan.setting
     if not setting.fabric.agents:
         return False
-    built = {gpu: setting.fabric.onics[gpu].tuning_s * setting.scale.time for gpu in plan.tuning_s}
-    faults = plan.control != ControlFaults() or any(event.do == "disturb" for event in plan.events)
+    built = {
+        gpu: setting.fabric.onics[gpu].tuning_s * setting.scale.time
+        for gpu in plan.tuning_s
+    }
+    faults = plan.control != ControlFaults() or any(
+        event.do == "disturb" for event in plan.events
+    )
     return faults or built != plan.tuning_s
 
 
@@ -476,7 +550,9 @@ def _as_written(problem: str, raw: Mapping[str, Any]) -> str:
     for key, inner in (("sweep", "over"), ("compare", "")):
         written = raw.get(key)
         if isinstance(written, Mapping):
-            first = f"{key}[0].{inner}" if inner and inner not in written else f"{key}[0]"
+            first = (
+                f"{key}[0].{inner}" if inner and inner not in written else f"{key}[0]"
+            )
             if problem.startswith(first):
                 return problem.replace(first, key, 1)
     return problem

@@ -37,11 +37,16 @@ class JobKeys(Strict):
 
     title: Words | None = None
     ranks: (
-        Annotated[tuple[Name, ...], BeforeValidator(lambda found: ALL if found == "all" else found)] | None
+        Annotated[
+            tuple[Name, ...],
+            BeforeValidator(lambda found: ALL if found == "all" else found),
+        ]
+        | None
     ) = None
     gpus: Annotated[int, Field(ge=2)] | None = None
     start: Annotated[
-        StartSpec, BeforeValidator(lambda value: {"event": True} if value == "event" else value)
+        StartSpec,
+        BeforeValidator(lambda value: {"event": True} if value == "event" else value),
     ] = StartSpec()
     training: dict[str, Any] = Field(default_factory=dict)
     workload: WorkloadSpec | None = None
@@ -54,7 +59,9 @@ class JobKeys(Strict):
     @model_validator(mode="after")
     def _placed_one_way(self) -> JobKeys:
         if (self.ranks is None) == (self.gpus is None):
-            raise ValueError("give either ranks (its GPUs) or gpus (how many the controller places)")
+            raise ValueError(
+                "give either ranks (its GPUs) or gpus (how many the controller places)"
+            )
         if len(given := [key for key, value in self.does().items() if value]) > 1:
             raise ValueError(f"give either {' or '.join(given)}")
         return self

@@ -6,7 +6,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting, SourcePlan
+from ringlight.experiments.language.plan import (
+    EventPlan,
+    JobPlan,
+    RunPlan,
+    Setting,
+    SourcePlan,
+)
 from ringlight.fabric.extension import entries
 from ringlight.fabric.values import Strict
 
@@ -44,7 +50,9 @@ class JobSource(Protocol):
         """Return whether a section as written is the source's: a job may be named as its key is."""
         ...
 
-    def plan(self, spec: Any, setting: Setting, events: Sequence[EventPlan], files: Files) -> Sourced:
+    def plan(
+        self, spec: Any, setting: Setting, events: Sequence[EventPlan], files: Files
+    ) -> Sourced:
         """Return the plan of a run's jobs. ``spec``: the section, checked; ``events``: of the file.
 
         Raises ValueError, ``key: what is wrong``.
@@ -78,7 +86,9 @@ def job_source(key: str) -> JobSource:
 def source_of(jobs: Any) -> str | None:
     """Return the key of the source that makes a file's jobs, as written; None if they stand there by name."""
     for key in entries("jobs") if isinstance(jobs, Mapping) else ():
-        if isinstance(written := jobs.get(key), Mapping) and job_source(key).meant(written):
+        if isinstance(written := jobs.get(key), Mapping) and job_source(key).meant(
+            written
+        ):
             return key
     return None
 

@@ -23,7 +23,11 @@ class _LinkEventKeys(Strict):
     def effects(self) -> Effects:
         """Return what the event says that a link does to frames, by key."""
         given = {keys: getattr(self, keys.key) for keys in link_keys()}
-        return {keys.key: keys.effect(value) for keys, value in given.items() if value is not None}
+        return {
+            keys.key: keys.effect(value)
+            for keys, value in given.items()
+            if value is not None
+        }
 
 
 if TYPE_CHECKING:

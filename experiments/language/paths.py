@@ -9,7 +9,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ringlight.experiments.language.spec import EITHER, FileSpec, RunSpec, inside, keys_of, may_be_made
+from ringlight.experiments.language.spec import (
+    EITHER,
+    FileSpec,
+    RunSpec,
+    inside,
+    keys_of,
+    may_be_made,
+)
 from ringlight.experiments.language.text import joined
 
 #: What a file says of its scale where a machine is to choose it.
@@ -21,8 +28,12 @@ _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
 def split(path: str) -> tuple[str | int, ...]:
     """Return the keys and positions of a path. Raises ValueError with what is wrong with it."""
     if not _PATH.fullmatch(path):
-        raise ValueError("not a dotted path, such as jobs.red.ranks or fabric.links[3].rate")
-    return tuple(int(match[2]) if match[2] else match[1] for match in _STEP.finditer(path))
+        raise ValueError(
+            "not a dotted path, such as jobs.red.ranks or fabric.links[3].rate"
+        )
+    return tuple(
+        int(match[2]) if match[2] else match[1] for match in _STEP.finditer(path)
+    )
 
 
 def put(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -33,7 +44,9 @@ def put(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """
     steps = split(path)
     if steps[0] not in keys_of(RunSpec) and steps[0] in keys_of(FileSpec):
-        raise ValueError(f"{steps[0]} is the same in all runs; these differ: {', '.join(keys_of(RunSpec))}")
+        raise ValueError(
+            f"{steps[0]} is the same in all runs; these differ: {', '.join(keys_of(RunSpec))}"
+        )
     changed: dict[str, Any] = _put(raw, steps, value, RunSpec, raw, ())
     return changed
 
@@ -52,19 +65,31 @@ def _put(
         # What the machine would choose gives way as a whole.
         here = {}
     if isinstance(here, str) and here.startswith("$"):
-        raise ValueError(f"{joined(before)} is {here}; the path to that is parameters.{here[1:]}.value")
+        raise ValueError(
+            f"{joined(before)} is {here}; the path to that is parameters.{here[1:]}.value"
+        )
     if isinstance(here, list):
         index = _position(here, first, named=before == ("events",))
         if index is None:
             raise _no_such(raw, (*before, *steps), place)
-        entry = _put(here[index], rest, value, inside(kind, 0), raw, place) if rest else value
+        entry = (
+            _put(here[index], rest, value, inside(kind, 0), raw, place)
+            if rest
+            else value
+        )
         return [*here[:index], entry, *here[index + 1 :]]
     if not isinstance(here, Mapping) or isinstance(first, int):
         raise _no_such(raw, (*before, *steps), place)
     known = keys_of(kind)
-    if first not in here and ((known and first not in known) or (rest and not may_be_made(kind, first))):
+    if first not in here and (
+        (known and first not in known) or (rest and not may_be_made(kind, first))
+    ):
         raise _no_such(raw, (*before, *steps), place)
-    changed = _put(here.get(first, {}), rest, value, inside(kind, first), raw, place) if rest else value
+    changed = (
+        _put(here.get(first, {}), rest, value, inside(kind, first), raw, place)
+        if rest
+        else value
+    )
     kept = {key: old for key, old in here.items() if rest or key != EITHER.get(first)}
     return {**kept, first: changed}
 
@@ -73,7 +98,11 @@ def _position(entries: list[Any], step: str | int, *, named: bool) -> int | None
     """Index in a list that a step leads to: that of a name, or a number counted from 1."""
     if isinstance(step, int):
         return step if step < len(entries) else None
-    return next((i for i, name in enumerate(names_of(entries)) if name == step), None) if named else None
+    return (
+        next((i for i, name in enumerate(names_of(entries)) if name == step), None)
+        if named
+        else None
+    )
 
 
 def names_of(entries: Iterable[Any]) -> list[str]:
@@ -84,7 +113,9 @@ def names_of(entries: Iterable[Any]) -> list[str]:
     ]
 
 
-def _no_such(raw: Mapping[str, Any], steps: Sequence[str | int], place: Sequence[str | int]) -> ValueError:
+def _no_such(
+    raw: Mapping[str, Any], steps: Sequence[str | int], place: Sequence[str | int]
+) -> ValueError:
     what = "unknown key" if len(place) == len(steps) else f"there is no {joined(place)}"
     near = nearest(raw, steps)
     return ValueError(f"{what}; the nearest is {near}" if near else what)
@@ -113,11 +144,18 @@ def nearest(raw: Mapping[str, Any], steps: Sequence[str | int]) -> str:
         if names:
             here, kind = here[names.index(key)], inside(kind, 0)
         else:
-            here, kind = here.get(key) if isinstance(here, Mapping) else None, inside(kind, key)
+            here, kind = (
+                here.get(key) if isinstance(here, Mapping) else None,
+                inside(kind, key),
+            )
     return joined(right)
 
 
 def like(word: str, words: Iterable[str]) -> str | None:
     """Return the word most like ``word``, or ``word`` itself if it is among them; None without words."""
     keys = [str(key) for key in words]
-    return word if word in keys else next(iter(difflib.get_close_matches(word, keys, 1, 0.0)), None)
+    return (
+        word
+        if word in keys
+        else next(iter(difflib.get_close_matches(word, keys, 1, 0.0)), None)
+    )

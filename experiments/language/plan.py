@@ -201,7 +201,11 @@ class JobPlan:
 
     def plane(self, fabric: Fabric, gpus: Sequence[str] = ()) -> Plane:
         """Return the plane that carries the job's bytes on these GPUs, else on its ranks. Raises Misfit."""
-        return plane_of(fabric, gpus or self.ranks, "" if self.training is None else self.training.collective)
+        return plane_of(
+            fabric,
+            gpus or self.ranks,
+            "" if self.training is None else self.training.collective,
+        )
 
 
 @dataclass(frozen=True)
@@ -280,7 +284,9 @@ class EventPlan:
     def capability(self) -> str:
         """Return the capability that a backend needs for the event: words as in ``backends.protocol``."""
         words: list[str] = [self.do]
-        if self.target is not None and (self.effects or self.do in ("kill", "cut", "restore", "lose")):
+        if self.target is not None and (
+            self.effects or self.do in ("kill", "cut", "restore", "lose")
+        ):
             words.append(self.target.kind)
         if self.then in ("swap", "shrink"):
             words += ["then", self.then]
@@ -342,7 +348,9 @@ class RunPlan:
         """Return the name that all repeats of this run share: its arm, with the number of its point if it is
         swept.
         """
-        return self.name.removesuffix(f"-r{self.repeat}") if self.repeat > 1 else self.name
+        return (
+            self.name.removesuffix(f"-r{self.repeat}") if self.repeat > 1 else self.name
+        )
 
     @property
     def place(self) -> str:

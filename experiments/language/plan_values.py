@@ -13,7 +13,12 @@ from ringlight.experiments.language.profiles import (
     MODELS,
     scaled_gradient_bytes,
 )
-from ringlight.experiments.language.spec import ControlSpec, CostsSpec, EventSpec, TrainingSpec
+from ringlight.experiments.language.spec import (
+    ControlSpec,
+    CostsSpec,
+    EventSpec,
+    TrainingSpec,
+)
 from ringlight.experiments.language.text import at
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.link_effects import dilated
@@ -28,7 +33,9 @@ def gradient_bytes_of(training: TrainingSpec, scale: Scale, where: str) -> int:
         real = MODELS[training.model].gradient_bytes
     else:
         real = training.gradient
-        model_bytes = max(1, round(real / scale.payload / ELEMENT_BYTES)) * ELEMENT_BYTES
+        model_bytes = (
+            max(1, round(real / scale.payload / ELEMENT_BYTES)) * ELEMENT_BYTES
+        )
     if model_bytes < LEAST_GRADIENT_BYTES:
         raise ValueError(
             f"scale.payload: {scale.payload:g} leaves {model_bytes} bytes of the {real} byte gradient"
@@ -52,7 +59,9 @@ def iterations_of(training: TrainingSpec, world_size: int) -> int:
     return math.ceil(training.samples / (training.batch * world_size))
 
 
-def collective_of(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int) -> str:
+def collective_of(
+    name: str, fabric: Fabric, ranks: Sequence[str], world_size: int
+) -> str:
     """Return a collective as the plane that carries it has it."""
     try:
         plane = plane_of(fabric, ranks)
@@ -74,7 +83,9 @@ def costs_of(costs: CostsSpec, headers: bool, scale: Scale) -> Costs:
 
 def faults_of(faults: ControlSpec, scale: Scale) -> ControlFaults:
     """Return the faults of the control network. Raises ValueError."""
-    return ControlFaults(faults.delay * scale.time, faults.loss, faults.duplicate, faults.reorder)
+    return ControlFaults(
+        faults.delay * scale.time, faults.loss, faults.duplicate, faults.reorder
+    )
 
 
 def longest_queue_s(fabric: Fabric) -> float:
@@ -85,7 +96,11 @@ def longest_queue_s(fabric: Fabric) -> float:
 def with_ports(event: EventPlan, fabric: Fabric) -> EventPlan:
     """Return an event with the ports of a link that it names by its nodes."""
     target = event.target
-    if target is None or target.kind != "link" or any(":" in name for name in target.names):
+    if (
+        target is None
+        or target.kind != "link"
+        or any(":" in name for name in target.names)
+    ):
         return event
     link = fabric.link_between(*target.names)
     return replace(event, target=Target("link", (str(link.a), str(link.b))))

@@ -48,7 +48,11 @@ MODELS = {
 
 def unknown_gpus(models: Iterable[str]) -> list[str]:
     """Return the models of GPUs of which no table has a time or a rate, in order; ``gpu`` is no model."""
-    known = {"gpu", *DEVICES, *(gpu for profile in MODELS.values() for gpu in profile.step_s)}
+    known = {
+        "gpu",
+        *DEVICES,
+        *(gpu for profile in MODELS.values() for gpu in profile.step_s),
+    }
     return sorted(set(models) - known)
 
 
@@ -59,7 +63,9 @@ def compute_seconds(model: str, gpu: str, batch: int) -> float:
     """
     times = MODELS[model].step_s
     if gpu not in times:
-        raise ValueError(f"no GPU time of {model} on {gpu}; the table has {', '.join(times)}")
+        raise ValueError(
+            f"no GPU time of {model} on {gpu}; the table has {', '.join(times)}"
+        )
     return times[gpu] * batch / TIMED_BATCH
 
 

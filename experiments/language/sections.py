@@ -15,13 +15,21 @@ from ringlight.experiments.language.text import first_problem, references_in, re
 from ringlight.fabric.values import Strict
 
 
-def checked(kind: type[Strict], value: Any, written: Any, parameters: Any, where: str = "") -> Any:
+def checked(
+    kind: type[Strict], value: Any, written: Any, parameters: Any, where: str = ""
+) -> Any:
     """Return a section as its type. Raises ValueError, ``key: what is wrong``."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
         raise ValueError(
-            first_problem(error, written, parameters, where, lambda location: _near(kind, location))
+            first_problem(
+                error,
+                written,
+                parameters,
+                where,
+                lambda location: _near(kind, location),
+            )
         ) from None
 
 
@@ -48,9 +56,15 @@ class Resolver:
     def __call__(self, written: Any, where: str, parameters: Any) -> tuple[Any, str]:
         """The section, and a text that tells it from others."""
         if id(written) not in self._references:
-            self._references[id(written)] = (written, tuple(sorted(references_in(written))))
+            self._references[id(written)] = (
+                written,
+                tuple(sorted(references_in(written))),
+            )
         names = self._references[id(written)][1]
-        key = (id(written), text_of([parameters.get(name) for name in names]) if names else "")
+        key = (
+            id(written),
+            text_of([parameters.get(name) for name in names]) if names else "",
+        )
         if key not in self._found:
             value = resolved(written, where, parameters)
             self._found[key] = (value, text_of(value))

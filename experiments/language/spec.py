@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from ringlight.experiments.language.job_keys import Factor, JobKeys, Words, listed
 from ringlight.experiments.language.job_sources import job_source
@@ -43,11 +50,17 @@ class Names:
 ArmName = Annotated[str, Names("arm")]
 Metric = Annotated[Words, Names("metric")]
 Metrics = Annotated[tuple[Words, ...], BeforeValidator(listed), Names("metric")]
-Arms = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1), Names("arm")]
+Arms = Annotated[
+    tuple[str, ...], BeforeValidator(listed), Field(min_length=1), Names("arm")
+]
 SweptPath = Annotated[str, Names("swept path")]
-SweptPaths = Annotated[tuple[str, ...], BeforeValidator(listed), Field(min_length=1), Names("swept path")]
+SweptPaths = Annotated[
+    tuple[str, ...], BeforeValidator(listed), Field(min_length=1), Names("swept path")
+]
 #: Values of swept paths, one list for each.
-Places = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Names("swept path")]
+Places = Annotated[
+    dict[str, Annotated[list[Any], Field(min_length=1)]], Names("swept path")
+]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -64,7 +77,9 @@ def _known_collective(name: str) -> str:
 
 
 #: Name of an all-reduce; for which numbers of ranks it can be made shows with the job.
-Collective = Annotated[str, BeforeValidator(_no_file), AfterValidator(_known_collective)]
+Collective = Annotated[
+    str, BeforeValidator(_no_file), AfterValidator(_known_collective)
+]
 
 
 class ParameterSpec(Strict):
@@ -105,7 +120,9 @@ class TrainingSpec(Strict):
     @model_validator(mode="after")
     def _one_of_each(self) -> TrainingSpec:
         if (self.gpu is None) == (self.compute is None):
-            raise ValueError("give either gpu (a column of the table of GPU times) or compute (a time)")
+            raise ValueError(
+                "give either gpu (a column of the table of GPU times) or compute (a time)"
+            )
         if (self.samples is None) == (self.iterations is None):
             raise ValueError("give either samples (of the data set) or iterations")
         return self
@@ -177,9 +194,19 @@ class WhenSpec(Strict):
     def _one(self) -> WhenSpec:
         if (self.job is None) != (self.iteration is None):
             raise ValueError("job and iteration go together")
-        given = [self.start or None, self.at, self.job, self.granted, self.started, self.ended, self.after]
+        given = [
+            self.start or None,
+            self.at,
+            self.job,
+            self.granted,
+            self.started,
+            self.ended,
+            self.after,
+        ]
         if sum(value is not None for value in given) != 1:
-            raise ValueError("give one of start, at, job with iteration, granted, started, ended, after")
+            raise ValueError(
+                "give one of start, at, job with iteration, granted, started, ended, after"
+            )
         return self
 
 
@@ -216,7 +243,10 @@ class EventSpec(LinkEventKeys):
     """Something that is made to happen; see docs/experiments.md for its keys."""
 
     name: LongName | None = None
-    when: Annotated[WhenSpec, BeforeValidator(lambda value: {"start": True} if value == "start" else value)]
+    when: Annotated[
+        WhenSpec,
+        BeforeValidator(lambda value: {"start": True} if value == "start" else value),
+    ]
     do: Literal[DO]  # type: ignore[valid-type]
     target: Annotated[Any, AfterValidator(parse_target)] = None
     back_after: Duration = 0.0
@@ -294,17 +324,25 @@ def parse_figure(value: object) -> object:
     expected form.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'")
+        raise ValueError(
+            f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'"
+        )
     if not isinstance(value, str):
         return {"value": value}
     if value.endswith("%"):
         return {"value": value[:-1].strip(), "unit": "%"}
-    for parse, unit in ((parse_time, "s"), (parse_rate, "bit/s"), (parse_size, "bytes")):
+    for parse, unit in (
+        (parse_time, "s"),
+        (parse_rate, "bit/s"),
+        (parse_size, "bytes"),
+    ):
         try:
             return {"value": parse(value), "unit": unit}
         except ValueError:
             continue
-    raise ValueError(f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'")
+    raise ValueError(
+        f"{value!r} is no figure; write a number, or one with its unit, such as '109 s'"
+    )
 
 
 def quantity(value: object) -> tuple[float, str] | None:
@@ -352,7 +390,9 @@ class PublishedSpec(Strict):
         if (self.value is None) == (self.range is None):
             raise ValueError("give either value or range")
         if (self.standing is None) != (self.why is None):
-            raise ValueError("standing and why go together: what agreement is worth, and the reason")
+            raise ValueError(
+                "standing and why go together: what agreement is worth, and the reason"
+            )
         return self
 
 
@@ -407,7 +447,9 @@ class FileSpec(Strict):
     description: str = ""
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
     paper: PaperSpec | None = None
-    arms: Annotated[dict[LongName, dict[str, Any]], Field(min_length=1)] = Field(default_factory=dict)
+    arms: Annotated[dict[LongName, dict[str, Any]], Field(min_length=1)] = Field(
+        default_factory=dict
+    )
     sweep: Annotated[tuple[SweepSpec, ...], BeforeValidator(listed)] = ()
     repeat: Annotated[int, Field(ge=1, le=1000)] = 1
     compare: Annotated[tuple[CompareSpec, ...], BeforeValidator(listed)] = ()
@@ -421,7 +463,11 @@ class FileSpec(Strict):
         if figure.standing == "free":
             return ()
         key = f"{figure.arm}.{figure.metric}"
-        return tuple(name for name, parameter in self.parameters.items() if key in parameter.fitted_to)
+        return tuple(
+            name
+            for name, parameter in self.parameters.items()
+            if key in parameter.fitted_to
+        )
 
 
 #: Keys of one mapping that say the same in two ways: who writes the one over the other means it instead.
@@ -439,7 +485,9 @@ EITHER = {
 
 def keys_of(kind: Any) -> tuple[str, ...]:
     """Return the keys that a section of this type may have; () if they are names of its own."""
-    return tuple(dict.fromkeys(key for model in _models(kind) for key in model.model_fields))
+    return tuple(
+        dict.fromkeys(key for model in _models(kind) for key in model.model_fields)
+    )
 
 
 def inside(kind: Any, key: str | int) -> Any:
@@ -447,7 +495,11 @@ def inside(kind: Any, key: str | int) -> Any:
     if key == "training" and JobSpec in _types(kind):
         return TrainingSpec
     for member in _types(kind):
-        if key in entries("jobs") and get_origin(member) is dict and JobSpec in get_args(member):
+        if (
+            key in entries("jobs")
+            and get_origin(member) is dict
+            and JobSpec in get_args(member)
+        ):
             return JobSpec | job_source(str(key)).spec
         if get_origin(member) in (dict, tuple, list):
             return get_args(member)[1 if get_origin(member) is dict else 0]
@@ -486,8 +538,19 @@ def references(section: BaseModel, where: str = "") -> Iterator[tuple[str, str, 
     """
     for key, field in type(section).model_fields.items():
         value, here = getattr(section, key), f"{where}.{key}" if where else key
-        inner = [mark for kind in get_args(field.annotation) for mark in getattr(kind, "__metadata__", ())]
-        what = next((mark.what for mark in (*field.metadata, *inner) if isinstance(mark, Names)), None)
+        inner = [
+            mark
+            for kind in get_args(field.annotation)
+            for mark in getattr(kind, "__metadata__", ())
+        ]
+        what = next(
+            (
+                mark.what
+                for mark in (*field.metadata, *inner)
+                if isinstance(mark, Names)
+            ),
+            None,
+        )
         if what is not None:
             for name in [value] if isinstance(value, str) else value or ():
                 yield here, what, name

@@ -81,16 +81,24 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         for key_node, value_node in reversed(node.value):
             if key_node.tag != _MERGE:
                 continue
-            parts = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+            parts = (
+                value_node.value
+                if isinstance(value_node, yaml.SequenceNode)
+                else [value_node]
+            )
             # Of several, the first holds.
             for part in reversed(parts):
                 line = f"line {key_node.start_mark.line + 1}"
                 if not isinstance(part, yaml.MappingNode):
-                    raise ScenarioError(f"{line}: << should merge a mapping, or a list of mappings")
+                    raise ScenarioError(
+                        f"{line}: << should merge a mapping, or a list of mappings"
+                    )
                 self.flatten_mapping(part)
                 count += len(part.value)
                 if count > VALUES_LIMIT:
-                    raise ScenarioError(f"{line}: << merges more than {VALUES_LIMIT} keys")
+                    raise ScenarioError(
+                        f"{line}: << merges more than {VALUES_LIMIT} keys"
+                    )
                 pairs.update((_key_of(pair[0]), pair) for pair in part.value)
         mine = {_key_of(pair[0]) for pair in own}
         node.value = [*(pair for key, pair in pairs.items() if key not in mine), *own]
@@ -113,7 +121,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if not isinstance(key, str | int | float):
             raise ScenarioError(f"line {line}: a key should be a text, not {key!r}")
         if key in seen:
-            raise ScenarioError(f"line {line}: the key {key!r} is also on line {seen[key]}")
+            raise ScenarioError(
+                f"line {line}: the key {key!r} is also on line {seen[key]}"
+            )
         seen[key] = line
     mapping: dict[Any, Any] = loader.construct_mapping(node, deep=True)
     return mapping
@@ -146,9 +156,13 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ScenarioError(f"{path}: {error}") from None
     if count > VALUES_LIMIT:
-        raise ScenarioError(f"{path}: its aliases make {count} values of it, {VALUES_LIMIT} are allowed")
+        raise ScenarioError(
+            f"{path}: its aliases make {count} values of it, {VALUES_LIMIT} are allowed"
+        )
     if not isinstance(raw, dict):
-        raise ScenarioError(f"{path}: a scenario is a mapping with name, description, fabric, training")
+        raise ScenarioError(
+            f"{path}: a scenario is a mapping with name, description, fabric, training"
+        )
     return raw
 
 
@@ -173,7 +187,9 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         path, equals, value = text.partition("=")
         if not (path and equals):
-            raise ValueError(f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5")
+            raise ValueError(
+                f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5"
+            )
         with at(f"--set {path}"):
             values[path] = _read(value, f"{value!r:.60} is not YAML: ")
     return values
@@ -268,8 +284,17 @@ def first_problem(
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing. But
     # which keys an event has follows from what it does.
     unknown = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    first = next((p for p in problems if p["type"] == "literal_error" and p["loc"][-1:] == ("do",)), unknown)
-    location = tuple(part for part in first["loc"] if not str(part).startswith(_NO_KEYS))
+    first = next(
+        (
+            p
+            for p in problems
+            if p["type"] == "literal_error" and p["loc"][-1:] == ("do",)
+        ),
+        unknown,
+    )
+    location = tuple(
+        part for part in first["loc"] if not str(part).startswith(_NO_KEYS)
+    )
     key = joined((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
         right = near(location)
@@ -281,7 +306,11 @@ def first_problem(
         return f"{key}: missing"
     origin = ""
     for part in (*location, None):
-        if isinstance(written, str) and written.startswith("$") and written[1:] in (parameters or ()):
+        if (
+            isinstance(written, str)
+            and written.startswith("$")
+            and written[1:] in (parameters or ())
+        ):
             origin = f" (from parameters.{written[1:]})"
             written = parameters[written[1:]]["value"]
         if part is None:
@@ -295,7 +324,11 @@ def first_problem(
     message = _SHAPES.get(first["type"], message)
     if first["type"] == "string_pattern_mismatch":
         message = in_words(first["ctx"]["pattern"])
-    plain = isinstance(written, str | int | float) and "not" not in message and str(written) not in message
+    plain = (
+        isinstance(written, str | int | float)
+        and "not" not in message
+        and str(written) not in message
+    )
     # The value of a wrong key is not shown.
     plain = plain and "[key]" not in first["loc"]
     shown = f", not {written!r}" if plain else ""

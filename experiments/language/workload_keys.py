@@ -14,7 +14,13 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ringlight.fabric.extension import entries
 from ringlight.fabric.values import Strict
-from ringlight.workloads.devices import Device, device_named, measured, seconds_table, timed
+from ringlight.workloads.devices import (
+    Device,
+    device_named,
+    measured,
+    seconds_table,
+    timed,
+)
 from ringlight.workloads.following import followings
 from ringlight.workloads.formats.files import read_text
 from ringlight.workloads.graph import Workload
@@ -28,7 +34,14 @@ else:
 Count = Annotated[int, Field(ge=1)]
 #: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
 OF_RUN_FOLDERS = (
-    *("scenario.yaml", "environment.json", "events.jsonl", "throughput.csv", "result.json", "rows.csv"),
+    *(
+        "scenario.yaml",
+        "environment.json",
+        "events.jsonl",
+        "throughput.csv",
+        "result.json",
+        "rows.csv",
+    ),
     *("plots", "trace.json", "report.html", "logs"),
     *entries("pages"),
 )
@@ -37,10 +50,17 @@ OF_RUN_FOLDERS = (
 def _beside(name: str) -> str:
     """A file's name below the scenario's directory. Raises ValueError where a run folder cannot have it."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or not name.isprintable():
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or not path.parts
+        or not name.isprintable()
+    ):
         raise ValueError(f"{name!r:.60} is not below the directory of the scenario")
     if path.parts[0] in OF_RUN_FOLDERS:
-        raise ValueError(f"{name!r:.60}: a run folder, which gets a copy, has a file of its own of this name")
+        raise ValueError(
+            f"{name!r:.60}: a run folder, which gets a copy, has a file of its own of this name"
+        )
     return str(path)
 
 
@@ -79,9 +99,9 @@ def _is_table(device: str | None) -> bool:
 class ComputingKeys(WorkloadKeys):
     """Keys of workloads whose operations may state FLOPs and bytes: the device that takes them their time."""
 
-    device: Annotated[str, AfterValidator(lambda value: _beside(value) if _is_table(value) else value)] | (
-        None
-    ) = None
+    device: Annotated[
+        str, AfterValidator(lambda value: _beside(value) if _is_table(value) else value)
+    ] | (None) = None
     efficiency: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @model_validator(mode="after")
@@ -89,7 +109,9 @@ class ComputingKeys(WorkloadKeys):
         if self.efficiency is not None and self.device is None:
             raise ValueError("efficiency: it is of a device; name one")
         if self.efficiency is not None and self.has_table:
-            raise ValueError(f"efficiency: it is of a device, and {self.device} is a table of times")
+            raise ValueError(
+                f"efficiency: it is of a device, and {self.device} is a table of times"
+            )
         return self
 
     @property
@@ -99,9 +121,15 @@ class ComputingKeys(WorkloadKeys):
 
     def files_read(self, ranks: int, directory: Path) -> list[Path]:
         """Return the file of times, if there is one."""
-        return [directory / self.device] if self.device is not None and self.has_table else []
+        return (
+            [directory / self.device]
+            if self.device is not None and self.has_table
+            else []
+        )
 
-    def timed(self, workload: Workload, directory: Path, element_bytes: int = 2) -> Workload:
+    def timed(
+        self, workload: Workload, directory: Path, element_bytes: int = 2
+    ) -> Workload:
         """Return the workload with times for operations that state none, if there is a device."""
         if self.device is None:
             return workload

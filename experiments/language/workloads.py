@@ -33,7 +33,12 @@ from ringlight.fabric.extension import loaders
 from ringlight.fabric.values import KIND_TAG, Size, Strict
 from ringlight.workloads.devices import scaled
 from ringlight.workloads.formats.contract import Options, Setting
-from ringlight.workloads.formats.reading import files_read, read_algorithm, read_any, settings
+from ringlight.workloads.formats.reading import (
+    files_read,
+    read_algorithm,
+    read_any,
+    settings,
+)
 from ringlight.workloads.graph import Collective, Kind, Split, Workload
 from ringlight.workloads.graph_writer import Book, Writer
 
@@ -42,14 +47,17 @@ class FilesKeys(ComputingKeys):
     """A workload of files; each setting that such files may leave open is a key besides."""
 
     files: Annotated[
-        tuple[FileName, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+        tuple[FileName, ...],
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     ]
 
     def made(self, ranks: int, directory: Path) -> Workload:
         """Return the workload in the files."""
         options = self._options(ranks, directory)
         paths = [directory / name for name in self.files]
-        return self.timed(keyed("files", lambda paths: read_any(paths, options), paths), directory)
+        return self.timed(
+            keyed("files", lambda paths: read_any(paths, options), paths), directory
+        )
 
     def files_read(self, ranks: int, directory: Path) -> list[Path]:
         """Return the files, those that belong to them, and that of times."""
@@ -61,7 +69,9 @@ class FilesKeys(ComputingKeys):
     def _options(self, ranks: int, directory: Path) -> Options:
         given = {setting.name: getattr(self, setting.name) for setting in settings()}
         names = {setting.name for setting in settings() if setting.kind == "file"}
-        paths = {name: directory / given[name] for name in names if given[name] is not None}
+        paths = {
+            name: directory / given[name] for name in names if given[name] is not None
+        }
         return Options(ranks, given | paths)
 
 
@@ -85,12 +95,15 @@ class AlgorithmSpec(Strict):
 
 
 def _algorithm_tag(value: object) -> str:
-    return f"{KIND_TAG}{'file' if isinstance(value, Mapping | AlgorithmSpec) else 'name'}"
+    return (
+        f"{KIND_TAG}{'file' if isinstance(value, Mapping | AlgorithmSpec) else 'name'}"
+    )
 
 
 #: A kind by its name, or the file of an algorithm, which says its kind.
 WhichCollective = Annotated[
-    Annotated[str, Tag(f"{KIND_TAG}name")] | Annotated[AlgorithmSpec, Tag(f"{KIND_TAG}file")],
+    Annotated[str, Tag(f"{KIND_TAG}name")]
+    | Annotated[AlgorithmSpec, Tag(f"{KIND_TAG}file")],
     Discriminator(_algorithm_tag),
 ]
 
@@ -106,7 +119,9 @@ class CollectiveKeys(WorkloadKeys):
     @model_validator(mode="after")
     def _whole(self) -> CollectiveKeys:
         if isinstance(self.collective, AlgorithmSpec) and self.algorithm:
-            raise ValueError(f"algorithm: it is that of {self.collective.file}; leave this key out")
+            raise ValueError(
+                f"algorithm: it is that of {self.collective.file}; leave this key out"
+            )
         if self.size is None:
             raise ValueError("size: a workload of one collective needs it")
         return self
@@ -127,17 +142,25 @@ class CollectiveKeys(WorkloadKeys):
         if what.kind == "all-to-all-v":
             what = what._replace(split=Split(**self.split.model_dump()))
         elif "split" in self.model_fields_set:
-            raise ValueError(f"split: only an all-to-all-v is divided so; this is an {what.kind}")
+            raise ValueError(
+                f"split: only an all-to-all-v is divided so; this is an {what.kind}"
+            )
         book = Book()
         group = book.group(range(ranks))
         writer = Writer(book)
         writer.collective(name, what, self.size, 0)
         nobody = np.empty((ranks, 0))
-        return book.workload(name, [writer.done()], [0] * ranks, [[group]] * ranks, nobody)
+        return book.workload(
+            name, [writer.done()], [0] * ranks, [[group]] * ranks, nobody
+        )
 
     def files_read(self, ranks: int, directory: Path) -> list[Path]:
         """Return the file of the algorithm, if it has one."""
-        return [directory / self.collective.file] if isinstance(self.collective, AlgorithmSpec) else []
+        return (
+            [directory / self.collective.file]
+            if isinstance(self.collective, AlgorithmSpec)
+            else []
+        )
 
 
 @cache
@@ -150,7 +173,9 @@ def sources() -> Mapping[str, type[WorkloadKeys]]:
 @cache
 def workload_keys() -> frozenset[str]:
     """Return the keys of all workloads."""
-    return frozenset(key for source in sources().values() for key in source.model_fields)
+    return frozenset(
+        key for source in sources().values() for key in source.model_fields
+    )
 
 
 def _source_of(value: object) -> str | None:
@@ -184,8 +209,12 @@ def _tag(value: object) -> str:
 if TYPE_CHECKING:
     WorkloadSpec = WorkloadKeys
 else:
-    _TAGGED = [Annotated[source, Tag(f"{KIND_TAG}{key}")] for key, source in sources().items()]
-    WorkloadSpec = Annotated[reduce(or_, _TAGGED), Discriminator(_tag), BeforeValidator(_of_one_source)]
+    _TAGGED = [
+        Annotated[source, Tag(f"{KIND_TAG}{key}")] for key, source in sources().items()
+    ]
+    WorkloadSpec = Annotated[
+        reduce(or_, _TAGGED), Discriminator(_tag), BeforeValidator(_of_one_source)
+    ]
 
 
 def workload_of(spec: WorkloadKeys, ranks: int, directory: Path) -> Workload:
@@ -196,10 +225,14 @@ def workload_of(spec: WorkloadKeys, ranks: int, directory: Path) -> Workload:
     stated = spec.ranks_for(ranks)
     made = spec.made(ranks, directory) if stated == ranks else None
     if made is None or made.ranks != ranks:
-        raise ValueError(f"it is for {stated if made is None else made.ranks} ranks, and the job has {ranks}")
+        raise ValueError(
+            f"it is for {stated if made is None else made.ranks} ranks, and the job has {ranks}"
+        )
     untimed = _untimed(made)
     if untimed is not None:
-        raise ValueError(f"device: {untimed} states no time; name the device that computes")
+        raise ValueError(
+            f"device: {untimed} states no time; name the device that computes"
+        )
     return made
 
 

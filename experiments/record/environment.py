@@ -18,7 +18,16 @@ from ringlight.experiments.record.version import ROOT
 from ringlight.fabric.frames import describe
 from ringlight.fabric.units import format_rate
 
-_PACKAGES = ("ringlight", "os-ken", "mininet", "numpy", "scipy", "networkx", "fastapi", "matplotlib")
+_PACKAGES = (
+    "ringlight",
+    "os-ken",
+    "mininet",
+    "numpy",
+    "scipy",
+    "networkx",
+    "fastapi",
+    "matplotlib",
+)
 _PROGRAMS = {
     "open_vswitch": ["ovs-vswitchd", "--version"],
     "docker": ["dockerd", "--version"],
@@ -38,7 +47,9 @@ def describe_setting(setting: Setting) -> dict[str, Any]:
         "short_queues": list(describe(fabric, setting.frames)),
         "emulated_rates": {
             format_rate(rate): format_rate(rate / scale.rate)
-            for rate in sorted({link.rate_bps for link in (*fabric.links, *fabric.cables)})
+            for rate in sorted(
+                {link.rate_bps for link in (*fabric.links, *fabric.cables)}
+            )
         },
     }
 
@@ -56,7 +67,9 @@ def describe_machine(simulated: bool) -> dict[str, Any]:
         "python": platform.python_version(),
         "processors": os.cpu_count(),
         "processor": _processor(),
-        "memory_GiB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_GiB": round(
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1
+        ),
         "tcp_default": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
         "versions": {
             **{name: _package(name) for name in _PACKAGES},
@@ -90,13 +103,23 @@ def _commit() -> str:
         # An installed package: git would answer for the project in whose folder it is.
         return ""
     output, _ = _said(
-        "git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"
+        "git",
+        "-C",
+        str(ROOT),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=10",
+        "--exclude",
+        "*",
     )
     return output
 
 
 def _program(command: list[str]) -> str:
-    path = shutil.which(command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    path = shutil.which(
+        command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    )
     if path is None:
         return "not installed"
     return next(filter(None, (*_said(path, *command[1:]), "unknown"))).splitlines()[0]
@@ -106,7 +129,9 @@ def _said(*command: str) -> tuple[str, str]:
     """Return what a program writes to its output and to its errors; both empty if the program cannot be
     run."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "", ""
     return done.stdout.strip(), done.stderr.strip()

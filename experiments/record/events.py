@@ -17,7 +17,9 @@ from ringlight.experiments.language.plan import RunPlan
 KINDS: dict[str, type[Record]] = {}
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(field,)
+)
 class _Dataclass:
     """Every record's class is a frozen dataclass with keywords; one with an ``event`` is a kind of record."""
 
@@ -288,12 +290,12 @@ class EventLate(Record, event="event_late"):
     def said(self) -> str:
         """A sentence about the delay, without a full stop."""
         what = f"{self.do} {self.target}".rstrip()
-        why = [f"the controller was away for {self.away_s:.1f} s"] if self.away_s else []
+        why = (
+            [f"the controller was away for {self.away_s:.1f} s"] if self.away_s else []
+        )
         why += [f"{process} stood still" for process in self.frozen]
         because = f": {', '.join(why)}" if why else ""
-        return (
-            f"{what} was planned for {self.planned} and came {self.late_s:.1f} s later, {self.came}{because}"
-        )
+        return f"{what} was planned for {self.planned} and came {self.late_s:.1f} s later, {self.came}{because}"
 
 
 class RunEnded(Record, event="run_ended"):

@@ -67,7 +67,9 @@ def new_folder(parent: Path, name: str) -> Path:
         except OSError as error:
             if error.errno in DISK_FULL:
                 raise WriteError(f"{path}: cannot be made: {error.strerror}") from None
-            raise ScenarioError(f"{parent}: no run folder can be made there: {error.strerror}") from None
+            raise ScenarioError(
+                f"{parent}: no run folder can be made there: {error.strerror}"
+            ) from None
         return path
     raise ScenarioError(f"{parent}: too many run folders called {stem}")
 
@@ -94,7 +96,12 @@ class RunFolder:
 
     @classmethod
     def new(
-        cls, parent: Path, name: str, text: str, files: Sequence[str] = (), source: Path = Path()
+        cls,
+        parent: Path,
+        name: str,
+        text: str,
+        files: Sequence[str] = (),
+        source: Path = Path(),
     ) -> RunFolder:
         """Create a folder below ``parent`` for the scenario file ``text``. Return the run folder.
 
@@ -125,7 +132,11 @@ class RunFolder:
         whole = {record.run for record in records if isinstance(record, RunEnded)}
         kept = [record for record in records if not record.run or record.run in whole]
         write_whole(path / "events.jsonl", "".join(line_of(record) for record in kept))
-        rates = [rate for rate in read_port_rates(path / "throughput.csv") if rate.run in whole]
+        rates = [
+            rate
+            for rate in read_port_rates(path / "throughput.csv")
+            if rate.run in whole
+        ]
         write_whole(path / "throughput.csv", ",".join(_PORT_RATES) + "\n" + _csv(rates))
         return cls(path, environment)
 
@@ -133,13 +144,25 @@ class RunFolder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             if error is not None:
-                self.write([Aborted(t=time.monotonic(), reason=str(error) or type(error).__name__)])
+                self.write(
+                    [
+                        Aborted(
+                            t=time.monotonic(),
+                            reason=str(error) or type(error).__name__,
+                        )
+                    ]
+                )
             before_s = self.environment.get("duration_s", 0.0)
-            self.describe(duration_s=round(before_s + time.monotonic() - self._began, 3))
+            self.describe(
+                duration_s=round(before_s + time.monotonic() - self._began, 3)
+            )
         except WriteError:
             # The error that ended the experiment is the one to be told.
             if error is None:
@@ -152,9 +175,15 @@ class RunFolder:
         """Append records; port rates, of which there are many, to a file of their own."""
         records = list(records)
         self._events.append(
-            "".join(line_of(record) for record in records if not isinstance(record, PortRate))
+            "".join(
+                line_of(record)
+                for record in records
+                if not isinstance(record, PortRate)
+            )
         )
-        self._rates.append(_csv([record for record in records if isinstance(record, PortRate)]))
+        self._rates.append(
+            _csv([record for record in records if isinstance(record, PortRate)])
+        )
 
     def describe(self, **facts: Any) -> None:
         """Add facts to environment.json."""
@@ -176,7 +205,9 @@ def _copy(source: Path, path: Path) -> None:
             path.chmod(source.stat().st_mode & 0o777)
         except OSError as error:
             if error.filename == str(source):
-                raise ScenarioError(f"{source}: cannot be read: {error.strerror}") from None
+                raise ScenarioError(
+                    f"{source}: cannot be read: {error.strerror}"
+                ) from None
             raise
         if not filecmp.cmp(source, path, shallow=False):
             raise WriteError(f"{path}: it was not written as it is in {source}")
@@ -229,7 +260,9 @@ def chosen_scale(environment: Mapping[str, Any]) -> ChosenScale | None:
 def _csv(rates: Sequence[PortRate]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([getattr(rate, column) for column in _PORT_RATES] for rate in rates)
+    writer.writerows(
+        [getattr(rate, column) for column in _PORT_RATES] for rate in rates
+    )
     return text.getvalue()
 
 
@@ -241,6 +274,9 @@ def read_port_rates(path: Path) -> list[PortRate]:
     rows = list(csv.DictReader(read_text(path).splitlines()))
     whole = rows if not rows or rows[-1].get("tx_bps") else rows[:-1]
     try:
-        return [PortRate(**{name: read(row[name]) for name, read in _PORT_RATES.items()}) for row in whole]
+        return [
+            PortRate(**{name: read(row[name]) for name, read in _PORT_RATES.items()})
+            for row in whole
+        ]
     except (KeyError, TypeError, ValueError):
         raise ScenarioError(f"{path}: it is not as ringlight writes it") from None

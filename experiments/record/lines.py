@@ -35,7 +35,11 @@ def table(*modules: str) -> str:
     for name, kind in kinds().items():
         if kind.__module__ not in chosen:
             continue
-        own = [f"`{f.name}`" for f in dataclasses.fields(kind) if f.name not in ("t", "run")]
+        own = [
+            f"`{f.name}`"
+            for f in dataclasses.fields(kind)
+            if f.name not in ("t", "run")
+        ]
         words = " ".join((kind.__doc__ or "").replace("``", "`").split())
         lines.append(f"| `{name}` | {', '.join(own)} | {words} |")
     return "\n".join(lines) + "\n"
@@ -64,12 +68,19 @@ def _as_now(document: dict[str, Any]) -> list[dict[str, Any]]:
     place."""
     fields: dict[str, Any]
     if document["event"] == "switch_restarted":
-        fields = {"kind": "optical switch", "name": document["switch"], "how": "how is not on record"}
+        fields = {
+            "kind": "optical switch",
+            "name": document["switch"],
+            "how": "how is not on record",
+        }
     elif document["event"] == "controller_restarted":
         fields = {"kind": "controller", "name": "controller", "how": document["reason"]}
     else:
         return [document]
-    fields |= {key: document[key] for key in ("t", "run")} | {"planned": False, "away_s": 0.0}
+    fields |= {key: document[key] for key in ("t", "run")} | {
+        "planned": False,
+        "away_s": 0.0,
+    }
     both = [{**fields, "event": kind.event} for kind in (ProcessEnded, ProcessBack)]
     return both * int(document.get("times", 1))
 

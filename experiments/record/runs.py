@@ -32,7 +32,11 @@ from ringlight.experiments.record.events import (
     WorkerLost,
     WorkerReady,
 )
-from ringlight.experiments.record.lab_records import LinkBytes, SwitchDrifted, SwitchMended
+from ringlight.experiments.record.lab_records import (
+    LinkBytes,
+    SwitchDrifted,
+    SwitchMended,
+)
 from ringlight.experiments.record.light_records import Circuits, Flow
 
 #: Added to the name of a run that was made once more.
@@ -97,13 +101,19 @@ class JobRun:
     @cached_property
     def by_index(self) -> tuple[tuple[Iteration, ...], ...]:
         """Iterations of all ranks, by iteration in order."""
-        return tuple(tuple(group) for _, group in itertools.groupby(self.iterations, key=lambda it: it.i))
+        return tuple(
+            tuple(group)
+            for _, group in itertools.groupby(self.iterations, key=lambda it: it.i)
+        )
 
     @cached_property
     def spans(self) -> tuple[tuple[float, float], ...]:
         """Begin and end of each iteration: the first rank's start, the last one's end."""
         ranks = self.by_index
-        return tuple((min(it.compute_start for it in g), max(it.allreduce_end for it in g)) for g in ranks)
+        return tuple(
+            (min(it.compute_start for it in g), max(it.allreduce_end for it in g))
+            for g in ranks
+        )
 
 
 @dataclass(frozen=True)
@@ -168,13 +178,21 @@ class Run:
         return [(drift, self._mended(drift)) for drift in self.of(SwitchDrifted)]
 
     def _mended(self, drift: SwitchDrifted) -> SwitchMended | None:
-        of_switch = (m for m in self.of(SwitchMended) if (m.switch, m.what) == (drift.switch, drift.what))
+        of_switch = (
+            m
+            for m in self.of(SwitchMended)
+            if (m.switch, m.what) == (drift.switch, drift.what)
+        )
         return next((mended for mended in of_switch if mended.t >= drift.t), None)
 
     @property
     def lit_flows(self) -> list[Flow]:
         """Flows of O-NICs that got light."""
-        return [flow for flow in self.of(Flow) if flow.t_lit is not None and flow.t_request is not None]
+        return [
+            flow
+            for flow in self.of(Flow)
+            if flow.t_lit is not None and flow.t_request is not None
+        ]
 
 
 def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
@@ -192,7 +210,9 @@ def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
         records_of.setdefault(record.run, []).append(record)
         if isinstance(record, Repeated):
             aside.add(record.set_aside)
-    names = {plan.name + AGAIN if plan.name in aside else plan.name: plan for plan in plans}
+    names = {
+        plan.name + AGAIN if plan.name in aside else plan.name: plan for plan in plans
+    }
     return [
         _run(plan, name, records_of[name])
         for name, plan in names.items()
@@ -211,8 +231,13 @@ def _first(kind: type[AnyRecord], records: Iterable[Record]) -> AnyRecord | None
 def _run(plan: RunPlan, name: str, records: Sequence[Record]) -> Run:
     started = _first(RunStarted, records)
     if started is None:
-        raise ScenarioError(f"events.jsonl: run {name} has ended and has no event run_started")
-    circuits = [started.circuits, *(record.circuits for record in _all(Circuits, records))]
+        raise ScenarioError(
+            f"events.jsonl: run {name} has ended and has no event run_started"
+        )
+    circuits = [
+        started.circuits,
+        *(record.circuits for record in _all(Circuits, records)),
+    ]
     begins = {record.name: record for record in _all(ActionBegun, records)}
     ends = {record.name: record for record in _all(ActionEnded, records)}
     of_job: dict[str | None, list[Record]] = {}
@@ -252,7 +277,9 @@ def _pairs(circuits: Iterable[Sequence[str]]) -> tuple[Pair, ...]:
     return tuple((a, b) for a, b in circuits)
 
 
-def _action(plan: EventPlan, begun: ActionBegun | None, end: ActionEnded | None) -> Action:
+def _action(
+    plan: EventPlan, begun: ActionBegun | None, end: ActionEnded | None
+) -> Action:
     first = begun or end
     assert first is not None
     if end is None:
@@ -261,16 +288,29 @@ def _action(plan: EventPlan, begun: ActionBegun | None, end: ActionEnded | None)
 
 
 def _job(
-    plan: JobPlan, run: str, gpus: Sequence[str], mine: Sequence[Record], released: Released | None
+    plan: JobPlan,
+    run: str,
+    gpus: Sequence[str],
+    mine: Sequence[Record],
+    released: Released | None,
 ) -> JobRun:
     """``mine``: what is on record of the job; ``released``: its release."""
     states, recoveries = _all(JobState, mine), _all(JobRecovered, mine)
     gpus = gpus or next((record.gpus for record in states if record.gpus), ())
     iterations = sorted(_all(Iteration, mine), key=lambda it: (it.i, it.rank))
-    kept = tuple(it for it in iterations if not any(_again(it, back) for back in recoveries))
+    kept = tuple(
+        it for it in iterations if not any(_again(it, back) for back in recoveries)
+    )
     timed = _first(CollectiveTimed, mine)
-    succeeded = bool(states) and states[-1].state == SUCCEEDED and timed is None and plan.guest is None
-    if succeeded and (silent := set(range(len(gpus) or plan.gpus)) - {it.rank for it in kept}):
+    succeeded = (
+        bool(states)
+        and states[-1].state == SUCCEEDED
+        and timed is None
+        and plan.guest is None
+    )
+    if succeeded and (
+        silent := set(range(len(gpus) or plan.gpus)) - {it.rank for it in kept}
+    ):
         raise ScenarioError(
             f"events.jsonl: run {run} has ended and has no iteration of rank {min(silent)} of job {plan.name}"
         )
@@ -293,7 +333,9 @@ def _job(
         released=None if released is None else released.at,
         end=end,
         iterations=kept,
-        redone=tuple(it for it in iterations if any(_again(it, back) for back in recoveries)),
+        redone=tuple(
+            it for it in iterations if any(_again(it, back) for back in recoveries)
+        ),
         ready={record.rank: record for record in _all(WorkerReady, mine)},
         done={record.rank: record for record in _all(WorkerDone, mine)},
         reference=None if reference is None else reference.sha256,

@@ -7,7 +7,14 @@ import hashlib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_ROOMS = ("fabric", "workloads", "controller", "testbed", "containers/worker", "experiments")
+_ROOMS = (
+    "fabric",
+    "workloads",
+    "controller",
+    "testbed",
+    "containers/worker",
+    "experiments",
+)
 
 
 @functools.cache

@@ -61,20 +61,31 @@ def sheet(
     left = min(left, _MOST_LEFT) if narrow() else left
     wide = (width() - left - right - gap[0] * (columns - 1)) / columns
     shares = heights or [1.0] * rows
-    tall = [(height - top - bottom - gap[1] * (rows - 1)) * share / sum(shares) for share in shares]
+    tall = [
+        (height - top - bottom - gap[1] * (rows - 1)) * share / sum(shares)
+        for share in shares
+    ]
     begins = [left + (wide + gap[0]) * column for column in range(columns)]
     # Halves of it, or thirds, are as wide as a narrow screen.
     pieces = begins[1:] if columns <= _THIRDS else begins[columns // 2 :][:1]
-    figure = Sheet((width(), height), [begin - gap[0] + min(_SPARE, gap[0] / 2) for begin in pieces])
+    figure = Sheet(
+        (width(), height),
+        [begin - gap[0] + min(_SPARE, gap[0] / 2) for begin in pieces],
+    )
     axes = []
     for row in range(rows):
         y = height - top - sum(tall[: row + 1]) - gap[1] * row
-        places = [(x / width(), y / height, wide / width(), tall[row] / height) for x in begins]
+        places = [
+            (x / width(), y / height, wide / width(), tall[row] / height)
+            for x in begins
+        ]
         axes.append([figure.add_axes(place) for place in places])
     for axis in figure.axes:
         # Every tick is two texts and three lines; how many there is room for takes measuring texts.
         axis.xaxis.set_major_locator(
-            MaxNLocator(_FEW_TICKS if narrow() else 8 // columns + 2, steps=[1, 2, 2.5, 5, 10])
+            MaxNLocator(
+                _FEW_TICKS if narrow() else 8 // columns + 2, steps=[1, 2, 2.5, 5, 10]
+            )
         )
         axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     return figure, axes
@@ -86,16 +97,23 @@ def chart(height: float, **margins: Any) -> tuple[Sheet, Axes]:
     return figure, axis
 
 
-def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int], str]) -> Sheet:
+def pictures(
+    count: int, columns: int, height: float, draw: Callable[[Axes, int], str]
+) -> Sheet:
     """Return a figure of pictures without axes in rows, each ``height`` inches high.
 
     ``draw(axis, number)`` draws a picture and returns its title.
     """
     rows = math.ceil(count / columns)
     margins: Any = {"left": 0.05, "right": 0.05, "top": 0.25, "bottom": 0.05}
-    figure, axes = sheet(height * rows + 0.3, rows=rows, columns=columns, gap=(0.1, 0.3), **margins)
+    figure, axes = sheet(
+        height * rows + 0.3, rows=rows, columns=columns, gap=(0.1, 0.3), **margins
+    )
     # They are read row by row.
-    figure.rows = [line[0].get_position(original=True).y0 * figure.get_figheight() for line in axes[:-1]]
+    figure.rows = [
+        line[0].get_position(original=True).y0 * figure.get_figheight()
+        for line in axes[:-1]
+    ]
     for number, axis in enumerate(axis for line in axes for axis in line):
         axis.axis("off")
         if number < count:
@@ -103,11 +121,15 @@ def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int]
     return figure
 
 
-def legend(figure: Sheet, title: str, handles: Sequence[Any] | None = None, columns: int = 5) -> None:
+def legend(
+    figure: Sheet, title: str, handles: Sequence[Any] | None = None, columns: int = 5
+) -> None:
     """Above the axes at the right, with a title that says what is told apart; the figure grows by what it
     takes. ``handles``: in place of what has a label; ``columns``: no more of them."""
     if handles is None:
-        handle_of = {label: handle for axis in figure.axes for handle, label in _labelled(axis)}
+        handle_of = {
+            label: handle for axis in figure.axes for handle, label in _labelled(axis)
+        }
         handles, names = list(handle_of.values()), list(handle_of)
     else:
         names = [str(handle.get_label()) for handle in handles]
@@ -118,13 +140,19 @@ def legend(figure: Sheet, title: str, handles: Sequence[Any] | None = None, colu
     longest = min(max(map(len, names)), room - 6)
     columns = max(1, min(columns, len(names), room // (longest + 6)))
     named = [textwrap.fill(name, room - 6) for name in names]
-    lines = math.ceil(len(names) / columns) + sum(name.count("\n") for name in named) + 1
+    lines = (
+        math.ceil(len(names) / columns) + sum(name.count("\n") for name in named) + 1
+    )
     highest = max(figure.axes, key=lambda axis: axis.get_position(original=True).y1)
     margin = (1 - highest.get_position(original=True).y1) * figure.get_figheight()
     titled = 0.22 if any(axis.get_title("left") for axis in figure.axes) else 0.0
     figure.head = _LINE * lines + 0.08
     grow(figure, max(0.0, figure.head + titled - margin))
-    look: Any = {"loc": "upper right", "bbox_to_anchor": (1.0, 1.0), "alignment": "left"}
+    look: Any = {
+        "loc": "upper right",
+        "bbox_to_anchor": (1.0, 1.0),
+        "alignment": "left",
+    }
     figure.legend(handles, named, ncols=columns, title=title, title_fontsize=8, **look)
 
 
@@ -139,7 +167,9 @@ def key(colour: str, label: str, width: float = 2) -> Line2D:
 
 def named_rows(axis: Axes, names: Sequence[str]) -> None:
     """Name the rows of a chart, row 0 at the top; a narrow picture breaks long names into two lines."""
-    axis.set_yticks(range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8)
+    axis.set_yticks(
+        range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8
+    )
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
     axis.grid(axis="x", visible=True)
@@ -153,10 +183,17 @@ def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
     return [textwrap.fill(name, room, max_lines=2, placeholder=" …") for name in names]
 
 
-def spans(axis: Axes, colour: str, intervals: Iterable[Span], height: float = 0.5, **look: Any) -> None:
+def spans(
+    axis: Axes, colour: str, intervals: Iterable[Span], height: float = 0.5, **look: Any
+) -> None:
     """Draw spans of one colour as one collection."""
-    boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in intervals]
-    axis.add_collection(PatchCollection(boxes, **{"facecolor": colour, "linewidth": 0, **look}))
+    boxes = [
+        Rectangle((begin, y - height / 2), end - begin, height)
+        for y, begin, end in intervals
+    ]
+    axis.add_collection(
+        PatchCollection(boxes, **{"facecolor": colour, "linewidth": 0, **look})
+    )
 
 
 def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
@@ -174,20 +211,43 @@ def end_with_room(axis: Axes, last: float, inches: float) -> float:
     return last / (1 - min(inches / wide, 0.6))
 
 
-def centred(axis: Axes, x: float, y: float, words: str, size: float = 7.5, **look: Any) -> None:
-    axis.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": size, "zorder": 5, **look})
+def centred(
+    axis: Axes, x: float, y: float, words: str, size: float = 7.5, **look: Any
+) -> None:
+    axis.text(
+        x,
+        y,
+        words,
+        **{"ha": "center", "va": "center", "fontsize": size, "zorder": 5, **look},
+    )
 
 
 def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
     """Draw a line from spot to spot with a head."""
-    axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look))
+    axis.add_patch(
+        FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look)
+    )
 
 
-def curves(axis: Axes, at_x: Sequence[float], lines: Iterable[tuple[str, Sequence[float | None]]]) -> None:
+def curves(
+    axis: Axes,
+    at_x: Sequence[float],
+    lines: Iterable[tuple[str, Sequence[float | None]]],
+) -> None:
     """Draw a line with dots for each label, in ``LOOKS``; the line has a gap for a value that is None."""
-    for (label, values), (dash, colour) in zip(lines, itertools.cycle(LOOKS), strict=False):
+    for (label, values), (dash, colour) in zip(
+        lines, itertools.cycle(LOOKS), strict=False
+    ):
         ys = [math.nan if value is None else value for value in values]
-        axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=label)
+        axis.plot(
+            at_x,
+            ys,
+            color=colour,
+            linestyle=dash,
+            marker="o",
+            markersize=2.5,
+            label=label,
+        )
 
 
 def plain_ticks(axis: Any, lowest: float, highest: float, most: int = 10) -> None:
@@ -196,7 +256,11 @@ def plain_ticks(axis: Any, lowest: float, highest: float, most: int = 10) -> Non
     most = min(most, _FEW_TICKS) if narrow() else most
     ticks = [m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)]
     inside = [t for t in ticks if lowest * 0.7 <= t <= highest * 1.4]
-    axis.set_ticks(inside if len(inside) <= most else [t for t in inside if f"{t:e}".startswith("1")])
+    axis.set_ticks(
+        inside
+        if len(inside) <= most
+        else [t for t in inside if f"{t:e}".startswith("1")]
+    )
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 
@@ -219,10 +283,14 @@ def scaled(values: Sequence[Any]) -> tuple[list[float], str] | None:
         return None
     unit = known[0][1]
     most = max(value for value, _ in known)
-    fits = ((factor, prefix) for factor, prefix in _PREFIXES.get(unit, ()) if most >= factor)
+    fits = (
+        (factor, prefix) for factor, prefix in _PREFIXES.get(unit, ()) if most >= factor
+    )
     factor, prefix = next(fits, (1.0, ""))
     symbol = {"bytes": "B", "1": ""}.get(unit, unit)
-    return [value / factor for value, _ in known], f", {prefix}{symbol}" if symbol else ""
+    return [
+        value / factor for value, _ in known
+    ], f", {prefix}{symbol}" if symbol else ""
 
 
 #: So few values have ticks of their own.
@@ -231,7 +299,9 @@ _FEW = 3
 _MUCH = 1e4
 
 
-def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, most: int = 10) -> list[float]:
+def along(
+    axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, most: int = 10
+) -> list[float]:
     """Set the x axis to swept values called ``name``, logarithmic if they span much. Return the position of
     each.
 
@@ -239,9 +309,16 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
     """
     numbers, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
     if numbers is None:
-        turned: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(values) > 4 else {}
+        turned: Any = (
+            {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+            if len(values) > 4
+            else {}
+        )
         axis.set_xticks(
-            range(len(values)), [label.replace(", ", ",\n") for label in words], fontsize=7, **turned
+            range(len(values)),
+            [label.replace(", ", ",\n") for label in words],
+            fontsize=7,
+            **turned,
         )
         axis.set_xlabel(name)
         return [float(k) for k in range(len(values))]
@@ -264,7 +341,9 @@ def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, mo
 
 def prefixed(axis: Any, unit: str) -> None:
     """Write the ticks of an axis (``axes.xaxis`` or ``yaxis``) as numbers with their unit and its prefix."""
-    axis.set_major_formatter(EngFormatter({"bytes": "B", "1": "", "count": ""}.get(unit, unit), sep="\u00a0"))
+    axis.set_major_formatter(
+        EngFormatter({"bytes": "B", "1": "", "count": ""}.get(unit, unit), sep="\u00a0")
+    )
     axis.set_minor_locator(NullLocator())
 
 
@@ -286,7 +365,9 @@ def shaded(
             centred(axis, x + 0.5, y + 0.5, label, color=INK, bbox=box)
     axis.set_xticks([k + 0.5 for k in range(len(columns))], columns, fontsize=7.5)
     size = 7 if narrow() else 7.5
-    axis.set_yticks([k + 0.5 for k in range(len(rows))], _beside(axis, rows), fontsize=size)
+    axis.set_yticks(
+        [k + 0.5 for k in range(len(rows))], _beside(axis, rows), fontsize=size
+    )
     axis.grid(visible=False)
     if bar:
         figure: Any = axis.figure

@@ -24,12 +24,35 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 INK, QUIET, RULE, FACE = "#1b2129", "#6a7381", "#c9ced6", "#f4f5f7"
-_CSS = {INK: "var(--ink)", QUIET: "var(--quiet)", RULE: "var(--rule)", FACE: "var(--face)"}
+_CSS = {
+    INK: "var(--ink)",
+    QUIET: "var(--quiet)",
+    RULE: "var(--rule)",
+    FACE: "var(--face)",
+}
 PALETTE = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 #: Where there are more to tell apart.
-MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")
+MORE = (
+    "#7f8793",
+    "#b5651d",
+    "#5b7f2b",
+    "#3b3f8f",
+    "#d178b5",
+    "#4aa3a3",
+    "#9a3324",
+    "#b8a13a",
+)
 #: Colours of jobs: Okabe and Ito's, which people with any kind of colour vision tell apart.
-JOB_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#5b4ea3")
+JOB_COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#8c6d1f",
+    "#5b4ea3",
+)
 JOB_NAMES = {
     "red": "#d55e00",
     "orange": "#e69f00",
@@ -101,7 +124,10 @@ def job_colours(jobs: Sequence[str]) -> dict[str, str]:
     those that no name takes."""
     taken = {JOB_NAMES[job] for job in jobs if job in JOB_NAMES}
     free = [colour for colour in JOB_COLOURS if colour not in taken] or JOB_COLOURS
-    return {job: JOB_NAMES.get(job) or free[place % len(free)] for place, job in enumerate(jobs)}
+    return {
+        job: JOB_NAMES.get(job) or free[place % len(free)]
+        for place, job in enumerate(jobs)
+    }
 
 
 def wavelength_colours(wavelengths: int) -> list[str]:
@@ -109,7 +135,10 @@ def wavelength_colours(wavelengths: int) -> list[str]:
     if wavelengths <= len(PALETTE):
         return list(PALETTE[:wavelengths])
     wheel = matplotlib.colormaps["turbo"]
-    return [matplotlib.colors.to_hex(wheel((k + 0.5) / wavelengths)) for k in range(wavelengths)]
+    return [
+        matplotlib.colors.to_hex(wheel((k + 0.5) / wavelengths))
+        for k in range(wavelengths)
+    ]
 
 
 class Sheet(Figure):
@@ -169,7 +198,12 @@ def fitted(figure: Figure) -> Figure:
 
 
 def drawn(
-    folder: Path, name: str, caption: str, png: bool, figure: Callable[..., Figure], *args: Any
+    folder: Path,
+    name: str,
+    caption: str,
+    png: bool,
+    figure: Callable[..., Figure],
+    *args: Any,
 ) -> Plot:
     """Return the plot that ``figure(…)`` draws, for wide and for narrow screens.
 
@@ -180,9 +214,13 @@ def drawn(
     wide = save(broad, folder, name, caption, png=png)
     if isinstance(broad, Sheet) and broad.cuts:
         return replace(wide, narrow=_pieces(broad, name), cut=True)
-    with matplotlib.rc_context({"figure.figsize": (NARROW, 3.0), "svg.hashsalt": f"{name}-narrow"}):
+    with matplotlib.rc_context(
+        {"figure.figsize": (NARROW, 3.0), "svg.hashsalt": f"{name}-narrow"}
+    ):
         small = io.StringIO()
-        fitted(figure(*args)).savefig(small, format="svg", transparent=True, metadata={"Date": None})
+        fitted(figure(*args)).savefig(
+            small, format="svg", transparent=True, metadata={"Date": None}
+        )
     return replace(wide, narrow=page_svg(small.getvalue(), f"{name}-narrow"))
 
 
@@ -192,27 +230,48 @@ def _pieces(sheet: Sheet, name: str) -> str:
     wide, tall = sheet.get_figwidth(), sheet.get_figheight()
     across = list(itertools.pairwise([0.0, *sheet.cuts, wide]))
     boxes = [(wide - NARROW, 0.0, NARROW, sheet.head)] if sheet.head else []
-    places = [axis.get_position(original=True) for axis in sheet.axes if axis.has_data()]
-    middles = [(wide * (p.x0 + p.x1) / 2, tall * (1 - (p.y0 + p.y1) / 2)) for p in places]
-    for y, below in itertools.pairwise([sheet.head, *(tall - row for row in sheet.rows), tall]):
+    places = [
+        axis.get_position(original=True) for axis in sheet.axes if axis.has_data()
+    ]
+    middles = [
+        (wide * (p.x0 + p.x1) / 2, tall * (1 - (p.y0 + p.y1) / 2)) for p in places
+    ]
+    for y, below in itertools.pairwise(
+        [sheet.head, *(tall - row for row in sheet.rows), tall]
+    ):
         for x, end in across:
             if any(x < at_x < end and y < at_y < below for at_x, at_y in middles):
                 boxes.append((x, y, end - x, below - y))
     views = (" ".join(f"{points * number:.1f}" for number in box) for box in boxes)
-    return "".join(f'<svg viewBox="{view}"><use href="#{name}-figure_1"/></svg>' for view in views)
+    return "".join(
+        f'<svg viewBox="{view}"><use href="#{name}-figure_1"/></svg>' for view in views
+    )
 
 
-def save(figure: Figure, folder: Path, name: str, caption: str, *, png: bool = True) -> Plot:
+def save(
+    figure: Figure, folder: Path, name: str, caption: str, *, png: bool = True
+) -> Plot:
     # Laid out once: each of the two files would draw everything once more to do it for itself.
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
         figure.set_layout_engine(None)
     # Level 6, the default, takes twice as long for a sixth less.
     if png:
-        figure.savefig(folder / f"{name}.png", dpi=160, facecolor="white", pil_kwargs={"compress_level": 2})
+        figure.savefig(
+            folder / f"{name}.png",
+            dpi=160,
+            facecolor="white",
+            pil_kwargs={"compress_level": 2},
+        )
     with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(folder / f"{name}.svg", transparent=True, metadata={"Date": None})
-    return Plot(name, caption, page_svg((folder / f"{name}.svg").read_text(encoding="utf-8"), name))
+        figure.savefig(
+            folder / f"{name}.svg", transparent=True, metadata={"Date": None}
+        )
+    return Plot(
+        name,
+        caption,
+        page_svg((folder / f"{name}.svg").read_text(encoding="utf-8"), name),
+    )
 
 
 def page_svg(svg: str, prefix: str) -> str:
@@ -236,6 +295,12 @@ def page_svg(svg: str, prefix: str) -> str:
     return re.sub(r"(<text style=\")(?![^\"]*fill)", r"\1fill: var(--ink); ", svg)
 
 
-def box(axis: Axes, x: float, y: float, w: float, h: float, face: str, edge: str) -> None:
+def box(
+    axis: Axes, x: float, y: float, w: float, h: float, face: str, edge: str
+) -> None:
     style = "round,pad=0,rounding_size=0.12"
-    axis.add_patch(FancyBboxPatch((x, y), w, h, boxstyle=style, facecolor=face, edgecolor=edge, zorder=2.5))
+    axis.add_patch(
+        FancyBboxPatch(
+            (x, y), w, h, boxstyle=style, facecolor=face, edgecolor=edge, zorder=2.5
+        )
+    )

@@ -22,7 +22,10 @@ def times(subject: Figures, head: str, names: Sequence[str]) -> str:
         return lambda name: subject.figure(f"{name}_{end}")
 
     columns = [
-        (f"{head} {tag(subject.view.label)}", lambda name: meaning(f"{name}_max").rpartition(":")[0]),
+        (
+            f"{head} {tag(subject.view.label)}",
+            lambda name: meaning(f"{name}_max").rpartition(":")[0],
+        ),
         ("median", part("p50")),
         ("99 %", part("p99")),
         ("longest", part("max")),
@@ -30,17 +33,31 @@ def times(subject: Figures, head: str, names: Sequence[str]) -> str:
     return table_of([name for name in names if subject.row(f"{name}_p50")], columns)
 
 
-def counted(columns_of: Sequence[Figures], names: Sequence[str], zero: Collection[str]) -> str:
+def counted(
+    columns_of: Sequence[Figures], names: Sequence[str], zero: Collection[str]
+) -> str:
     """Return a table of counters, a column for each arm. ``zero``: counters that are 0 in a correct run."""
 
     def of(subject: Figures) -> Callable[[str], str]:
-        return lambda name: f"<b>{subject.figure(name)}</b>" if subject.row(name) else NOTHING
+        return lambda name: (
+            f"<b>{subject.figure(name)}</b>" if subject.row(name) else NOTHING
+        )
 
     there = [name for name in names if any(subject.row(name) for subject in columns_of)]
     columns = [
-        ("", lambda name: f"{called(name)}: {meaning(name)}{'; 0 in a correct run' if name in zero else ''}"),
+        (
+            "",
+            lambda name: (
+                f"{called(name)}: {meaning(name)}{'; 0 in a correct run' if name in zero else ''}"
+            ),
+        ),
         *((text(subject.arm), of(subject)) for subject in columns_of),
     ]
     return (
-        folded(f"What was counted {tag(columns_of[0].view.label)}", table_of(there, columns)) if there else ""
+        folded(
+            f"What was counted {tag(columns_of[0].view.label)}",
+            table_of(there, columns),
+        )
+        if there
+        else ""
     )

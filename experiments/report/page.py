@@ -46,7 +46,11 @@ def page(title: str, parts: Iterable[str]) -> str:
 def contents(titled: Iterable[tuple[str, str]]) -> str:
     """Return the list of a page's sections, each an anchor and a title; nothing for fewer than three."""
     items = [f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title in titled]
-    return f'<nav class="contents" aria-label="Contents"><ol>{"".join(items)}</ol></nav>' if items[2:] else ""
+    return (
+        f'<nav class="contents" aria-label="Contents"><ol>{"".join(items)}</ol></nav>'
+        if items[2:]
+        else ""
+    )
 
 
 def text(value: object) -> str:
@@ -92,7 +96,15 @@ def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") 
     done = []
     for number, cell in enumerate(cells):
         long = len(_TAG.sub("", cell))
-        look = "n" if number >= numeric else "wide" if long > LONG else "short" if long <= _SHORT else ""
+        look = (
+            "n"
+            if number >= numeric
+            else "wide"
+            if long > LONG
+            else "short"
+            if long <= _SHORT
+            else ""
+        )
         done.append(f"<{tag}{f' class={look}' if look else ''}>{cell}</{tag}>")
     return f"<tr{f' class={classes}' if classes else ''}>{''.join(done)}</tr>"
 
@@ -117,7 +129,10 @@ def _headed(row: str, heads: Sequence[str]) -> str:
     cells = row.split("<td")
     if len(cells) != len(heads) + 1:
         return row
-    named = (f'<td data-head="{head}"{cell}' for head, cell in zip(heads, cells[1:], strict=True))
+    named = (
+        f'<td data-head="{head}"{cell}'
+        for head, cell in zip(heads, cells[1:], strict=True)
+    )
     return cells[0] + "".join(named)
 
 
@@ -138,13 +153,20 @@ def table_of(
     listed = list(items)
     filled = [(head, [cell(item) for item in listed]) for head, cell in columns]
     there = [any(cell not in ("", NOTHING) for cell in cells) for _, cells in filled]
-    filled, left = [column for column, has in zip(filled, there, strict=True) if has], sum(there[:words])
+    filled, left = (
+        [column for column, has in zip(filled, there, strict=True) if has],
+        sum(there[:words]),
+    )
     rows, before = list[str](), None
     for item, *cells in zip(listed, *(cells for _, cells in filled), strict=True):
         if group is not None and (title := group(item)) != before:
-            rows.append(f'<tr class="group"><td colspan="{len(filled)}"><span>{title}</span></td></tr>')
+            rows.append(
+                f'<tr class="group"><td colspan="{len(filled)}"><span>{title}</span></td></tr>'
+            )
             before = title
-        rows.append(row(cells, left, "strong" if strong is not None and strong(item) else ""))
+        rows.append(
+            row(cells, left, "strong" if strong is not None and strong(item) else "")
+        )
     return table([head for head, _ in filled], rows, left) if rows else ""
 
 
@@ -171,13 +193,16 @@ def drawing(folder: Path, *, png: bool = False) -> Iterator[Draw]:
 
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        yield lambda name, caption, figure, *args: picture(drawn(folder, name, caption, png, figure, *args))
+        yield lambda name, caption, figure, *args: picture(
+            drawn(folder, name, caption, png, figure, *args)
+        )
 
 
 def hero(cards: Sequence[tuple[str, str, str]]) -> str:
     """Return big figures from (name, figure as HTML, remark as HTML); empty without cards."""
     items = "".join(
-        f"<div><dt>{what}</dt><dd>{figure}</dd><p>{remark}</p></div>" for what, figure, remark in cards
+        f"<div><dt>{what}</dt><dd>{figure}</dd><p>{remark}</p></div>"
+        for what, figure, remark in cards
     )
     return f'<dl class="hero">{items}</dl>' if cards else ""
 
@@ -206,8 +231,14 @@ def header(
 
 def _chip(name: str, value: str, anchor: str | None) -> str:
     verdict = value.partition(",")[0]
-    shown = mark(verdict, text(value)) if verdict in VERDICTS else f"<b>{text(value)}</b>"
-    return f"{name} {shown}" if anchor is None else f'<a href="#{anchor}">{name} {shown}</a>'
+    shown = (
+        mark(verdict, text(value)) if verdict in VERDICTS else f"<b>{text(value)}</b>"
+    )
+    return (
+        f"{name} {shown}"
+        if anchor is None
+        else f'<a href="#{anchor}">{name} {shown}</a>'
+    )
 
 
 def assumptions(listed: Iterable[Mapping[str, Any]]) -> str:

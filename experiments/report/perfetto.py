@@ -43,7 +43,9 @@ def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
             return
         for span in events:
             yield _named(run, span)
-        count += (operations := sum(len(record.times_s) for record in run.of(Operations)))
+        count += (
+            operations := sum(len(record.times_s) for record in run.of(Operations))
+        )
         if count > _MOST:
             count -= operations
             continue
@@ -54,8 +56,13 @@ def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
 def _named(run: Run, span: Span) -> Span:
     """Return a span with the run's name in its process, and times counted from the first release."""
     begin_s = span.begin_s - run.released
-    end_s, args = max(begin_s, span.end_s - run.released), {"run": run.name, **span.args}
-    return span._replace(process=f"{run.name}: {span.process}", begin_s=begin_s, end_s=end_s, args=args)
+    end_s, args = (
+        max(begin_s, span.end_s - run.released),
+        {"run": run.name, **span.args},
+    )
+    return span._replace(
+        process=f"{run.name}: {span.process}", begin_s=begin_s, end_s=end_s, args=args
+    )
 
 
 def _of_jobs(run: Run) -> Iterator[Span]:
@@ -73,17 +80,23 @@ def _of_jobs(run: Run) -> Iterator[Span]:
 def _of_iteration(job: JobRun, gpu: str, it: Iteration) -> Iterator[Span]:
     args = {"job": job.name, "iteration": it.i}
     if job.plan.workload is not None:
-        yield Span(gpu, "rank", "iteration", it.compute_start, it.allreduce_end, "rank", args)
+        yield Span(
+            gpu, "rank", "iteration", it.compute_start, it.allreduce_end, "rank", args
+        )
         return
     yield Span(gpu, "rank", "compute", it.compute_start, it.compute_end, "rank", args)
-    yield Span(gpu, "rank", "all-reduce", it.compute_end, it.allreduce_end, "rank", args)
+    yield Span(
+        gpu, "rank", "all-reduce", it.compute_end, it.allreduce_end, "rank", args
+    )
 
 
 def _of_operations(run: Run) -> Iterator[Span]:
     """Yield operations of workloads, on the stream of each."""
 
     @cache
-    def operations_of(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
+    def operations_of(
+        job: str, program: int
+    ) -> list[tuple[str, str, str, Mapping[str, Any]]]:
         """Return stream, name, kind and arguments (bytes, if any) of each operation."""
         workload = run.jobs[job].plan.workload
         assert workload is not None
@@ -96,18 +109,36 @@ def _of_operations(run: Run) -> Iterator[Span]:
                 kind_named(workload, kind, which),
                 {"bytes": size} if size else {},
             )
-            for stream, name, kind, which, size in zip(*(column.tolist() for column in columns), strict=True)
+            for stream, name, kind, which, size in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
         ]
 
     for record in run.of(Operations):
         job = run.jobs[record.job]
         if job.plan.workload is None:
             continue
-        gpu = job.gpus[record.rank] if record.rank < len(job.gpus) else f"rank {record.rank}"
-        of_rank = operations_of(record.job, int(job.plan.workload.program_of[record.rank]))
-        for (stream, name, kind, size), (begin, end) in zip(of_rank, record.times_s, strict=True):
+        gpu = (
+            job.gpus[record.rank]
+            if record.rank < len(job.gpus)
+            else f"rank {record.rank}"
+        )
+        of_rank = operations_of(
+            record.job, int(job.plan.workload.program_of[record.rank])
+        )
+        for (stream, name, kind, size), (begin, end) in zip(
+            of_rank, record.times_s, strict=True
+        ):
             args = {"job": record.job, "iteration": record.i, **size}
-            yield Span(gpu, f"stream {stream}", name, record.begin + begin, record.begin + end, kind, args)
+            yield Span(
+                gpu,
+                f"stream {stream}",
+                name,
+                record.begin + begin,
+                record.begin + end,
+                kind,
+                args,
+            )
 
 
 def _of_flows(run: Run) -> Iterator[Span]:
@@ -116,8 +147,18 @@ def _of_flows(run: Run) -> Iterator[Span]:
             continue
         port, to = f"O-NIC port {flow.port}", f"{flow.gpu} to {flow.peer}"
         args = {"wavelength": flow.wavelength, "waited": flow.waited, "flow": flow.flow}
-        yield Span(flow.gpu, port, f"set-up, {to}", flow.t_request, flow.t_lit, "flow", args)
-        yield Span(flow.gpu, port, f"λ{flow.wavelength}, {to}", flow.t_lit, flow.t_close, "flow", args)
+        yield Span(
+            flow.gpu, port, f"set-up, {to}", flow.t_request, flow.t_lit, "flow", args
+        )
+        yield Span(
+            flow.gpu,
+            port,
+            f"λ{flow.wavelength}, {to}",
+            flow.t_lit,
+            flow.t_close,
+            "flow",
+            args,
+        )
 
 
 def _of_rings(run: Run) -> Iterator[Span]:
@@ -126,7 +167,9 @@ def _of_rings(run: Run) -> Iterator[Span]:
         steps = steps_named(jobs[0].plan.loop.collective, len(jobs[0].gpus)).steps
         for change in note.set_ups:
             name, begin = f"set-up, step {change['step'] % steps + 1}", change["t"]
-            yield Span("light", "ring", name, begin, begin + change["total_s"], "light", change)
+            yield Span(
+                "light", "ring", name, begin, begin + change["total_s"], "light", change
+            )
 
 
 def _of_actions(run: Run) -> Iterator[Span]:
@@ -134,4 +177,6 @@ def _of_actions(run: Run) -> Iterator[Span]:
         end = action.begun if action.ended is None else action.ended
         args = {"event": action.plan.name, "error": action.error}
         # Each on a thread of its own: events may overlap, and spans of a thread must not.
-        yield Span("events", action.plan.name, action.said, action.begun, end, "event", args)
+        yield Span(
+            "events", action.plan.name, action.said, action.begun, end, "event", args
+        )

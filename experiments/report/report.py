@@ -25,31 +25,44 @@ def one_by_one(function: Callable[[int], str], count: int) -> list[str]:
     return [function(number) for number in range(count)]
 
 
-def render(view: View, plots: Path, *, png: bool = False, each: Each = one_by_one) -> str:
+def render(
+    view: View, plots: Path, *, png: bool = False, each: Each = one_by_one
+) -> str:
     """Return the HTML page. Its pictures are also saved in ``plots`` (:func:`drawing`).
 
     ``each``: function that makes the sections.
     """
-    there = _ordered(sections(), believed=view.fidelity["verdict"] not in ("doubtful", "bad"))
+    there = _ordered(
+        sections(), believed=view.fidelity["verdict"] not in ("doubtful", "bad")
+    )
     with drawing(plots, png=png) as draw:
         bodies = each(lambda number: there[number].body(view, draw), len(there))
-    made = [(section, body) for section, body in zip(there, bodies, strict=True) if body]
+    made = [
+        (section, body) for section, body in zip(there, bodies, strict=True) if body
+    ]
     parts = [_titled(section, body) for section, body in made]
     titled = [(section.name, section.title) for section, _ in made if section.title]
-    return page(f"Ringlight: {view.experiment.spec.name}", [*parts[:1], contents(titled), *parts[1:]])
+    return page(
+        f"Ringlight: {view.experiment.spec.name}",
+        [*parts[:1], contents(titled), *parts[1:]],
+    )
 
 
 def _ordered(there: Sequence[Section], *, believed: bool) -> list[Section]:
     """Return the sections in the order of the page: doubts come right after the head."""
     if believed:
         return list(there)
-    return sorted(there, key=lambda section: (section is not there[0], section.name != DOUBTS))
+    return sorted(
+        there, key=lambda section: (section is not there[0], section.name != DOUBTS)
+    )
 
 
 def _titled(section: Section, body: str) -> str:
     if section.folded:
         return folded(f'<h2 id="{section.name}">{section.title}</h2>', body, "part")
-    return f'<h2 id="{section.name}">{section.title}</h2>{body}' if section.title else body
+    return (
+        f'<h2 id="{section.name}">{section.title}</h2>{body}' if section.title else body
+    )
 
 
 def prepare() -> None:

@@ -57,7 +57,9 @@ class Figures:
         """Return the row of a metric over all repeats; None if there is none."""
         point = _NOWHERE if label == PUBLISHED else self.point
         for row in self.view.table.rows_of(self.arm, point, self.subject, metric):
-            if row.repeat is None and (row.label == label if label else row.label != PUBLISHED):
+            if row.repeat is None and (
+                row.label == label if label else row.label != PUBLISHED
+            ):
                 return row
         return None
 
@@ -84,17 +86,24 @@ class Figures:
         A dash if there is no figure.
         """
         row, plan = self.row(metric, label), self.view.plans.get(self.arm)
-        return figure(row) + ("" if row is None or plan is None else _stands_for(row, plan.setting.scale))
+        return figure(row) + (
+            "" if row is None or plan is None else _stands_for(row, plan.setting.scale)
+        )
 
     def repeats(self, metric: str) -> list[Row]:
         """Return the figures of single runs in their order; empty if there was only one run."""
         rows = self.view.table.rows_of(self.arm, self.point, self.subject, metric)
-        return sorted((row for row in rows if row.repeat is not None), key=lambda row: row.repeat or 0)
+        return sorted(
+            (row for row in rows if row.repeat is not None),
+            key=lambda row: row.repeat or 0,
+        )
 
     def modelled(self, metric: str) -> Row | None:
         """Return the model's figure for a metric, with set-ups if the model knows them; None if there is
         none."""
-        return self.row(f"{metric}_predicted_with_setup") or self.row(f"{metric}_predicted")
+        return self.row(f"{metric}_predicted_with_setup") or self.row(
+            f"{metric}_predicted"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,14 +115,21 @@ class Compared(Figures):
     def row(self, metric: str, label: Label | None = None) -> Row | None:
         """Return the row of a metric; rows that the comparison made, such as ``jct_ratio``, included. None
         if absent."""
-        own = super().row(f"{metric}.{self.spec.name}", label) if self.spec.name else None
+        own = (
+            super().row(f"{metric}.{self.spec.name}", label) if self.spec.name else None
+        )
         return own or super().row(metric, label)
 
     @cached_property
     def base(self) -> Figures:
         """Figures of the baseline at the point that the arm is compared with."""
         place = self.view.table.under(self.spec.baseline, self.point)
-        return Figures(self.view, self.spec.baseline, self.subject, place.point if place else _NOWHERE)
+        return Figures(
+            self.view,
+            self.spec.baseline,
+            self.subject,
+            place.point if place else _NOWHERE,
+        )
 
     def ratio(self, metric: str, label: Label | None = None) -> float | None:
         return self.number(f"{metric}_ratio", label)
@@ -124,7 +140,10 @@ class Compared(Figures):
 
         The times of an arm differ by the moments at which later jobs begin.
         """
-        spans = [side.numbers("jct_phase_least", "jct_phase_most", "jct") for side in (self, self.base)]
+        spans = [
+            side.numbers("jct_phase_least", "jct_phase_most", "jct")
+            for side in (self, self.base)
+        ]
         if all(least is None for least, _, _ in spans):
             return False
         lows = [jct if least is None else least for least, _, jct in spans]
@@ -135,7 +154,12 @@ class Compared(Figures):
     def model_ratio(self, metric: str) -> float | None:
         """Return an arm's modelled figure over its baseline's, a ratio; None if a model is missing."""
         mine, base = (side.modelled(metric) for side in (self, self.base))
-        if mine is None or base is None or not is_number(mine.value) or not is_number(base.value):
+        if (
+            mine is None
+            or base is None
+            or not is_number(mine.value)
+            or not is_number(base.value)
+        ):
             return None
         return mine.value / base.value if base.value else None
 
@@ -181,7 +205,9 @@ class View:
     @cached_property
     def settings(self) -> Sequence[Setting]:
         """Settings of the experiment, each fabric once."""
-        return list({plan.setting.name: plan.setting for plan in self.experiment.plans}.values())
+        return list(
+            {plan.setting.name: plan.setting for plan in self.experiment.plans}.values()
+        )
 
     def title(self, arm: str) -> str:
         return self.experiment.titles.get(arm, arm)
@@ -220,7 +246,9 @@ class View:
     def _points(self) -> Mapping[str, list[Point]]:
         points_of: dict[str, dict[str, Point]] = {}
         for run in self.runs:
-            points_of.setdefault(run.plan.arm, {}).setdefault(key_of(run.plan.point), run.plan.point)
+            points_of.setdefault(run.plan.arm, {}).setdefault(
+                key_of(run.plan.point), run.plan.point
+            )
         return {arm: list(points.values()) for arm, points in points_of.items()}
 
     def points(self, arm: str) -> list[Point]:
@@ -245,7 +273,12 @@ class View:
 
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
         """Return the figures of a subject at ``point``; None: the arm's first point."""
-        return Figures(self, arm, subject, next(iter(self.points(arm)), _NOWHERE) if point is None else point)
+        return Figures(
+            self,
+            arm,
+            subject,
+            next(iter(self.points(arm)), _NOWHERE) if point is None else point,
+        )
 
     def having(self, metric: str) -> list[Figures]:
         """Return the figures of each subject and point that has this metric over all repeats."""
@@ -287,8 +320,16 @@ class View:
     def compared(self, spec: CompareSpec) -> Iterator[Compared]:
         """Yield the arms at each of their points with every subject that has a ratio: jobs, the run or a
         fabric."""
-        for arm in [a for a in self.arms if a != spec.baseline] if spec.arms is None else spec.arms:
-            of_all = [own.subject for kind in ("job", "run", "fabric") for own in self.each(kind, [arm])]
+        for arm in (
+            [a for a in self.arms if a != spec.baseline]
+            if spec.arms is None
+            else spec.arms
+        ):
+            of_all = [
+                own.subject
+                for kind in ("job", "run", "fabric")
+                for own in self.each(kind, [arm])
+            ]
             for point in self.points(arm):
                 for subject in of_all if spec.job is None else [f"job {spec.job}"]:
                     pair = Compared(self, arm, subject, point, spec)
@@ -298,7 +339,11 @@ class View:
     @cached_property
     def comparisons(self) -> Sequence[Compared]:
         """Comparisons of the file, in its order."""
-        return [pair for spec in self.experiment.spec.compare for pair in self.compared(spec)]
+        return [
+            pair
+            for spec in self.experiment.spec.compare
+            for pair in self.compared(spec)
+        ]
 
 
 def view_of(
@@ -339,10 +384,20 @@ def swept(points: Iterable[Point]) -> list[str]:
 
 def short(path: str, paths: Iterable[str]) -> str:
     """Return the shortest ending of a dotted path that no other path in ``paths`` has."""
-    path, other_paths = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
+    path, other_paths = (
+        path.removesuffix(".value"),
+        [other.removesuffix(".value") for other in paths],
+    )
     words = path.split(".")
     ends = (".".join(words[-length:]) for length in range(1, len(words)))
-    return next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in other_paths) == 1), path)
+    return next(
+        (
+            e
+            for e in ends
+            if sum(f".{other}".endswith(f".{e}") for other in other_paths) == 1
+        ),
+        path,
+    )
 
 
 def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
@@ -378,13 +433,20 @@ def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
 
 def _is_unscaled(name: str) -> bool:
     """Return whether a time is real, or that of software, which no scale changes."""
-    return name == "setup_told_apart" or (name in metrics() and metrics()[name].unscaled)
+    return name == "setup_told_apart" or (
+        name in metrics() and metrics()[name].unscaled
+    )
 
 
 def _stands_for(row: Row, scale: Scale) -> str:
     """Return the real time or rate that an emulated one stands for, in small print; empty for real ones."""
     by = {"s": 1 / scale.time, "bit/s": scale.rate}.get(row.unit, 1.0)
-    if by == 1 or row.label == PUBLISHED or _is_unscaled(row.metric) or not is_number(row.value):
+    if (
+        by == 1
+        or row.label == PUBLISHED
+        or _is_unscaled(row.metric)
+        or not is_number(row.value)
+    ):
         return ""
     return in_small(amount(row.value * by, row.unit, row.metric))
 
@@ -404,7 +466,10 @@ def seconds_and_real(time_s: float | None, scale: Scale) -> str:
 def real(subject: Figures, metric: str) -> float | None:
     """Return the seconds of real time for which a time stands; None if time is not scaled or there is no
     time."""
-    time_s, scale = subject.number(metric), subject.view.plans[subject.arm].setting.scale.time
+    time_s, scale = (
+        subject.number(metric),
+        subject.view.plans[subject.arm].setting.scale.time,
+    )
     return None if time_s is None or scale == 1 else time_s / scale
 
 
@@ -434,4 +499,6 @@ def figures(
     group: Callable[[Figures], str] | None = None,
 ) -> str:
     """Return a table with a row for each of some figures, as :func:`table_of` makes it."""
-    return table_of(rows, [(head, cell(of)) for head, of in columns], words, group=group)
+    return table_of(
+        rows, [(head, cell(of)) for head, of in columns], words, group=group
+    )

@@ -46,7 +46,9 @@ def meaning(metric: str) -> str:
     """Return the meaning of a metric, as text in the middle of a sentence; HTML."""
     words = metrics()[metric.removesuffix("_best")].help
     best = ", the least that was searched" if metric.endswith("_best") else ""
-    return text((words[:1].lower() + words[1:] if words[1:2].islower() else words) + best)
+    return text(
+        (words[:1].lower() + words[1:] if words[1:2].islower() else words) + best
+    )
 
 
 def seconds(value: float | None) -> str:
@@ -69,7 +71,13 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def count(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+    return (
+        NOTHING
+        if value is None
+        else f"{value:,.0f}"
+        if float(value).is_integer()
+        else f"{value:,.2f}"
+    )
 
 
 def amount(value: Value, unit: str, metric: str = "") -> str:
@@ -103,7 +111,11 @@ def figure(row: Row | None) -> str:
     if row is None:
         return NOTHING
     shown = amount(row.value, row.unit, row.metric)
-    return shown if row.spread is None else f"{shown} ± {amount(row.spread, row.unit, row.metric)}"
+    return (
+        shown
+        if row.spread is None
+        else f"{shown} ± {amount(row.spread, row.unit, row.metric)}"
+    )
 
 
 def upper_first(words: str) -> str:

@@ -7,7 +7,13 @@ import math
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +21,12 @@ from typing import Any
 
 from ringlight.experiments.analysis.latency import as_simulated
 from ringlight.experiments.analysis.metrics import metrics
-from ringlight.experiments.analysis.result import analyse, document, label_of, read_result
+from ringlight.experiments.analysis.result import (
+    analyse,
+    document,
+    label_of,
+    read_result,
+)
 from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend, RemoteBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -156,12 +167,17 @@ def carry_out_experiment(
     """
     progress = reporter or Reporter()
 
-    def once(experiment: Experiment, resume: Path | None) -> tuple[Done, dict[str, Any]]:
+    def once(
+        experiment: Experiment, resume: Path | None
+    ) -> tuple[Done, dict[str, Any]]:
         fitted = backend
         if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
             # Fabrics that are compared have the same frames.
             fitted = replace(
-                backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans)
+                backend,
+                mtu_bytes=min(
+                    plan.setting.frames.mtu_bytes for plan in experiment.plans
+                ),
             )
         chosen = choose(experiment, fitted, arms, points)
         spread = _pool(len(chosen.plans) >= many, fitted, processes, executor)
@@ -171,7 +187,9 @@ def carry_out_experiment(
             pool = None if spread is None else nullcontext(opened.enter_context(spread))
             # What compares runs while they are made has simulated some of them by then.
             foretell = None if isinstance(fitted, SimulationBackend) else Foreteller()
-            end = partial(finish, experiment=experiment, watched=watched, foretell=foretell)
+            end = partial(
+                finish, experiment=experiment, watched=watched, foretell=foretell
+            )
             begin = None
             if pool is None and isinstance(fitted, SimulationBackend):
                 begin = opened.enter_context(beside(prepare, end))
@@ -194,14 +212,24 @@ def carry_out_experiment(
                 progress.say(f"{experiment.spec.name}: run folder {folder.path}")
             chosen_by = [word for arm in arms for word in ("--arm", arm)]
             chosen_by += [word for point in points for word in ("--point", point)]
-            with folder, _resumable(folder, experiment, fitted, progress, chosen_by, again):
+            with (
+                folder,
+                _resumable(folder, experiment, fitted, progress, chosen_by, again),
+            ):
                 repeat = max(plan.repeat for plan in experiment.plans)
                 folder.describe(
-                    repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {})
+                    repeat=repeat,
+                    points=list(points),
+                    sets=list(experiment.sets),
+                    **(facts or {}),
                 )
                 if experiment.scale is not None:
-                    folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
-                done = carry_out(experiment, chosen, fitted, folder, progress, pool, ended, foretell)
+                    folder.describe(
+                        chosen_scale=experiment.scale.model_dump(mode="json")
+                    )
+                done = carry_out(
+                    experiment, chosen, fitted, folder, progress, pool, ended, foretell
+                )
             progress.say("drawing the report")
             if begin is None:
                 return done, end(done.path, early=early)
@@ -216,16 +244,24 @@ def carry_out_experiment(
         except TooFast as found:
             assert experiment.scale is not None
             scale = larger(experiment.scale, str(found))
-            progress.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
-            progress.say(f"all runs are made again with time {scale.time:g}, in another folder")
+            progress.say(
+                f"this machine is too slow for time {experiment.scale.time:g}: {found}"
+            )
+            progress.say(
+                f"all runs are made again with time {scale.time:g}, in another folder"
+            )
             experiment, resume = (at or partial(at_scale, experiment))(scale), None
 
 
 @contextmanager
 def _resumable(
-    folder: RunFolder, experiment: Experiment, backend: Backend, reporter: Reporter, chosen_by: Sequence[str],
+    folder: RunFolder,
+    experiment: Experiment,
+    backend: Backend,
+    reporter: Reporter,
+    chosen_by: Sequence[str],
     again: Sequence[str],
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """Says how to go on with runs that somebody interrupts. ``chosen_by``: the options that chose them; what
     else was asked for is in the folder."""
     whole = False
@@ -241,7 +277,9 @@ def _resumable(
             verb = "simulate" if isinstance(backend, SimulationBackend) else "run"
             words = again or (verb, experiment.path, *chosen_by)
             options = shlex.join([*words, "--resume", str(folder.path)])
-            reporter.say(f"runs that have ended are kept; go on with: ringlight {options}")
+            reporter.say(
+                f"runs that have ended are kept; go on with: ringlight {options}"
+            )
         raise
 
 
@@ -253,8 +291,14 @@ def _pool(
 ) -> AbstractContextManager[Executor] | None:
     if not isinstance(backend, SimulationBackend):
         if processes is not None or executor is not None:
-            raise ScenarioError("only a simulation is spread over processes: a host emulates in one")
-        return nullcontext(backend.executor()) if isinstance(backend, RemoteBackend) else None
+            raise ScenarioError(
+                "only a simulation is spread over processes: a host emulates in one"
+            )
+        return (
+            nullcontext(backend.executor())
+            if isinstance(backend, RemoteBackend)
+            else None
+        )
     if processes is not None and executor is not None:
         raise ScenarioError("--processes, and other machines: give one of them")
     if isinstance(executor, str):
@@ -268,25 +312,41 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
     """Raises ScenarioError when a folder's runs are not those that would be made now."""
     environment = environment_of(path)
     if read_text(path / "scenario.yaml") != experiment.text:
-        raise ScenarioError(f"{path}: it is of another scenario file than {experiment.path}")
+        raise ScenarioError(
+            f"{path}: it is of another scenario file than {experiment.path}"
+        )
     for file in experiment.files:
         kept = path / file
-        if not (kept.is_file() and filecmp.cmp(experiment.directory / file, kept, shallow=False)):
-            raise ScenarioError(f"{kept}: it is another file than {experiment.directory / file}")
+        if not (
+            kept.is_file()
+            and filecmp.cmp(experiment.directory / file, kept, shallow=False)
+        ):
+            raise ScenarioError(
+                f"{kept}: it is another file than {experiment.directory / file}"
+            )
     for key, now, what in (
         ("backend", backend.name, "made by the {}"),
         ("code", code_version(), "computed by other code ({})"),
     ):
         if environment.get(key) != now:
-            raise ScenarioError(f"{path}: its runs were {what.format(environment.get(key))}; begin anew")
+            raise ScenarioError(
+                f"{path}: its runs were {what.format(environment.get(key))}; begin anew"
+            )
     if tuple(environment.get("sets") or ()) != experiment.sets:
-        raise ScenarioError(f"{path}: its runs were made with another --set; begin anew")
+        raise ScenarioError(
+            f"{path}: its runs were made with another --set; begin anew"
+        )
     facts = backend.facts()
-    chosen = [("latency_s", "--latency", "simulated"), ("payload_share", "--mtu", "simulated")]
+    chosen = [
+        ("latency_s", "--latency", "simulated"),
+        ("payload_share", "--mtu", "simulated"),
+    ]
     chosen += [(*kind.fact, "made") for kind in program_kinds().values()]
     for key, option, made in chosen:
         if environment.get(key) != facts.get(key):
-            raise ScenarioError(f"{path}: its runs were {made} with another {option}; begin anew")
+            raise ScenarioError(
+                f"{path}: its runs were {made} with another {option}; begin anew"
+            )
 
 
 def finish(
@@ -314,7 +374,9 @@ def finish(
         view = replace(view, pages=pages)
         write_whole(path / "rows.csv", as_csv(view.rows))
         write_report(path, view, each=in_forks)
-        write_json(path / "result.json", result, None if len(result["rows"]) > _READABLE else 2)
+        write_json(
+            path / "result.json", result, None if len(result["rows"]) > _READABLE else 2
+        )
     return result
 
 
@@ -334,8 +396,12 @@ def view_of_folder(
     latency_s = environment.get("latency_s", 0.0)
     label = label_of(environment)
     if label == "simulated":
-        foretell = Foreteller(backend=SimulationBackend(environment.get("mtu_bytes"), latency_s))
-    analysis = analyse(experiment, records, label, rates, latency_s, foretell or Foreteller())
+        foretell = Foreteller(
+            backend=SimulationBackend(environment.get("mtu_bytes"), latency_s)
+        )
+    analysis = analyse(
+        experiment, records, label, rates, latency_s, foretell or Foreteller()
+    )
     if network := environment.get("network"):
         analysis = replace(analysis, fidelity={**analysis.fidelity, "network": network})
     result = document(analysis, records, environment)
@@ -365,4 +431,6 @@ def backend_named(name: str) -> Backend:
         from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
         return EmulationBackend()
-    raise ValueError(f"there is no backend {name!r}; there are simulation and emulation")
+    raise ValueError(
+        f"there is no backend {name!r}; there are simulation and emulation"
+    )

@@ -24,7 +24,9 @@ class RemoteLabs(Protocol):
     are to be on this machine.
     """
 
-    def backend(self, runtime: str, devices: Sequence[str]) -> AbstractContextManager[EmulationBackend]:
+    def backend(
+        self, runtime: str, devices: Sequence[str]
+    ) -> AbstractContextManager[EmulationBackend]:
         """Return a context manager that gives the backend whose labs are there, a ``RemoteBackend``.
 
         ``runtime`` and ``devices``: of the labs. Raises LabError if the machines cannot be reached.
@@ -55,7 +57,11 @@ def executor_kinds() -> dict[str, ExecutorKind]:
 
 def remote_labs() -> dict[str, type[Any]]:
     """Return the classes of :class:`RemoteLabs`, by the name of their kind. Raises ExtensionError."""
-    return {name: kind.labs for name, kind in executor_kinds().items() if kind.labs is not None}
+    return {
+        name: kind.labs
+        for name, kind in executor_kinds().items()
+        if kind.labs is not None
+    }
 
 
 def remote_options() -> list[str]:
@@ -91,4 +97,7 @@ def backend_at(written: str) -> AbstractContextManager[EmulationBackend]:
 
 def lost() -> tuple[type[BaseException], ...]:
     """Return the exceptions that executors raise for work that was lost. Raises ExtensionError."""
-    return (CancelledError, *(error for kind in executor_kinds().values() for error in kind.lost()))
+    return (
+        CancelledError,
+        *(error for kind in executor_kinds().values() for error in kind.lost()),
+    )

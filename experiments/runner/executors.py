@@ -11,7 +11,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -22,7 +28,10 @@ R = TypeVar("R")
 _HEEDED_S = 1.0
 _PR_SET_PDEATHSIG = 1
 #: What the runs of a sweep import.
-_PRELOADED = ["ringlight.experiments.runner.experiment", "ringlight.experiments.backends.simulation.backend"]
+_PRELOADED = [
+    "ringlight.experiments.runner.experiment",
+    "ringlight.experiments.backends.simulation.backend",
+]
 
 
 @contextmanager
@@ -34,7 +43,9 @@ def processes(count: int | None = None) -> Iterator[Executor]:
     context.set_forkserver_preload(_PRELOADED)
     # Each has a processor: threads of its own would wait for those of the others more than they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with _ended(ProcessPoolExecutor(count or os.cpu_count() or 1, context, _begin_worker)) as executor:
+    with _ended(
+        ProcessPoolExecutor(count or os.cpu_count() or 1, context, _begin_worker)
+    ) as executor:
         yield executor
 
 
@@ -89,13 +100,17 @@ def _forks_pay() -> bool:
 
     This process must have no other threads, which a fork would lose, and the load must leave processors free.
     """
-    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    alone = (
+        threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    )
     processors = len(os.sched_getaffinity(0))
     return alone and processors >= 2 and os.getloadavg()[0] <= processors
 
 
 @contextmanager
-def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Callable[[A], Callable[[], R]]]:
+def beside(
+    prepare: Callable[[], object], work: Callable[[A], R]
+) -> Iterator[Callable[[A], Callable[[], R]]]:
     """Begin ``work`` in a process that is forked from this one now and meanwhile does ``prepare``, a function
     of a module; what begins it returns what waits for it. Where a fork does not pay, or that process has been
     killed, it is done here, unprepared, when somebody waits."""
@@ -152,7 +167,9 @@ def in_forks(function: Callable[[int], R], count: int) -> list[R]:
         context = multiprocessing.get_context("fork")
         workers = len(os.sched_getaffinity(0))
         with _ended(ProcessPoolExecutor(workers, context, _begin_worker)) as pool:
-            futures: list[Future[R]] = [pool.submit(_call_shared, number) for number in range(count)]
+            futures: list[Future[R]] = [
+                pool.submit(_call_shared, number) for number in range(count)
+            ]
             return [result_of(future) for future in futures]
     finally:
         _shared = None

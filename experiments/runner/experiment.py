@@ -62,7 +62,10 @@ class Done:
 
 
 def choose(
-    experiment: Experiment, backend: Backend, arms: Collection[str] = (), points: Collection[str] = ()
+    experiment: Experiment,
+    backend: Backend,
+    arms: Collection[str] = (),
+    points: Collection[str] = (),
 ) -> Chosen:
     """Return the runs of some arms, at some points of their sweeps; all by default.
 
@@ -72,7 +75,10 @@ def choose(
     plans = experiment.plans_of(arms, points)
     refused: dict[str, str] = {}
     for plan in plans:
-        if plan.arm not in refused and (why := nothing_to_run(plan) or backend.refuses(plan)) is not None:
+        if (
+            plan.arm not in refused
+            and (why := nothing_to_run(plan) or backend.refuses(plan)) is not None
+        ):
             refused[plan.arm] = why
     left = tuple(plan for plan in plans if plan.arm not in refused)
     for arm, why in refused.items():
@@ -117,8 +123,12 @@ def carry_out(
         "not_run": dict(chosen.refused),
     }
     # What a resumed experiment rests on is what all of its runs do.
-    backend.prepare(_settings(chosen.plans), folder.logs, reporter.say, folder.environment)
-    folder.describe(**{**facts, **describe_machine(backend.label == "simulated"), **backend.facts()})
+    backend.prepare(
+        _settings(chosen.plans), folder.logs, reporter.say, folder.environment
+    )
+    folder.describe(
+        **{**facts, **describe_machine(backend.label == "simulated"), **backend.facts()}
+    )
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
     # Virtual time is nobody's to take.
@@ -138,9 +148,18 @@ def carry_out(
         for setting in _settings(plans):
             group = [plan for plan in plans if plan.setting is setting]
             scale = experiment.scale
-            judged = scale is not None and setting.scale == scale.scale and len(scale.larger) < MOST
+            judged = (
+                scale is not None
+                and setting.scale == scale.scale
+                and len(scale.larger) < MOST
+            )
             for outcome in run_group(
-                backend, group, folder.write, reporter, repeats, chosen=judged and repeats is not None
+                backend,
+                group,
+                folder.write,
+                reporter,
+                repeats,
+                chosen=judged and repeats is not None,
             ):
                 failures += outcome.failures
                 # Should the command be killed, its labs are on record as its runs are.
@@ -155,20 +174,31 @@ def _settings(plans: Sequence[RunPlan]) -> list[Setting]:
 
 
 def one_alone(
-    backend: Backend, plan: RunPlan, reporter: Reporter | None = None, repeats: Repeats | None = None
+    backend: Backend,
+    plan: RunPlan,
+    reporter: Reporter | None = None,
+    repeats: Repeats | None = None,
 ) -> tuple[list[Record], tuple[str, ...]]:
     """Make one run by itself. Return its records and failures; a run that cannot be made is a record."""
     records: list[Record] = []
     try:
-        (outcome,) = run_group(backend, [plan], records.extend, reporter or Reporter(quiet=True), repeats)
+        (outcome,) = run_group(
+            backend, [plan], records.extend, reporter or Reporter(quiet=True), repeats
+        )
     except BackendError as error:
-        return [RunFailed(t=0.0, run=plan.name, arm=plan.arm, reason=str(error))], (str(error),)
+        return [RunFailed(t=0.0, run=plan.name, arm=plan.arm, reason=str(error))], (
+            str(error),
+        )
     return records, outcome.failures
 
 
 def made_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
     """Make one run by itself, elsewhere if the backend is remote. Return its records and failures."""
-    made = backend.alone(plan) if isinstance(backend, RemoteBackend) else _one(backend, plan, untold)
+    made = (
+        backend.alone(plan)
+        if isinstance(backend, RemoteBackend)
+        else _one(backend, plan, untold)
+    )
     return made.records, made.failures
 
 
@@ -179,7 +209,10 @@ def _one(backend: Backend, task: Any, report: Told) -> Made:
     if isinstance(task, RunPlan):
         return Made(*one_alone(backend, task))
     records = task.compute(report)
-    return Made(records, tuple(record.reason for record in records if isinstance(record, RunFailed)))
+    return Made(
+        records,
+        tuple(record.reason for record in records if isinstance(record, RunFailed)),
+    )
 
 
 def one_elsewhere(backend: Backend, task: Any, code: str, notes: Notes) -> Made:
@@ -199,7 +232,11 @@ def one_elsewhere(backend: Backend, task: Any, code: str, notes: Notes) -> Made:
 
 
 def _spread(
-    backend: Backend, tasks: Sequence[Any], folder: RunFolder, reporter: Reporter, executor: Executor
+    backend: Backend,
+    tasks: Sequence[Any],
+    folder: RunFolder,
+    reporter: Reporter,
+    executor: Executor,
 ) -> Iterator[str]:
     """Run tasks on an executor; yields their failures.
 
@@ -210,10 +247,15 @@ def _spread(
     # Of a run on another machine nothing is heard before its end.
     quiet_s = _REMOTE_LINE_S if isinstance(backend, RemoteBackend) else COMPUTED_EVERY_S
     try:
-        with TemporaryDirectory(prefix="ringlight-progress-", ignore_cleanup_errors=True) as written:
+        with TemporaryDirectory(
+            prefix="ringlight-progress-", ignore_cleanup_errors=True
+        ) as written:
             notes = Notes(Path(written))
             code = code_version()
-            under_way = {executor.submit(one_elsewhere, backend, task, code, notes): task for task in tasks}
+            under_way = {
+                executor.submit(one_elsewhere, backend, task, code, notes): task
+                for task in tasks
+            }
             while under_way:
                 ended, _ = wait(under_way, COMPUTED_EVERY_S, FIRST_COMPLETED)
                 for future in ended:
@@ -244,7 +286,9 @@ def _spread(
 def _how_far(done: int, count: int, left_s: float | None, parts: Sequence[str]) -> str:
     """A line of progress; ``left_s``: seconds that the rest takes, where that can be said."""
     left = "" if left_s is None else f", about {left_s:.0f} s left"
-    return f"{done:,} of {count:,} runs{left}" + (f"; {', '.join(parts)}" if parts else "")
+    return f"{done:,} of {count:,} runs{left}" + (
+        f"; {', '.join(parts)}" if parts else ""
+    )
 
 
 def _runs_of(task: Any) -> int:
@@ -253,4 +297,8 @@ def _runs_of(task: Any) -> int:
 
 def runs_in(path: Path) -> set[str]:
     """Return the names of the complete runs of a folder. Raises ScenarioError."""
-    return {record.run for record in read_records(path / "events.jsonl") if isinstance(record, RunEnded)}
+    return {
+        record.run
+        for record in read_records(path / "events.jsonl")
+        if isinstance(record, RunEnded)
+    }

@@ -27,14 +27,19 @@ class Foreteller:
     ``backend``: with the options that a simulation was asked for; else as it is without any.
     """
 
-    def __init__(self, most_in_all: float = MOST_IN_ALL, backend: SimulationBackend | None = None) -> None:
+    def __init__(
+        self, most_in_all: float = MOST_IN_ALL, backend: SimulationBackend | None = None
+    ) -> None:
         self._most = self._left = most_in_all
         self._backend = backend or SimulationBackend()
         self._known: dict[str, Foretold] = {}
 
     def __call__(self, plan: RunPlan) -> Foretold:
         """Foretell one run, once for all repeats whose workers took the same times to start."""
-        key = json.dumps([plan.arm, dict(plan.point), [job.start_up_s for job in plan.jobs]], default=str)
+        key = json.dumps(
+            [plan.arm, dict(plan.point), [job.start_up_s for job in plan.jobs]],
+            default=str,
+        )
         if key not in self._known:
             self._known[key] = self._foretell(plan)
         return self._known[key]

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringlight.experiments.analysis.machine_faults import CPU_BUSY, TAKEN, busy, late, missed_links, timers
+from ringlight.experiments.analysis.machine_faults import (
+    CPU_BUSY,
+    TAKEN,
+    busy,
+    late,
+    missed_links,
+    timers,
+)
 from ringlight.experiments.analysis.reasons import Reason
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
@@ -30,8 +37,15 @@ def check_links(records: Sequence[Record]) -> None:
     for rate in (record for record in records if type(record) is LinkRate):
         taken = (rate.stolen or 0.0) + (rate.others or 0.0)
         missed = missed_links([vars(rate)])
-        if missed and rate.busy is not None and taken < TAKEN and rate.busy >= CPU_BUSY[0]:
-            raise TooFast(f"{missed[0].text}, while processors were {100 * rate.busy:.0f} % busy")
+        if (
+            missed
+            and rate.busy is not None
+            and taken < TAKEN
+            and rate.busy >= CPU_BUSY[0]
+        ):
+            raise TooFast(
+                f"{missed[0].text}, while processors were {100 * rate.busy:.0f} % busy"
+            )
 
 
 def check_run(plan: RunPlan, records: Sequence[Record]) -> None:
@@ -49,7 +63,9 @@ def check_run(plan: RunPlan, records: Sequence[Record]) -> None:
 
 def larger(scale: ChosenScale, why: str) -> ChosenScale:
     """Return the scale to try next, with ``why`` added to the reasons."""
-    return scale.model_copy(update={"time": scale.time * FACTOR, "larger": (*scale.larger, why)})
+    return scale.model_copy(
+        update={"time": scale.time * FACTOR, "larger": (*scale.larger, why)}
+    )
 
 
 def at_scale(experiment: Experiment, scale: ChosenScale) -> Experiment:

@@ -45,12 +45,16 @@ def takes(plans: Sequence[RunPlan]) -> Takes:
     for setting in {id(plan.setting): plan.setting for plan in plans}.values():
         fabric = plugged(setting.fabric)
         gpus = len(fabric.gpus)
-        tests, _ = parts(fabric, canonical((str(a), str(b)) for a, b in fabric.circuits))
+        tests, _ = parts(
+            fabric, canonical((str(a), str(b)) for a, b in fabric.circuits)
+        )
         batches = sum(len(part.batches) for part in tests)
         bring_up += LAB_S[0] + LAB_S[1] * gpus
         links += batches * (setting.link_test_s + BATCH_S[0] + BATCH_S[1] * gpus)
     runs = sum(
-        RUN_S[0] + RUN_S[1] * sum(job.gpus for job in plan.jobs) + max(expected_s(plan).values(), default=0.0)
+        RUN_S[0]
+        + RUN_S[1] * sum(job.gpus for job in plan.jobs)
+        + max(expected_s(plan).values(), default=0.0)
         for plan in plans
     )
     return Takes(bring_up, links, runs)
@@ -110,9 +114,7 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     measured = measure(say)
     calibration = Calibration(asdict(measured), _machine(), _today())
     if not calibration.counts:
-        disturbed = (
-            f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this does not count"
-        )
+        disturbed = f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this does not count"
         say(f"{disturbed}; again with: ringlight calibrate")
         if kept() is not None:
             return calibration
@@ -133,11 +135,15 @@ def _last() -> Calibration | None:
     """Return the last calibration, unless it is of another machine."""
     try:
         document = json.loads(_path().read_text(encoding="utf-8"))
-        kept_of = Calibration(document["measured"], document["machine"], document["when"])
+        kept_of = Calibration(
+            document["measured"], document["machine"], document["when"]
+        )
         # Computed here, as a file of another version may lack what they follow from.
         return (
             kept_of
-            if kept_of.machine == _machine() and kept_of.costs and kept_of.counts is not None
+            if kept_of.machine == _machine()
+            and kept_of.costs
+            and kept_of.counts is not None
             else None
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -146,7 +152,9 @@ def _last() -> Calibration | None:
 
 def _machine() -> dict[str, Any]:
     facts = describe_machine(simulated=True)
-    return {key: facts.get(key) for key in ("processor", "processors", "kernel", "commit")}
+    return {
+        key: facts.get(key) for key in ("processor", "processors", "kernel", "commit")
+    }
 
 
 def _today() -> str:
@@ -171,7 +179,10 @@ def real_scale(plans: Sequence[RunPlan]) -> ChosenScale:
 
 
 def scale_here(
-    plans: Sequence[RunPlan], *, devices: Sequence[str] = (), measure: Callable[[str], None] | None = None
+    plans: Sequence[RunPlan],
+    *,
+    devices: Sequence[str] = (),
+    measure: Callable[[str], None] | None = None,
 ) -> ChosenScale:
     """Return one scale at which this machine carries all of these runs, in labs with these devices.
 
@@ -187,7 +198,11 @@ def scale_here(
         calibration = calibrate(measure)
     if calibration is not None and not calibration.counts:
         calibration = None
-    costs, name = (MEASURED, REFERENCE) if calibration is None else (calibration.costs, calibration.name)
+    costs, name = (
+        (MEASURED, REFERENCE)
+        if calibration is None
+        else (calibration.costs, calibration.name)
+    )
     if any_carries(devices):
         costs = costs.past_switches()
     return choose_scale(plans, costs, os.cpu_count() or 1, name)

@@ -10,7 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 from ringlight.fabric.text import visible
@@ -27,7 +34,9 @@ class Reporter:
     """Says what a run is doing. Standard output stays free for the result. ``quiet``: says nothing."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self.console = Console(
+            stderr=True, highlight=False, soft_wrap=True, quiet=quiet
+        )
         self._live = sys.stderr.isatty() and not quiet
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -39,7 +48,11 @@ class Reporter:
         """Print one line, with the seconds since the start in front."""
         elapsed = time.monotonic() - self._started
         # In one piece: a bar is drawn anew after each, over a line that has not ended.
-        self.console.print(Text.assemble((f"{elapsed:6.1f} s", "dim"), "  ", (visible(text), style or "")))
+        self.console.print(
+            Text.assemble(
+                (f"{elapsed:6.1f} s", "dim"), "  ", (visible(text), style or "")
+            )
+        )
 
     def start_run(self, title: str, iterations: Mapping[str, int]) -> None:
         """Begin to show a run: iterations to do, by job."""
@@ -47,16 +60,27 @@ class Reporter:
         self.say(title)
         self._last_line, self._totals = time.monotonic(), iterations
         if self._live:
-            shown = TextColumn("          {task.description}"), BarColumn(bar_width=34), MofNCompleteColumn()
-            self._bars = Progress(*shown, TimeElapsedColumn(), console=self.console, transient=True)
+            shown = (
+                TextColumn("          {task.description}"),
+                BarColumn(bar_width=34),
+                MofNCompleteColumn(),
+            )
+            self._bars = Progress(
+                *shown, TimeElapsedColumn(), console=self.console, transient=True
+            )
             self._bars.start()
             if len(iterations) > MOST_NAMED:
                 iterations = {f"{len(iterations):,} jobs": sum(iterations.values())}
-            self._tasks = {job: self._bars.add_task(f"{job:<8}", total=n) for job, n in iterations.items()}
+            self._tasks = {
+                job: self._bars.add_task(f"{job:<8}", total=n)
+                for job, n in iterations.items()
+            }
 
     def advance(self, done: Callable[[], Mapping[str, int]]) -> None:
         """Show iterations done so far, by job, which ``done`` counts, if the last time was a while ago."""
-        if time.monotonic() - self._last_line < (LINE_EVERY_S if self._bars is None else BAR_EVERY_S):
+        if time.monotonic() - self._last_line < (
+            LINE_EVERY_S if self._bars is None else BAR_EVERY_S
+        ):
             return
         self._last_line = time.monotonic()
         counts = done()
@@ -70,7 +94,9 @@ class Reporter:
 
     def _counted(self, done: Mapping[str, int]) -> str:
         if len(done) <= MOST_NAMED:
-            return ", ".join(f"{job} {count}/{self._totals[job]}" for job, count in done.items())
+            return ", ".join(
+                f"{job} {count}/{self._totals[job]}" for job, count in done.items()
+            )
         over = sum(count >= self._totals[job] for job, count in done.items())
         share = sum(done.values()) / max(1, sum(self._totals[job] for job in done))
         return f"{share:.0%} of the iterations of {len(done):,} jobs, {over:,} of them ended"

@@ -41,7 +41,9 @@ class Repeats:
         reasons = machines_fault(run, self._expected_s(plan))
         if reasons:
             share = f"{100 * taken(run):.0f} % of the processors"
-            self._reporter.say(f"  others took {share}, and {reasons[0].text}; once more")
+            self._reporter.say(
+                f"  others took {share}, and {reasons[0].text}; once more"
+            )
         return reasons
 
     def _expected_s(self, plan: RunPlan) -> Mapping[str, float]:
@@ -54,12 +56,21 @@ class Repeats:
         return self._foretell(plan).end_s or expected_s(plan)
 
     def settled(
-        self, plan: RunPlan, why: Sequence[Reason], records: Sequence[Record], again: Sequence[Record]
+        self,
+        plan: RunPlan,
+        why: Sequence[Reason],
+        records: Sequence[Record],
+        again: Sequence[Record],
     ) -> Repeated:
         """Return which of the two runs counts: the one that lost less processor time to other processes."""
-        first, second = _run(plan, records), _run(replace(plan, name=plan.name + AGAIN), again)
+        first, second = (
+            _run(plan, records),
+            _run(replace(plan, name=plan.name + AGAIN), again),
+        )
         self._futile = taken(second) >= TAKEN
-        aside, counts = (first, second) if taken(second) < taken(first) else (second, first)
+        aside, counts = (
+            (first, second) if taken(second) < taken(first) else (second, first)
+        )
         return Repeated(
             t=second.ended,
             what="run",

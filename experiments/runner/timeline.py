@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import expected_s
-from ringlight.experiments.backends.protocol import RANK_S, Backend, BackendError, BuiltLab
+from ringlight.experiments.backends.protocol import (
+    RANK_S,
+    Backend,
+    BackendError,
+    BuiltLab,
+)
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, When
 from ringlight.experiments.record.events import (
     ENDED,
@@ -89,10 +94,16 @@ def run_group(
         for plan in plans:
             outcome = counts = _Run(lab, plan, write, reporter).to_the_end()
             # What failed is never made again.
-            why = repeats.why(plan, outcome.records) if repeats and not outcome.failures else []
+            why = (
+                repeats.why(plan, outcome.records)
+                if repeats and not outcome.failures
+                else []
+            )
             if repeats and why:
                 # Its records are called otherwise, its plan is the same.
-                other = replace(plan, name=plan.name + AGAIN, title=f"{plan.title}, again")
+                other = replace(
+                    plan, name=plan.name + AGAIN, title=f"{plan.title}, again"
+                )
                 second = _Run(lab, other, write, reporter).to_the_end()
                 settled = repeats.settled(plan, why, outcome.records, second.records)
                 write([settled])
@@ -129,7 +140,9 @@ class _State:
     #: Each time that the controller was away: from when to when, or None, and whether an event had it killed.
     absences: list[tuple[float, float | None, bool]] = field(default_factory=list)
     #: Each time that a process stood still: by kind and name, from when to when, or None.
-    frozen: list[tuple[tuple[str, str], float, float | None]] = field(default_factory=list)
+    frozen: list[tuple[tuple[str, str], float, float | None]] = field(
+        default_factory=list
+    )
     #: When events were over.
     over: dict[str, float] = field(default_factory=dict)
     #: When the first of them were let go.
@@ -151,12 +164,20 @@ class _State:
         elif isinstance(record, ProcessThawed):
             process = record.kind, record.name
             self.frozen = [
-                (frozen_process, since, record.t if frozen_process == process and until is None else until)
+                (
+                    frozen_process,
+                    since,
+                    record.t if frozen_process == process and until is None else until,
+                )
                 for frozen_process, since, until in self.frozen
             ]
         elif isinstance(record, ProcessEnded) and record.kind == "controller":
             self.absences.append((record.t, None, record.planned))
-        elif isinstance(record, ProcessBack) and record.kind == "controller" and self.absences:
+        elif (
+            isinstance(record, ProcessBack)
+            and record.kind == "controller"
+            and self.absences
+        ):
             since, _, planned = self.absences[-1]
             self.absences[-1] = since, record.t, planned
         elif isinstance(record, Released):
@@ -177,14 +198,19 @@ class _State:
     def controller_away(self, since: float, until: float) -> tuple[float, bool]:
         """Return the seconds without a controller in an interval, and whether events killed it each time."""
         absences = [
-            (min(end or until, until) - max(begin, since), planned) for begin, end, planned in self.absences
+            (min(end or until, until) - max(begin, since), planned)
+            for begin, end, planned in self.absences
         ]
         within = [(away, planned) for away, planned in absences if away > 0]
         return sum(away for away, _ in within), all(planned for _, planned in within)
 
     def stood_still(self, since: float, until: float) -> list[str]:
         """Return the processes that stood still in an interval, in words."""
-        frozen = [key for key, begin, end in self.frozen if begin < until and (end is None or end > since)]
+        frozen = [
+            key
+            for key, begin, end in self.frozen
+            if begin < until and (end is None or end > since)
+        ]
         return [process_called(*key) for key in dict.fromkeys(frozen)]
 
     def said(self, job: str) -> str:
@@ -194,11 +220,19 @@ class _State:
 
 
 class _Run:
-    def __init__(self, lab: BuiltLab, plan: RunPlan, write: Write, reporter: Reporter) -> None:
+    def __init__(
+        self, lab: BuiltLab, plan: RunPlan, write: Write, reporter: Reporter
+    ) -> None:
         self._lab, self._plan, self._reporter, self._write = lab, plan, reporter, write
-        awaited = [(when.job, when.iteration) for when in (event.when for event in plan.events)]
+        awaited = [
+            (when.job, when.iteration) for when in (event.when for event in plan.events)
+        ]
         self._at = _State(
-            done_at={(job, number): 0.0 for job, number in awaited if job is not None and number is not None}
+            done_at={
+                (job, number): 0.0
+                for job, number in awaited
+                if job is not None and number is not None
+            }
         )
         self._records: list[Record] = []
         #: Jobs that have not arrived, those that wait for GPUs, and names of those that were released.
@@ -217,18 +251,36 @@ class _Run:
 
     def to_the_end(self) -> Outcome:
         plan, lab = self._plan, self._lab
-        self._reporter.start_run(plan.title, {job.name: job.iterations for job in plan.jobs})
+        self._reporter.start_run(
+            plan.title, {job.name: job.iterations for job in plan.jobs}
+        )
         lab.begin(plan)
-        of_plan: dict[str, Any] = {"arm": plan.arm, "point": dict(plan.point), "repeat": plan.repeat}
-        jobs, circuits = {job.name: list(job.ranks) for job in plan.jobs}, [*map(list, plan.circuits)]
-        self._note(RunStarted, **of_plan, fabric=plan.setting.name, jobs=jobs, circuits=circuits)
+        of_plan: dict[str, Any] = {
+            "arm": plan.arm,
+            "point": dict(plan.point),
+            "repeat": plan.repeat,
+        }
+        jobs, circuits = (
+            {job.name: list(job.ranks) for job in plan.jobs},
+            [*map(list, plan.circuits)],
+        )
+        self._note(
+            RunStarted,
+            **of_plan,
+            fabric=plan.setting.name,
+            jobs=jobs,
+            circuits=circuits,
+        )
         first = [job.name for job in plan.jobs if job.start.at_once]
         self._submit_all(first)
         self._fire(lambda when: when.start)
         self._wait(self._begun_are_over, "the events at the start")
         self._release(first)
         ended = self._at.ended
-        self._wait(lambda: self._at.start_s is not None or ended.keys() >= set(first), "the jobs' release")
+        self._wait(
+            lambda: self._at.start_s is not None or ended.keys() >= set(first),
+            "the jobs' release",
+        )
         #: Start of the first jobs, from which times count; now if there are none.
         self._zero_s = lab.now_s() if self._at.start_s is None else self._at.start_s
         self._follow()
@@ -248,9 +300,14 @@ class _Run:
             self._arrive(name)
         self._admit(FREE_S)
         if self._queue:
-            raise self._error(f"job {self._queue[0].name}: no room at the start: {self._no_room}")
+            raise self._error(
+                f"job {self._queue[0].name}: no room at the start: {self._no_room}"
+            )
         states, ready = self._at.states, ("READY", *ENDED)
-        self._wait(lambda: all(states.get(name) in ready for name in names), "the jobs' workers")
+        self._wait(
+            lambda: all(states.get(name) in ready for name in names),
+            "the jobs' workers",
+        )
         for name in names:
             if name in self._at.ended:
                 raise self._error(f"job {name} {self._at.said(name)}")
@@ -295,10 +352,14 @@ class _Run:
             patience_s = sum(expected_s(self._plan).values()) * PATIENCE + PATIENCE_S
         while True:
             # Jobs that came later start as soon as they are ready.
-            self._release([name for name, state in self._at.states.items() if state == "READY"])
+            self._release(
+                [name for name, state in self._at.states.items() if state == "READY"]
+            )
             # One moment for all that is looked at, so that nothing falls between two.
             self._now_s = self._lab.now_s()
-            for name in [name for name in self._to_come if self._arrival_s(name) <= self._now_s]:
+            for name in [
+                name for name in self._to_come if self._arrival_s(name) <= self._now_s
+            ]:
                 self._arrive(name)
             self._admit()
             if self._fire(self._has_come):
@@ -310,16 +371,24 @@ class _Run:
             records = self._lab.next(until_s)
             self._keep(records)
             self._reporter.advance(
-                lambda: {job.name: self._at.iterations(job.name) for job in self._plan.jobs}
+                lambda: {
+                    job.name: self._at.iterations(job.name) for job in self._plan.jobs
+                }
             )
             if not records and until_s == math.inf:
                 raise self._error(f"nothing happens any more; waiting: {self._left()}")
             if self._lab.now_s() >= self._zero_s + patience_s:
-                raise self._error(f"{self._left() or 'events'} had not ended after {patience_s:.0f} s")
+                raise self._error(
+                    f"{self._left() or 'events'} had not ended after {patience_s:.0f} s"
+                )
 
     def _left(self) -> str:
         """Jobs that have not ended."""
-        return ", ".join(self._said(job.name) for job in self._plan.jobs if job.name not in self._at.ended)
+        return ", ".join(
+            self._said(job.name)
+            for job in self._plan.jobs
+            if job.name not in self._at.ended
+        )
 
     def _said(self, name: str) -> str:
         """A job that has not ended, with why it was not taken."""
@@ -331,7 +400,10 @@ class _Run:
         start, ended = self._to_come[name].start, self._at.ended
         if start.by_event or not ended.keys() >= set(start.after):
             return math.inf
-        return max((ended[other] for other in start.after), default=self._zero_s) + start.at_s
+        return (
+            max((ended[other] for other in start.after), default=self._zero_s)
+            + start.at_s
+        )
 
     def _next_time_s(self) -> float:
         """Time at which the runner must act; infinite while it waits for records."""
@@ -348,7 +420,11 @@ class _Run:
         if when.granted is not None:
             return when.granted in self._granted
         if when.started is not None:
-            return self._at.states.get(when.started) in ("RUNNING", "RECOVERING", *ENDED)
+            return self._at.states.get(when.started) in (
+                "RUNNING",
+                "RECOVERING",
+                *ENDED,
+            )
         if when.ended is not None:
             return when.ended in self._at.ended
         return when.after is not None and when.after in self._at.actions
@@ -384,7 +460,9 @@ class _Run:
             return self._at.over.get(when.after)
         return self._at.ended.get(when.ended) if when.ended is not None else None
 
-    def _note_late(self, event: EventPlan, due: float | None, came: float, *, begun: bool = True) -> None:
+    def _note_late(
+        self, event: EventPlan, due: float | None, came: float, *, begun: bool = True
+    ) -> None:
         """Note that an event came late, whoever was away. ``begun``: it came when it was begun; the end of
         one that was begun in time takes as long as it takes, and is late where somebody was away."""
         if due is None or came - due < LATE_S:
@@ -395,7 +473,10 @@ class _Run:
             return
         planned_absence = planned_absence and away_s >= LATE_S and not frozen
         when = event.when
-        planned, came_text = f"{due - self._zero_s:.1f} s after the start", f"at {came - self._zero_s:.1f} s"
+        planned, came_text = (
+            f"{due - self._zero_s:.1f} s after the start",
+            f"at {came - self._zero_s:.1f} s",
+        )
         if when.start:
             planned, came_text = "the time before the start", "before the start"
         if when.iteration is not None and when.job is not None:
@@ -403,9 +484,15 @@ class _Run:
             came_text = f"in iteration {self._at.iterations(when.job)}"
         self._late.add(event.name)
         how_late: dict[str, Any] = {
-            "due": due, "late_s": came - due, "away_s": away_s, "asked": planned_absence, "frozen": frozen,
-        }  # fmt: skip
-        self._note(EventLate, t=came, **event.told, planned=planned, came=came_text, **how_late)
+            "due": due,
+            "late_s": came - due,
+            "away_s": away_s,
+            "asked": planned_absence,
+            "frozen": frozen,
+        }
+        self._note(
+            EventLate, t=came, **event.told, planned=planned, came=came_text, **how_late
+        )
 
     def _begun_are_over(self) -> bool:
         return self._begun <= self._at.actions.keys()
@@ -431,8 +518,18 @@ class _Run:
 
     # Records.
 
-    def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
-        self._keep([kind(t=self._lab.now_s() if t is None else t, run=self._plan.name, **fields)])
+    def _note(
+        self, kind: type[Record], /, t: float | None = None, **fields: Any
+    ) -> None:
+        self._keep(
+            [
+                kind(
+                    t=self._lab.now_s() if t is None else t,
+                    run=self._plan.name,
+                    **fields,
+                )
+            ]
+        )
 
     def _keep(self, records: Sequence[Record]) -> None:
         self._records += records
@@ -441,7 +538,9 @@ class _Run:
         for record in records:
             self._at.take(record)
             if isinstance(record, JobState) and record.state == "FAILED":
-                self._reporter.say(f"  job {record.job} {self._at.said(record.job)}", style="red")
+                self._reporter.say(
+                    f"  job {record.job} {self._at.said(record.job)}", style="red"
+                )
             if isinstance(record, ProcessEnded):
                 planned = record.planned
                 how = (
@@ -449,7 +548,9 @@ class _Run:
                     if planned
                     else f"died ({record.how}), which no event asked for"
                 )
-                self._reporter.say(f"  {record.process} {how}", style=None if planned else "red")
+                self._reporter.say(
+                    f"  {record.process} {how}", style=None if planned else "red"
+                )
             if isinstance(record, ProcessBack):
                 called = process_called(record.kind, record.name)
                 self._reporter.say(f"  {called} is back after {record.away_s:.1f} s")
@@ -457,17 +558,25 @@ class _Run:
                 self._reporter.say(f"  {record.said}", style="red")
             if isinstance(record, SwitchMended):
                 what = f"{record.what} of {record.switch}"
-                self._reporter.say(f"  {what} is as it should be again after {record.after_s:.2f} s")
+                self._reporter.say(
+                    f"  {what} is as it should be again after {record.after_s:.2f} s"
+                )
             if (
                 isinstance(record, ActionEnded)
                 and record.name in self._begun_s
                 and record.name not in self._late
             ):
                 # It was begun in time, and waited for whom it was asked of.
-                (event,) = [event for event in self._plan.events if event.name == record.name]
-                self._note_late(event, self._begun_s[record.name], _came_s(record), begun=False)
+                (event,) = [
+                    event for event in self._plan.events if event.name == record.name
+                ]
+                self._note_late(
+                    event, self._begun_s[record.name], _came_s(record), begun=False
+                )
             if isinstance(record, ActionEnded) and record.error is not None:
-                self._reporter.say(f"  {record.do} {record.target}: {record.error}", style="red")
+                self._reporter.say(
+                    f"  {record.do} {record.target}: {record.error}", style="red"
+                )
 
     def _failures(self) -> Iterator[str]:
         for job in self._plan.jobs:

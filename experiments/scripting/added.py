@@ -21,10 +21,14 @@ class AddedMethods:
         """Return a method of an extension. Raises AttributeError if none has it."""
         load = _methods().get(f"{type(self).__name__}.{name}")
         if load is None:
-            raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
+            raise AttributeError(
+                f"{type(self).__name__} has no {name}", name=name, obj=self
+            )
         return partial(load(), self)
 
     def __dir__(self) -> list[str]:
         mine = f"{type(self).__name__}."
-        added = (name.removeprefix(mine) for name in _methods() if name.startswith(mine))
+        added = (
+            name.removeprefix(mine) for name in _methods() if name.startswith(mine)
+        )
         return sorted({*super().__dir__(), *added})

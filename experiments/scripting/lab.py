@@ -94,7 +94,9 @@ class Lab(AddedMethods):
         """Return the rates of :attr:`links` as they are known, bits per second; measure nothing."""
         return tuple(record for record in self._links if type(record) is LinkRate)
 
-    def regroup(self, jobs: Sequence[str] = (), *, dry_run: bool = False) -> dict[str, Any]:
+    def regroup(
+        self, jobs: Sequence[str] = (), *, dry_run: bool = False
+    ) -> dict[str, Any]:
         """Have the controller move GPUs so that the least traffic crosses between packet switches.
 
         ``jobs``: their ids; all if left out. ``dry_run``: only plan. Return the document of the regroup, when
@@ -118,13 +120,20 @@ class Lab(AddedMethods):
         plans = [plan for plan in self.plans if arm is None or plan.arm == arm]
         if not plans:
             arms = ", ".join(dict.fromkeys(plan.arm for plan in self.plans))
-            raise ScenarioError(f"{path}: there is no arm {arm} in this lab; there are {arms}")
+            raise ScenarioError(
+                f"{path}: there is no arm {arm} in this lab; there are {arms}"
+            )
         if (why := nothing_to_run(plans[0])) is not None:
             raise ScenarioError(f"{path}: {why}")
         records = [record for plan in plans for record in self.carry_out(plan)]
         rates = [record for record in records if isinstance(record, PortRate)]
-        run_records = [*self._links, *(record for record in records if not isinstance(record, PortRate))]
-        analysis = analyse(self._experiment, run_records, "measured", rates, foretell=Foreteller())
+        run_records = [
+            *self._links,
+            *(record for record in records if not isinstance(record, PortRate)),
+        ]
+        analysis = analyse(
+            self._experiment, run_records, "measured", rates, foretell=Foreteller()
+        )
         return Figures(tuple(analysis.rows))
 
     def carry_out(self, plan: RunPlan) -> Sequence[Record]:
@@ -183,7 +192,12 @@ def lab(
         raise LabError(why)
     logs = Path(tempfile.mkdtemp(prefix="ringlight-lab-"))
     try:
-        made = open_lab(experiment, [plan for plan in plans if plan.setting is setting], runtime, logs)
+        made = open_lab(
+            experiment,
+            [plan for plan in plans if plan.setting is setting],
+            runtime,
+            logs,
+        )
     except BaseException:
         shutil.rmtree(logs, ignore_errors=True)
         raise
@@ -191,7 +205,9 @@ def lab(
     return made
 
 
-def open_lab(experiment: Experiment, plans: Sequence[RunPlan], runtime: str, logs: Path) -> Lab:
+def open_lab(
+    experiment: Experiment, plans: Sequence[RunPlan], runtime: str, logs: Path
+) -> Lab:
     """Build a lab for the plans of one setting. Return it.
 
     ``logs``: folder for the output of its processes. Raises as :func:`lab`.
@@ -235,10 +251,15 @@ def why_not(runtime: str) -> str | None:
 
 def _addresses() -> Addresses:
     """Return addresses with two free ports, so that another lab of this machine is nobody's concern."""
-    with closing(socket.socket()) as rest_socket, closing(socket.socket()) as openflow_socket:
+    with (
+        closing(socket.socket()) as rest_socket,
+        closing(socket.socket()) as openflow_socket,
+    ):
         for probe in (rest_socket, openflow_socket):
             probe.bind(("127.0.0.1", 0))
-        rest, openflow = (f"127.0.0.1:{p.getsockname()[1]}" for p in (rest_socket, openflow_socket))
+        rest, openflow = (
+            f"127.0.0.1:{p.getsockname()[1]}" for p in (rest_socket, openflow_socket)
+        )
         return Addresses(rest, openflow)
 
 

@@ -122,7 +122,12 @@ def training(
         gpu = "maxwell-titan-x"
     if iterations is None and samples is None:
         iterations = 20
-    optional = {"compute": compute, "gpu": gpu, "iterations": iterations, "samples": samples}
+    optional = {
+        "compute": compute,
+        "gpu": gpu,
+        "iterations": iterations,
+        "samples": samples,
+    }
     settings = {
         "model": model,
         "batch": batch,
@@ -154,10 +159,16 @@ def workload(
     4
     """
     made = {**(source or {}), **keys}
-    return {**_ranks(ranks, gpus), "workload": made, **({} if start is None else {"start": start})}
+    return {
+        **_ranks(ranks, gpus),
+        "workload": made,
+        **({} if start is None else {"start": start}),
+    }
 
 
-def event(do: str, at: Any = "start", target: str | None = None, **keys: Any) -> dict[str, Any]:
+def event(
+    do: str, at: Any = "start", target: str | None = None, **keys: Any
+) -> dict[str, Any]:
     """Return an event: something that is made to happen in a run.
 
     ``do``: regroup, circuits, kill, cut, restore, lose, disturb, cancel, start and others. ``at``: start,
@@ -175,7 +186,12 @@ def event(do: str, at: Any = "start", target: str | None = None, **keys: Any) ->
         when = {"job": job, "iteration": iteration}
     elif isinstance(at, str) and at != "start":
         when = {"at": at}
-    made = {"when": when, "do": do, **({} if target is None else {"target": target}), **keys}
+    made = {
+        "when": when,
+        "do": do,
+        **({} if target is None else {"target": target}),
+        **keys,
+    }
     _check(EventSpec, made, "event")
     return made
 

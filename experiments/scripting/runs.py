@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ringlight.experiments.analysis.rows import Row, Value, from_json, key_of, only_value
+from ringlight.experiments.analysis.rows import (
+    Row,
+    Value,
+    from_json,
+    key_of,
+    only_value,
+)
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.scripting.added import AddedMethods
 
@@ -76,7 +82,12 @@ class Runs(Figures, AddedMethods):
         return self.path / "report.html"
 
     def plot(
-        self, metric: str, by: str = "arm", *, along: str | None = None, job: str | None = None
+        self,
+        metric: str,
+        by: str = "arm",
+        *,
+        along: str | None = None,
+        job: str | None = None,
     ) -> Figure:
         """Return a picture of a metric: a line for each value of ``by`` along a swept path, else bars.
 
@@ -88,13 +99,20 @@ class Runs(Figures, AddedMethods):
 
         rows = [row for row in self.rows if row.metric == metric and row.repeat is None]
         if not rows:
-            raise ScenarioError(f"metric: there is no {metric}; there are {', '.join(self.metrics)}")
+            raise ScenarioError(
+                f"metric: there is no {metric}; there are {', '.join(self.metrics)}"
+            )
         if job is not None:
             jobs = sorted({row.subject.partition(" ")[2] for row in rows})
             rows = [row for row in rows if row.subject == f"job {job}"]
             if not rows:
-                raise ScenarioError(f"job: {metric} has no {job}; there are {', '.join(jobs)}")
-        label = next((row.label for row in rows if row.label in ("measured", "simulated")), rows[0].label)
+                raise ScenarioError(
+                    f"job: {metric} has no {job}; there are {', '.join(jobs)}"
+                )
+        label = next(
+            (row.label for row in rows if row.label in ("measured", "simulated")),
+            rows[0].label,
+        )
         return picture([row for row in rows if row.label == label], metric, by, along)
 
     def picture(self, name: str) -> Any:
@@ -104,18 +122,28 @@ class Runs(Figures, AddedMethods):
         """
         from IPython.display import SVG
 
-        files = {file.stem: file for file in sorted((self.path / "plots").glob("*.svg"))}
+        files = {
+            file.stem: file for file in sorted((self.path / "plots").glob("*.svg"))
+        }
         if name not in files:
-            raise ScenarioError(f"picture: there is no {name}; there are {', '.join(files)}")
+            raise ScenarioError(
+                f"picture: there is no {name}; there are {', '.join(files)}"
+            )
         return SVG(filename=str(files[name]))
 
     def _repr_html_(self) -> str:
         """Return a table of the main metrics, by arm and job, for a notebook."""
-        shown = [metric for metric in _SHOWN if metric in self.metrics] or list(self.metrics[:5])
+        shown = [metric for metric in _SHOWN if metric in self.metrics] or list(
+            self.metrics[:5]
+        )
         lines: dict[tuple[str, str, str], dict[str, Row]] = {}
         points: dict[str, Mapping[str, Any]] = {}
         for row in self.rows:
-            if row.repeat is None and row.metric in shown and row.label in ("measured", "simulated"):
+            if (
+                row.repeat is None
+                and row.metric in shown
+                and row.label in ("measured", "simulated")
+            ):
                 key = (row.arm, key_of(row.point), row.subject)
                 lines.setdefault(key, {})[row.metric] = row
                 points[key_of(row.point)] = row.point
@@ -128,7 +156,9 @@ class Runs(Figures, AddedMethods):
         head = _line("th", ["arm", *paths, "of", *shown])
         body = "".join(_line("td", line) for line in cells)
         words = html.escape(f"{self.verdict}; report: {self.report}")
-        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table><p>{words}</p>"
+        return (
+            f"<table><thead>{head}</thead><tbody>{body}</tbody></table><p>{words}</p>"
+        )
 
 
 def open(path: str | Path) -> Runs:

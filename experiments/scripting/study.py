@@ -114,13 +114,19 @@ class Study(AddedMethods):
 
         ``keys``: other keys of ``compare``, such as ``metrics`` and ``job``.
         """
-        comparison = {"baseline": baseline, **({"arms": list(arms)} if arms else {}), **keys}
+        comparison = {
+            "baseline": baseline,
+            **({"arms": list(arms)} if arms else {}),
+            **keys,
+        }
         self._content.setdefault("compare", []).append(comparison)
         return self
 
     def to_yaml(self) -> str:
         """Return the scenario file that says the same."""
-        return yaml.dump(self._content, Dumper=_Plain, sort_keys=False, allow_unicode=True)
+        return yaml.dump(
+            self._content, Dumper=_Plain, sort_keys=False, allow_unicode=True
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write the scenario file that says the same. Return its path."""
@@ -155,7 +161,9 @@ class Study(AddedMethods):
 
         whole = self if sweep is None else self._with_sweep(sweep)
         path = str(self._directory / f"{self.name}.yaml")
-        return parse_checked(whole.to_yaml(), path, repeat, scale_for=scale_for, auto=auto)
+        return parse_checked(
+            whole.to_yaml(), path, repeat, scale_for=scale_for, auto=auto
+        )
 
     def simulate(
         self,
@@ -187,8 +195,14 @@ class Study(AddedMethods):
 
         experiment = self.experiment(real_scale, sweep=sweep, repeat=repeat)
         backend = SimulationBackend(mtu, parse_time(latency))
-        spread: dict[str, Any] = {"processes": processes, "executor": executor, "many": math.inf}
-        return _carried_out(experiment, backend, runs, arms, quiet, suffix="-simulated", **spread)
+        spread: dict[str, Any] = {
+            "processes": processes,
+            "executor": executor,
+            "many": math.inf,
+        }
+        return _carried_out(
+            experiment, backend, runs, arms, quiet, suffix="-simulated", **spread
+        )
 
     def emulate(
         self,
@@ -236,7 +250,11 @@ def _fabric_of(fabric: Mapping[str, Any] | Study | str | Path) -> dict[str, Any]
     if isinstance(fabric, str | Path):
         fabric = load(fabric)
     whole = fabric.content if isinstance(fabric, Study) else fabric
-    named = {key: copy.deepcopy(whole[key]) for key in ("parameters", "fabric", "fabrics") if key in whole}
+    named = {
+        key: copy.deepcopy(whole[key])
+        for key in ("parameters", "fabric", "fabrics")
+        if key in whole
+    }
     if _OF_SCENARIOS & named.keys():
         return named
     return {"fabric": copy.deepcopy(dict(whole))}
@@ -256,6 +274,12 @@ def _carried_out(
     from ringlight.experiments.scripting.runs import Runs
 
     done, result = carry_out_experiment(
-        experiment, backend, Path(runs), arms=arms, reporter=Reporter(quiet=quiet), watched=True, **more
+        experiment,
+        backend,
+        Path(runs),
+        arms=arms,
+        reporter=Reporter(quiet=quiet),
+        watched=True,
+        **more,
     )
     return Runs(tuple(from_json(result)), done.path, result, done.failures)

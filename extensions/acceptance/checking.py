@@ -61,7 +61,9 @@ def same(actual: object, expected: object, what: str) -> None:
 def shown(value: object) -> str:
     if isinstance(value, set | frozenset | list | tuple):
         most = 8
-        ordered = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        ordered = (
+            sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        )
         parts = [str(item) for item in ordered]
         more = f", and {len(parts) - most} more" if len(parts) > most else ""
         return f"{', '.join(parts[:most])}{more}" if parts else "nothing"

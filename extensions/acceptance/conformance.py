@@ -28,33 +28,60 @@ _MARKS = {"green": "ok", "failed": "FAILED", "skipped": "-"}
 Driver = Annotated[
     list[str] | None,
     typer.Option(
-        "--driver", metavar="NAME", help="Only this one; may be repeated. With --target: its driver."
+        "--driver",
+        metavar="NAME",
+        help="Only this one; may be repeated. With --target: its driver.",
     ),
 ]
-Target = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of a switch that exists already.")]
+Target = Annotated[
+    str,
+    typer.Option(metavar="HOST:PORT", help="Address of a switch that exists already."),
+]
 Size = Annotated[
-    int, typer.Option(min=0, help="Number of duplex faceplate ports; default of an emulated switch: 8.")
+    int,
+    typer.Option(
+        min=0,
+        help="Number of duplex faceplate ports; default of an emulated switch: 8.",
+    ),
 ]
 Username = Annotated[str, typer.Option(help="User name to log in with.")]
-PasswordFile = Annotated[str, typer.Option(metavar="FILE", help="Its first line is the password.")]
+PasswordFile = Annotated[
+    str, typer.Option(metavar="FILE", help="Its first line is the password.")
+]
 PasswordEnv = Annotated[
-    str, typer.Option(metavar="VARIABLE", help="Environment variable that has the password.")
+    str,
+    typer.Option(
+        metavar="VARIABLE", help="Environment variable that has the password."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Another key of an inventory entry, such as tls=false."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Another key of an inventory entry, such as tls=false.",
+    ),
 ]
 Profile = Annotated[str, typer.Option(help="Profile with its declared timing.")]
-Ports = Annotated[str, typer.Option(metavar="1,2,17,18", help="The only ports that may be touched.")]
+Ports = Annotated[
+    str, typer.Option(metavar="1,2,17,18", help="The only ports that may be touched.")
+]
 Nic = Annotated[
     str,
-    typer.Option(metavar="IFACE,IFACE", help="Interfaces of this machine that are plugged into these ports."),
+    typer.Option(
+        metavar="IFACE,IFACE",
+        help="Interfaces of this machine that are plugged into these ports.",
+    ),
 ]
 
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FOLDER", help="Write acceptance.json and the page index.html here."),
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        help="Write acceptance.json and the page index.html here.",
+    ),
 ]
 
 
@@ -73,14 +100,24 @@ def conformance(
     password_env: PasswordEnv = "",
     setting: Settings = None,
     profile: Profile = "",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Write nothing.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Write nothing.")
+    ] = False,
     ports: Ports = "",
     nic: Nic = "",
-    check: Annotated[list[str] | None, typer.Option(help="Only this check; may be repeated.")] = None,
+    check: Annotated[
+        list[str] | None, typer.Option(help="Only this check; may be repeated.")
+    ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also measure by traffic: dark time, speed, lost frames, loss.")
+        bool,
+        typer.Option(
+            "--measure",
+            help="Also measure by traffic: dark time, speed, lost frames, loss.",
+        ),
     ] = False,
-    name: Annotated[str, typer.Option(help="Name of the switch on the page, if there is only one.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the switch on the page, if there is only one.")
+    ] = "",
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -98,10 +135,16 @@ def conformance(
     if strange := next((name for name in check or () if name not in known), None):
         fail(f"--check: there is no check {strange}; see --json", 2)
     checks = [known[name] for name in check] if check else CHECKS
-    entry = _entry(driver, target, username, password_file, password_env, setting, profile)
+    entry = _entry(
+        driver, target, username, password_file, password_env, setting, profile
+    )
     if measure and read_only:
         fail("--measure moves light, which --read-only forbids", 2)
-    rigs = _targets(entry, size, ports, nic, read_only) if target else _emulated(driver, profile, size)
+    rigs = (
+        _targets(entry, size, ports, nic, read_only)
+        if target
+        else _emulated(driver, profile, size)
+    )
     if name and len(rigs) > 1:
         fail("--name: there are several; choose one with --driver", 2)
     if out is not None:
@@ -112,9 +155,15 @@ def conformance(
         switches.append(accept(called, partial(make, False), checks, _progress(called)))
         say(f"{called}: {_sum_of(switches[-1])}")
         if measure:
-            switches[-1]["measured"] = measured(partial(make, True), _progress(called, 0.0))
+            switches[-1]["measured"] = measured(
+                partial(make, True), _progress(called, 0.0)
+            )
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    machine = {"kernel": platform.release(), "processors": str(os.cpu_count()), "at": now}
+    machine = {
+        "kernel": platform.release(),
+        "processors": str(os.cpu_count()),
+        "at": now,
+    }
     document = {"acceptance": 1, "at": now, "machine": machine, "switches": switches}
     if out is not None:
         _write(document, out)
@@ -122,7 +171,11 @@ def conformance(
         show_json(document)
     else:
         write(document)
-    if any(candidate["state"] == "failed" for switch in switches for candidate in switch["items"]):
+    if any(
+        candidate["state"] == "failed"
+        for switch in switches
+        for candidate in switch["items"]
+    ):
         raise typer.Exit(1)
 
 
@@ -132,9 +185,12 @@ Make = Callable[[bool], "Rig"]
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER…", help="Folders that conformance --out wrote.")
+        list[Path],
+        typer.Argument(metavar="FOLDER…", help="Folders that conformance --out wrote."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder for the page.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for the page.")
+    ],
 ) -> None:
     """Make one page that compares switches that were accepted one by one."""
     switches: list[Any] = []
@@ -154,9 +210,15 @@ def compare(
         except (ValueError, KeyError, TypeError, RecursionError):
             fail(f"{path} is not what conformance --out writes", 2)
     if twice := next((name for name in names if names.count(name) > 1), None):
-        fail(f"two of them are called {twice}; name them apart with --name when they are accepted", 2)
+        fail(
+            f"two of them are called {twice}; name them apart with --name when they are accepted",
+            2,
+        )
     _make(out)
-    _write({"acceptance": 1, "at": accepted_at, "machine": machine, "switches": switches}, out)
+    _write(
+        {"acceptance": 1, "at": accepted_at, "machine": machine, "switches": switches},
+        out,
+    )
 
 
 def _make(out: Path) -> None:
@@ -172,12 +234,16 @@ def _make(out: Path) -> None:
 def _write(document: Mapping[str, Any], out: Path) -> None:
     from ringlight.extensions.acceptance.page import render
 
-    (out / "acceptance.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (out / "acceptance.json").write_text(
+        json.dumps(document, indent=1) + "\n", encoding="utf-8"
+    )
     (out / "index.html").write_text(render(document, out / "figures"), encoding="utf-8")
     say(f"wrote {out / 'index.html'}")
 
 
-def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping[str, Make]:
+def _emulated(
+    drivers: Sequence[str] | None, profile: str, size: int
+) -> Mapping[str, Make]:
     from ringlight.testbed import services
     from ringlight.testbed.rigs import rigs
     from ringlight.testbed.rigs.emulated import (
@@ -193,10 +259,15 @@ def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping
     if size and not HOSTS < size <= MAX_SIZE:
         fail(f"--size {size}: of an emulated switch {HOSTS + 1} to {MAX_SIZE}", 2)
     if strange := next((name for name in drivers or () if name not in known), None):
-        fail(f"--driver: there is no emulated switch for {strange}; there are {', '.join(known)}", 2)
+        fail(
+            f"--driver: there is no emulated switch for {strange}; there are {', '.join(known)}",
+            2,
+        )
     if os.geteuid() != 0:
         fail(f"{services.root_needed('build networks')}; or name a --target")
-    chosen = {name: rig for name, rig in known.items() if not drivers or name in drivers}
+    chosen = {
+        name: rig for name, rig in known.items() if not drivers or name in drivers
+    }
     for name in [name for name, rig in chosen.items() if rig.missing()]:
         say(f"{name} is left out: {chosen.pop(name).missing()}")
     for name in chosen:
@@ -247,12 +318,24 @@ def _entry(
     from ringlight.fabric.optical_profiles import profiles
 
     if profile and profile not in profiles():
-        fail(f"--profile: there is no {profile!r}; there are {', '.join(profiles())}", 2)
-    entry: dict[str, Any] = {"address": target, "profile": profiles()[profile or "ideal"].declared()}
+        fail(
+            f"--profile: there is no {profile!r}; there are {', '.join(profiles())}", 2
+        )
+    entry: dict[str, Any] = {
+        "address": target,
+        "profile": profiles()[profile or "ideal"].declared(),
+    }
     if target and len(drivers or ()) != 1:
         fail("--target: name its --driver, one", 2)
-    given = {"username": username, "password_file": password_file, "password_env": password_env}
-    entry |= {"driver": (drivers or [""])[0], **{key: value for key, value in given.items() if value}}
+    given = {
+        "username": username,
+        "password_file": password_file,
+        "password_env": password_env,
+    }
+    entry |= {
+        "driver": (drivers or [""])[0],
+        **{key: value for key, value in given.items() if value},
+    }
     for text in settings or ():
         key, separator, value = text.partition("=")
         if not separator or not key:
@@ -262,7 +345,9 @@ def _entry(
         except ValueError:
             entry[key] = value
     if not target and (settings or any(given.values())):
-        fail("--username, --password-file, --password-env and --set are of a --target", 2)
+        fail(
+            "--username, --password-file, --password-env and --set are of a --target", 2
+        )
     return entry
 
 
@@ -282,7 +367,13 @@ def _targets(
 
     def make(to_measure: bool) -> Rig:
         try:
-            return DeviceRig(entry, size, [int(word) for word in numbers], nics=nics, read_only=read_only)
+            return DeviceRig(
+                entry,
+                size,
+                [int(word) for word in numbers],
+                nics=nics,
+                read_only=read_only,
+            )
         except ValueError as error:
             fail(str(error), 2)
         except OSError as error:
@@ -305,10 +396,10 @@ def _progress(name: str, every_s: float = _SAY_EVERY_S) -> Callable[[str], None]
 
 def _sum_of(switch: Mapping[str, Any]) -> str:
     states = [item["state"] for item in switch["items"]]
-    counts = (f"{states.count(state)} {state}" for state in ("green", "failed", "skipped"))
-    return (
-        f"{', '.join(counts)} of {len(states)} items, {len(switch['checks'])} checks in {switch['seconds']} s"
+    counts = (
+        f"{states.count(state)} {state}" for state in ("green", "failed", "skipped")
     )
+    return f"{', '.join(counts)} of {len(states)} items, {len(switch['checks'])} checks in {switch['seconds']} s"
 
 
 def write(document: Mapping[str, Any]) -> None:
@@ -324,6 +415,8 @@ def write(document: Mapping[str, Any]) -> None:
         for switch in switches:
             for item in switch["items"]:
                 if item["state"] == state:
-                    item_numbers.setdefault((switch["name"], item["text"]), []).append(item["item"])
+                    item_numbers.setdefault((switch["name"], item["text"]), []).append(
+                        item["item"]
+                    )
         for (name, text), numbers in item_numbers.items():
             echo(f"{name} {word} {text} (item {', '.join(map(str, numbers))})")

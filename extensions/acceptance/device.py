@@ -42,8 +42,14 @@ def seen_writing(driver: OpticalSwitchDriver, into: list[str]) -> OpticalSwitchD
         def call(*given: Any) -> Any:
             if getattr(inside, "a_write", False):
                 return method(*given)
-            verb, batch = (given[0], given[1]) if name == "_write_and_read" else (name[1:], given[0])
-            text = " ".join(map(str, batch)) if isinstance(batch, Sequence) else str(batch)
+            verb, batch = (
+                (given[0], given[1])
+                if name == "_write_and_read"
+                else (name[1:], given[0])
+            )
+            text = (
+                " ".join(map(str, batch)) if isinstance(batch, Sequence) else str(batch)
+            )
             into.append(f"{verb} {text}")
             inside.a_write = True
             try:
@@ -102,14 +108,23 @@ class DeviceRig(Rig):
         failed = sorted(p for p in chosen if reading.ports[p].state is PortState.FAILED)
         self.failed_port = next((p for p in failed if p in can.egress), None)
         usable = chosen - set(failed)
-        self.inputs, self.outputs = sorted(usable & can.ingress), sorted(usable & can.egress)
+        self.inputs, self.outputs = (
+            sorted(usable & can.ingress),
+            sorted(usable & can.egress),
+        )
         if min(len(self.inputs), len(self.outputs)) < 2:
-            raise DeviceError("--ports: at least two ingress and two egress ports are needed")
+            raise DeviceError(
+                "--ports: at least two ingress and two egress ports are needed"
+            )
         here = set(reading.cross_connects)
-        ours = {xc for xc in here if xc.ingress in self.inputs or xc.egress in self.outputs}
+        ours = {
+            xc for xc in here if xc.ingress in self.inputs or xc.egress in self.outputs
+        }
         for xc in sorted(ours):
             if not (xc.ingress in self.inputs and xc.egress in self.outputs):
-                raise DeviceError(f"--ports: {xc} has one end on a port that may not be touched")
+                raise DeviceError(
+                    f"--ports: {xc} has one end on a port that may not be touched"
+                )
         self.others = frozenset(here - ours)
         if not self.read_only:
             self._was = ours
@@ -156,12 +171,16 @@ class DeviceRig(Rig):
         if "username" not in self._entry:
             return None
         path = Path(self._files.name, "wrong")
-        with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with open(
+            path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)
+        ) as file:
             file.write(f"{WRONG_PASSWORD}\n")
         return self._make(password_file=str(path), password_env=None)
 
     def truth(self) -> set[CrossConnect]:
-        return set(self._second.snapshot(timeout_s=_ANSWER_S).cross_connects) - self.others
+        return (
+            set(self._second.snapshot(timeout_s=_ANSWER_S).cross_connects) - self.others
+        )
 
     def external_connect(self, cross_connect: CrossConnect) -> None:
         converge(self._second, [cross_connect], timeout_s=_ANSWER_S)

@@ -59,4 +59,6 @@ SECTIONS: dict[str, dict[int, str]] = {
         45: "secrets are never shown",
     },
 }
-ITEMS: dict[int, str] = {number: text for section in SECTIONS.values() for number, text in section.items()}
+ITEMS: dict[int, str] = {
+    number: text for section in SECTIONS.values() for number, text in section.items()
+}

@@ -119,7 +119,9 @@ class MeasuredStream:
         if not len(later):
             return None
         number = int(there.numbers[later].min())
-        return max(since, int(self.sent.before[max(0, number - 1)])), int(there.times[later].min())
+        return max(since, int(self.sent.before[max(0, number - 1)])), int(
+            there.times[later].min()
+        )
 
 
 def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnect]]:
@@ -141,7 +143,10 @@ def two_states(rig: Rig, count: int) -> tuple[set[CrossConnect], set[CrossConnec
 
 
 def make(
-    rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect], timeout_s: float = 60.0
+    rig: Rig,
+    driver: OpticalSwitchDriver,
+    target: set[CrossConnect],
+    timeout_s: float = 60.0,
 ) -> MeasuredChange:
     """Make ``target`` the only circuits of the rig's ports. Return the change with its times.
 
@@ -173,7 +178,10 @@ def _moves(
         time.sleep(2 * PAUSE_S)
         sent, arrived = traffic.end()
     return changes, {
-        way: MeasuredStream(sent[way], {host: heard[way] for host, heard in arrived.items()}) for way in ways
+        way: MeasuredStream(
+            sent[way], {host: heard[way] for host, heard in arrived.items()}
+        )
+        for way in ways
     }
 
 
@@ -182,10 +190,16 @@ def _seen(
 ) -> Iterator[tuple[MeasuredChange, list[Gap]]]:
     """Yield the changes, each with the gaps that began after its request and before the next one."""
     ends = [change.requested for change in changes[1:]]
-    for change, until in zip(changes, [*ends, changes[-1].answered + 10**9], strict=True):
+    for change, until in zip(
+        changes, [*ends, changes[-1].answered + 10**9], strict=True
+    ):
         yield (
             change,
-            [gap for gap in interruptions if change.requested <= gap.gone[1] and gap.gone[0] < until],
+            [
+                gap
+                for gap in interruptions
+                if change.requested <= gap.gone[1] and gap.gone[0] < until
+            ],
         )
 
 
@@ -199,7 +213,9 @@ def _closest(change: MeasuredChange, sent: Sent) -> float:
     return float(np.diff(of_it).max()) / 1e9 if len(of_it) > 1 else SHARP_S
 
 
-def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict[str, Any]:
+def dark_time(
+    rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES
+) -> dict[str, Any]:
     """Return how long each of two circuits is dark when both are moved, in seconds.
 
     The times come from the frames of a stream each way, from the driver's report and (if the switch can) from
@@ -208,7 +224,9 @@ def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict
     timing = driver.capabilities().timing
     changes, streams = _moves(rig, driver, 2, moves, (1, 2))
     writes = changes[0].result.writes
-    between = timing.command.typical_s + 2 * timing.per_cross_connect_s if writes > 1 else 0.0
+    between = (
+        timing.command.typical_s + 2 * timing.per_cross_connect_s if writes > 1 else 0.0
+    )
     samples: list[Sample] = []
     unsharp = broken = 0
     for way, stream in streams.items():
@@ -216,28 +234,54 @@ def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict
             if len(mine) > 1:
                 broken += 1
                 continue
-            bounds = (mine[0].least_s, mine[0].most_s) if mine else (0.0, _closest(change, stream.sent))
-            if bounds[1] - bounds[0] > SHARP_S or (mine and mine[0].held_up > SHARP_S * 1e9):
+            bounds = (
+                (mine[0].least_s, mine[0].most_s)
+                if mine
+                else (0.0, _closest(change, stream.sent))
+            )
+            if bounds[1] - bounds[0] > SHARP_S or (
+                mine and mine[0].held_up > SHARP_S * 1e9
+            ):
                 unsharp += 1
                 continue
             added = next(
-                r for r in change.result.results if r.action == "add" and r.ingress == rig.inputs[way - 1]
+                r
+                for r in change.result.results
+                if r.action == "add" and r.ingress == rig.inputs[way - 1]
             )
-            reported = round(added.t_lit - added.t_dark, 6) if added.t_lit and added.t_dark else None
-            samples.append(Sample(number, way, round(bounds[0], 7), round(bounds[1], 7), reported))
+            reported = (
+                round(added.t_lit - added.t_dark, 6)
+                if added.t_lit and added.t_dark
+                else None
+            )
+            samples.append(
+                Sample(number, way, round(bounds[0], 7), round(bounds[1], 7), reported)
+            )
     try:
         own: float | None = rig.reported_dark_s(rig.xc(1, 2 if moves % 2 == 0 else 1))
     except Lacks:
         own = None
     middles = [(sample.least_s + sample.most_s) / 2 for sample in samples]
     # The second write's own time passes in the dark; its cross-connects are known, the client's time is not.
-    declared = [between + bound for bound in (timing.dark.least_s, timing.dark.typical_s, timing.dark.most_s)]
-    outside = [max(declared[0] - sample.most_s, sample.least_s - declared[2], 0.0) for sample in samples]
-    last = [sample for sample in samples if sample.change == moves - 1 and sample.way == 1]
+    declared = [
+        between + bound
+        for bound in (timing.dark.least_s, timing.dark.typical_s, timing.dark.most_s)
+    ]
+    outside = [
+        max(declared[0] - sample.most_s, sample.least_s - declared[2], 0.0)
+        for sample in samples
+    ]
+    last = [
+        sample for sample in samples if sample.change == moves - 1 and sample.way == 1
+    ]
     return {
         "writes": writes,
         "pace_s": PACE_S,
-        "declared_s": {"least": declared[0], "typical": declared[1], "most": declared[2]},
+        "declared_s": {
+            "least": declared[0],
+            "typical": declared[1],
+            "most": declared[2],
+        },
         "measured": summary(middles),
         "outside_declared": summary(outside),
         "driver": summary([sample.driver_s for sample in samples if sample.driver_s]),
@@ -275,7 +319,10 @@ def command_to_light(
 
 
 def kept_circuits(
-    rig: Rig, driver: OpticalSwitchDriver, rate_bps: float = KEPT_BPS, seconds: float = KEPT_S
+    rig: Rig,
+    driver: OpticalSwitchDriver,
+    rate_bps: float = KEPT_BPS,
+    seconds: float = KEPT_S,
 ) -> dict[str, Any]:
     """Return the number of frames lost on two circuits, one each way between 1 and 2, while half of all
     others move.
@@ -293,7 +340,9 @@ def kept_circuits(
     size = sender.mtu_bytes + 14
     interval_s = interval_of(size, rate_bps)
     changes: list[MeasuredChange] = []
-    with Traffic(rig.hosts, (1,), (2,), interval_s=interval_s, size=size, catch_up=True) as stream:
+    with Traffic(
+        rig.hosts, (1,), (2,), interval_s=interval_s, size=size, catch_up=True
+    ) as stream:
         time.sleep(0.2)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
@@ -315,11 +364,15 @@ def kept_circuits(
         "twice": len(numbers) - heard.distinct,
         "out_of_order": int((np.diff(numbers) < 0).sum()),
         "lost": count - heard.distinct,
-        "change": summary([(change.answered - change.requested) / 1e9 for change in changes]),
+        "change": summary(
+            [(change.answered - change.requested) / 1e9 for change in changes]
+        ),
     }
 
 
-def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> dict[str, Any]:
+def flood(
+    rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S
+) -> dict[str, Any]:
     """Flood the switch with sessions that each change a circuit of their own as fast as they are answered,
     and return the result.
 
@@ -350,13 +403,23 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
                 started = time.monotonic()
                 try:
                     if len(took[number]) % 2:
-                        rig.change(mine, (), delete=[rig.inputs[port - 1]], timeout_s=30, settle=False)
+                        rig.change(
+                            mine,
+                            (),
+                            delete=[rig.inputs[port - 1]],
+                            timeout_s=30,
+                            settle=False,
+                        )
                     else:
-                        rig.change(mine, [rig.xc(port, port)], timeout_s=30, settle=False)
+                        rig.change(
+                            mine, [rig.xc(port, port)], timeout_s=30, settle=False
+                        )
                 except OpticalError as error:
                     # That circuits of other sessions come and go meanwhile is reported, and is no failure.
                     result = error.result if isinstance(error, NotAsPlanned) else None
-                    if result is None or any(r.ingress == rig.inputs[port - 1] for r in result.deviations):
+                    if result is None or any(
+                        r.ingress == rig.inputs[port - 1] for r in result.deviations
+                    ):
                         count(type(error).__name__)
                 took[number].append(time.monotonic() - started)
             with contextlib.suppress(NotAsPlanned):
@@ -367,13 +430,18 @@ def flood(rig: Rig, driver: OpticalSwitchDriver, seconds: float = FLOOD_S) -> di
             mine.close()
 
     with Traffic(rig.hosts, (1,), (2,), interval_s=PACE_S) as stream:
-        threads = [threading.Thread(target=change_circuits, args=(n,), daemon=True) for n in range(sessions)]
+        threads = [
+            threading.Thread(target=change_circuits, args=(n,), daemon=True)
+            for n in range(sessions)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(seconds + SESSION_S)
         if any(thread.is_alive() for thread in threads):
-            raise RuntimeError(f"a session did not end within {seconds + SESSION_S:g} s")
+            raise RuntimeError(
+                f"a session did not end within {seconds + SESSION_S:g} s"
+            )
         sent, arrived = stream.end()
     target = kept | {rig.xc(n + 3, n + 3) for n in range(sessions)}
     every = [value for some in took for value in some]
@@ -395,7 +463,9 @@ def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
     meter and at which light comes in.
     """
     power = driver.capabilities().power
-    lit_ports = [p for p in sorted(rig.plugged) if p <= rig.pairs and rig.inputs[p - 1] in power]
+    lit_ports = [
+        p for p in sorted(rig.plugged) if p <= rig.pairs and rig.inputs[p - 1] in power
+    ]
     if not lit_ports or not set(rig.outputs) & power:
         lacks("power meters at a port with light")
     readings: list[tuple[str, float, float]] = []
@@ -427,9 +497,15 @@ def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
     """Return the insertion loss of paths in dB as their maker measured it, if the switch reports it."""
     side = max(2, math.isqrt(LOSSES))
     paths = [
-        rig.xc(a, b) for a in range(1, min(side, rig.pairs) + 1) for b in range(1, min(side, rig.pairs) + 1)
+        rig.xc(a, b)
+        for a in range(1, min(side, rig.pairs) + 1)
+        for b in range(1, min(side, rig.pairs) + 1)
     ]
-    loss_of = {str(xc): loss for xc, loss in driver.factory_loss_db(paths).items() if loss is not None}
+    loss_of = {
+        str(xc): loss
+        for xc, loss in driver.factory_loss_db(paths).items()
+        if loss is not None
+    }
     if not loss_of:
         lacks("a table of what its maker measured")
     losses = list(loss_of.values())
@@ -441,7 +517,9 @@ def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
     }
 
 
-def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> dict[str, Any]:
+def measure(
+    rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER
+) -> dict[str, Any]:
     """Make all measurements, each with a driver of its own, and return the results by name.
 
     The result is ``{"lacks": …}`` if the switch does not support a measurement, and ``{"failed": …}`` if the
@@ -449,7 +527,10 @@ def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> d
     """
     measurements: dict[str, Callable[[Rig, OpticalSwitchDriver], dict[str, Any]]] = {
         "dark_time": dark_time,
-        **{f"command_to_light_{count}": partial(command_to_light, count=count) for count in counts},
+        **{
+            f"command_to_light_{count}": partial(command_to_light, count=count)
+            for count in counts
+        },
         "kept_circuits": kept_circuits,
         "flood": flood,
         "insertion_loss": insertion_loss,

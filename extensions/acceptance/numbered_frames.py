@@ -106,7 +106,10 @@ class Arrived:
 def merged(parts: Iterable[Arrived]) -> Arrived:
     """Join the frames of one stream that arrived at several hosts, and return them."""
     listed = list(parts)
-    return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.times for p in listed]))
+    return Arrived(
+        np.concatenate([p.numbers for p in listed]),
+        np.concatenate([p.times for p in listed]),
+    )
 
 
 def gaps(sent: Sent, arrived: Arrived) -> list[Gap]:
@@ -156,7 +159,11 @@ class Traffic:
             for number in self._senders:
                 words = ["--mark", str(self.marks[number]), "--size", str(self._size)]
                 words += ["--interval-us", str(self._interval_s * 1e6)]
-                self._start("send", number, [*words, *(["--catch-up"] if self._catch_up else [])])
+                self._start(
+                    "send",
+                    number,
+                    [*words, *(["--catch-up"] if self._catch_up else [])],
+                )
         except BaseException:
             self._kill()
             raise
@@ -191,7 +198,9 @@ class Traffic:
                 f"no stream at {host.interface}: its process is not at work after {START_S:g} s"
             )
         if process.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"no stream at {host.interface}: its process ended with {_ended(process)}")
+            raise RuntimeError(
+                f"no stream at {host.interface}: its process ended with {_ended(process)}"
+            )
 
     def _file(self, what: str, number: int) -> Path:
         return Path(self._directory.name, f"{what}-{number}")
@@ -203,7 +212,11 @@ class Traffic:
         Raises RuntimeError if one of their processes failed.
         """
         for what in ("send", "receive"):
-            mine = [process for name, process in self._processes.items() if name.startswith(what)]
+            mine = [
+                process
+                for name, process in self._processes.items()
+                if name.startswith(what)
+            ]
             for process in mine:
                 process.terminate()
             for process in mine:
@@ -211,13 +224,19 @@ class Traffic:
                     raise RuntimeError(f"a stream's process, {what}, ended with {code}")
         sent = {}
         for number in self._senders:
-            pairs = np.fromfile(self._file("send", number), dtype=np.int64).reshape(-1, 2)
+            pairs = np.fromfile(self._file("send", number), dtype=np.int64).reshape(
+                -1, 2
+            )
             sent[number] = Sent(pairs[:, 0].copy(), pairs[:, 1].copy(), self._size)
         arrived = {}
         for number in self._receivers:
-            heard = np.fromfile(self._file("receive", number), dtype=np.int64).reshape(-1, 3)
+            heard = np.fromfile(self._file("receive", number), dtype=np.int64).reshape(
+                -1, 3
+            )
             arrived[number] = {
-                sender: Arrived(*(heard[heard[:, 0] == mark][:, column].copy() for column in (1, 2)))
+                sender: Arrived(
+                    *(heard[heard[:, 0] == mark][:, column].copy() for column in (1, 2))
+                )
                 for sender, mark in self.marks.items()
             }
         return sent, arrived
@@ -237,7 +256,9 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait(END_S)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"a stream's process did not end within {END_S:g} s") from None
+        raise RuntimeError(
+            f"a stream's process did not end within {END_S:g} s"
+        ) from None
 
 
 # The processes
@@ -265,7 +286,9 @@ def _ready() -> None:
     sys.stdout.flush()
 
 
-def send(host: Host, out: Path, mark: int, size: int, interval_s: float, catch_up: bool) -> None:
+def send(
+    host: Host, out: Path, mark: int, size: int, interval_s: float, catch_up: bool
+) -> None:
     """Send frames until SIGTERM. Then write the clock before and after each, as pairs of int64 (ns), to
     ``out``.
     """
@@ -336,7 +359,8 @@ def receive(host: Host, out: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m ringlight.extensions.acceptance.numbered_frames", description=__doc__
+        prog="python -m ringlight.extensions.acceptance.numbered_frames",
+        description=__doc__,
     )
     parser.add_argument("what", choices=["send", "receive"])
     parser.add_argument("--interface", required=True)
@@ -351,7 +375,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         host = Host(chosen.netns, chosen.interface)
         if chosen.what == "send":
             interval_s = chosen.interval_us * 1e-6
-            send(host, chosen.out, chosen.mark, chosen.size, interval_s, chosen.catch_up)
+            send(
+                host, chosen.out, chosen.mark, chosen.size, interval_s, chosen.catch_up
+            )
         else:
             receive(host, chosen.out)
     except OSError as error:

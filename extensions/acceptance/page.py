@@ -40,7 +40,11 @@ Switch = Mapping[str, Any]
 Row = tuple[str, str, Callable[[Switch], str]]
 #: The same of a measurement: its group, its name, the measurement, and what writes it.
 Quantity = tuple[str, str, str, Callable[[Mapping[str, Any]], str]]
-_WORDS = {"green": mark("good", "ok"), "failed": mark("bad", "failed"), "skipped": NOTHING}
+_WORDS = {
+    "green": mark("good", "ok"),
+    "failed": mark("bad", "failed"),
+    "skipped": NOTHING,
+}
 _TO_LIGHT = "command_to_light_"
 
 
@@ -79,7 +83,11 @@ def _count(switch: Switch, state: str) -> int:
 def _measured(switch: Switch, name: str) -> Mapping[str, Any] | None:
     """Return a measurement; None if there is none."""
     measurement = (switch.get("measured") or {}).get(name)
-    return None if measurement is None or "lacks" in measurement or "failed" in measurement else measurement
+    return (
+        None
+        if measurement is None or "lacks" in measurement or "failed" in measurement
+        else measurement
+    )
 
 
 def _header(document: Mapping[str, Any]) -> str:
@@ -87,13 +95,19 @@ def _header(document: Mapping[str, Any]) -> str:
     failed = sum(_count(switch, "failed") for switch in switches)
     names = [switch["name"] for switch in switches]
     what = names[0] if len(names) == 1 else f"{len(names)} optical switches"
-    verdict = "no item of the conformance list failed" if not failed else f"{failed} items failed"
+    verdict = (
+        "no item of the conformance list failed"
+        if not failed
+        else f"{failed} items failed"
+    )
     lead = (
         "What drivers and their switches do of the 45 items of the conformance list, and what frames that "
         "pass them tell of dark time, speed and losses."
     )
     chips = [(key_, value) for key_, value in document["machine"].items() if value]
-    return header("Acceptance of optical switches", f"{what}: {verdict}", lead, chips, True)
+    return header(
+        "Acceptance of optical switches", f"{what}: {verdict}", lead, chips, True
+    )
 
 
 def _hero(switches: Sequence[Switch]) -> str:
@@ -108,18 +122,32 @@ def _hero(switches: Sequence[Switch]) -> str:
         return milliseconds(seconds).replace(" ms", " <small>ms</small>")
 
     if dark := _measured(switch, "dark_time"):
-        least, most = (milliseconds(dark["declared_s"][end]) for end in ("least", "most"))
-        cards.append(("Dark time, median", big(dark["measured"].get("p50_s")), f"declared {least} to {most}"))
+        least, most = (
+            milliseconds(dark["declared_s"][end]) for end in ("least", "most")
+        )
+        cards.append(
+            (
+                "Dark time, median",
+                big(dark["measured"].get("p50_s")),
+                f"declared {least} to {most}",
+            )
+        )
     if light := _measured(switch, f"{_TO_LIGHT}1"):
         late = f"99th percentile {milliseconds(light['light'].get('p99_s'))}"
-        cards.append(("Command to light, one circuit", big(light["light"].get("p50_s")), late))
+        cards.append(
+            ("Command to light, one circuit", big(light["light"].get("p50_s")), late)
+        )
     if kept := _measured(switch, "kept_circuits"):
         of = f"of {kept['sent']:,} at {kept['rate_bps'] / 1e9:.2f} Gbit/s"
-        cards.append(("Lost on a kept circuit", f"{kept['lost']} <small>frames</small>", of))
+        cards.append(
+            ("Lost on a kept circuit", f"{kept['lost']} <small>frames</small>", of)
+        )
     return hero(cards)
 
 
-def _figure(name: str, write: Callable[[Mapping[str, Any]], str]) -> Callable[[Switch], str]:
+def _figure(
+    name: str, write: Callable[[Mapping[str, Any]], str]
+) -> Callable[[Switch], str]:
     def cell(switch: Switch) -> str:
         if (measurement := _measured(switch, name)) is not None:
             return write(measurement)
@@ -136,7 +164,11 @@ def _lost(measurement: Mapping[str, Any]) -> str:
 
 def _counts_of(switches: Sequence[Switch]) -> list[int]:
     names = {name for switch in switches for name in switch.get("measured") or {}}
-    return sorted(int(name.removeprefix(_TO_LIGHT)) for name in names if name.startswith(_TO_LIGHT))
+    return sorted(
+        int(name.removeprefix(_TO_LIGHT))
+        for name in names
+        if name.startswith(_TO_LIGHT)
+    )
 
 
 def _time(*path: str) -> Callable[[Mapping[str, Any]], str]:
@@ -151,7 +183,10 @@ def _declared(measurement: Mapping[str, Any]) -> str:
 
 
 def _by_the_switch(measurement: Mapping[str, Any]) -> str:
-    counted, seen = measurement.get("last_by_the_switch_s"), measurement.get("last_measured_s")
+    counted, seen = (
+        measurement.get("last_by_the_switch_s"),
+        measurement.get("last_measured_s"),
+    )
     if counted is None or not seen:
         return NOTHING
     return f"{1e3 * counted:.3g}, by traffic {milliseconds(sum(seen) / 2)}"
@@ -162,7 +197,10 @@ def _moved(measurement: Mapping[str, Any]) -> str:
 
 
 def _errors(measurement: Mapping[str, Any]) -> str:
-    return text(", ".join(f"{count} × {name}" for name, count in measurement["errors"].items()) or "none")
+    return text(
+        ", ".join(f"{count} × {name}" for name, count in measurement["errors"].items())
+        or "none"
+    )
 
 
 _DARK, _KEPT, _FLOOD = (
@@ -176,9 +214,19 @@ _DARK_TIME: Sequence[Quantity] = (
     (_DARK, "by traffic, median", "dark_time", _time("measured", "p50_s")),
     (_DARK, "by traffic, most", "dark_time", _time("measured", "most_s")),
     (_DARK, "declared", "dark_time", _declared),
-    (_DARK, "furthest outside of what is declared", "dark_time", _time("outside_declared", "most_s")),
+    (
+        _DARK,
+        "furthest outside of what is declared",
+        "dark_time",
+        _time("outside_declared", "most_s"),
+    ),
     (_DARK, "as the driver reports it, median", "dark_time", _time("driver", "p50_s")),
-    (_DARK, "of the last change, as the switch counted it", "dark_time", _by_the_switch),
+    (
+        _DARK,
+        "of the last change, as the switch counted it",
+        "dark_time",
+        _by_the_switch,
+    ),
 )
 _OTHERS: Sequence[Quantity] = (
     (_KEPT, "frames lost", "kept_circuits", _lost),
@@ -188,24 +236,56 @@ _OTHERS: Sequence[Quantity] = (
     (_FLOOD, "changes a second", "flood", lambda d: f"{d['changes_per_s']:,.0f}"),
     (_FLOOD, "each, 99th percentile", "flood", _time("each", "p99_s")),
     (_FLOOD, "failed", "flood", _errors),
-    (_FLOOD, "all stands in the end", "flood", lambda d: "yes" if d["stands_in_the_end"] else "no"),
+    (
+        _FLOOD,
+        "all stands in the end",
+        "flood",
+        lambda d: "yes" if d["stands_in_the_end"] else "no",
+    ),
     (_FLOOD, "frames lost on a kept circuit", "flood", _lost),
     (_LOSS, "median", "insertion_loss", lambda d: f"{d['median_db']:.2f} dB"),
     (_LOSS, "most", "insertion_loss", lambda d: f"{d['most_db']:.2f} dB"),
-    (_LOSS, "as its maker measured it, median", "factory_loss", lambda d: f"{d['median_db']:.2f} dB"),
-    (_LOSS, "as its maker measured it, most", "factory_loss", lambda d: f"{d['most_db']:.2f} dB"),
+    (
+        _LOSS,
+        "as its maker measured it, median",
+        "factory_loss",
+        lambda d: f"{d['median_db']:.2f} dB",
+    ),
+    (
+        _LOSS,
+        "as its maker measured it, most",
+        "factory_loss",
+        lambda d: f"{d['most_db']:.2f} dB",
+    ),
 )
 
 
 def _rows(switches: Sequence[Switch]) -> Iterator[Row]:
     for key_ in ("vendor", "model", "version"):
         yield "The switch", key_, partial(_said, key_)
-    yield "The switch", "ports", lambda s: f"{s['ports']['ingress']} in, {s['ports']['egress']} out"
+    yield (
+        "The switch",
+        "ports",
+        lambda s: f"{s['ports']['ingress']} in, {s['ports']['egress']} out",
+    )
     yield "Conformance", "items green", lambda s: str(_count(s, "green"))
-    yield "Conformance", "items failed", lambda s: mark("bad", str(n)) if (n := _count(s, "failed")) else "0"
-    yield "Conformance", "items that could not be tried", lambda s: str(_count(s, "skipped"))
+    yield (
+        "Conformance",
+        "items failed",
+        lambda s: mark("bad", str(n)) if (n := _count(s, "failed")) else "0",
+    )
+    yield (
+        "Conformance",
+        "items that could not be tried",
+        lambda s: str(_count(s, "skipped")),
+    )
     of_counts = [
-        (_TO, "one circuit" if count == 1 else f"{count} circuits at once", f"{_TO_LIGHT}{count}", _late)
+        (
+            _TO,
+            "one circuit" if count == 1 else f"{count} circuits at once",
+            f"{_TO_LIGHT}{count}",
+            _late,
+        )
         for count in _counts_of(switches)
     ]
     for group, what, name, write in (*_DARK_TIME, *of_counts, *_OTHERS):
@@ -213,16 +293,22 @@ def _rows(switches: Sequence[Switch]) -> Iterator[Row]:
 
 
 def _late(measurement: Mapping[str, Any]) -> str:
-    return ", ".join(milliseconds(measurement["light"].get(end)) for end in ("p50_s", "p99_s"))
+    return ", ".join(
+        milliseconds(measurement["light"].get(end)) for end in ("p50_s", "p99_s")
+    )
 
 
 def _side_by_side(switches: Sequence[Switch]) -> str:
     columns = [("", _label), *(_column(switch) for switch in switches)]
     filled = [
-        row for row in _rows(switches) if any(row[2](switch) not in ("", NOTHING) for switch in switches)
+        row
+        for row in _rows(switches)
+        if any(row[2](switch) not in ("", NOTHING) for switch in switches)
     ]
     title = "Side by side" if len(switches) > 1 else "Figures"
-    return f"<h2>{title}</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+    return (
+        f"<h2>{title}</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+    )
 
 
 def _label(row: Row) -> str:
@@ -239,7 +325,10 @@ def _column(switch: Switch) -> tuple[str, Callable[[Row], str]]:
 
 
 def _colours(switches: Sequence[Switch]) -> dict[str, str]:
-    return {switch["name"]: PALETTE[number % len(PALETTE)] for number, switch in enumerate(switches)}
+    return {
+        switch["name"]: PALETTE[number % len(PALETTE)]
+        for number, switch in enumerate(switches)
+    }
 
 
 def _pictures(switches: Sequence[Switch], draw: Draw) -> list[str]:
@@ -251,7 +340,11 @@ def _pictures(switches: Sequence[Switch], draw: Draw) -> list[str]:
             "reading."
         )
         figures.append(f"<h2>Dark time</h2>{draw('dark-time', caption, _dark, dark)}")
-    if counts := [n for n in _counts_of(switches) if any(_measured(s, f"{_TO_LIGHT}{n}") for s in switches)]:
+    if counts := [
+        n
+        for n in _counts_of(switches)
+        if any(_measured(s, f"{_TO_LIGHT}{n}") for s in switches)
+    ]:
         caption = "Share of changes after which light was there, from the call on. One line for each switch."
         each = draw("to-light", caption, _to_light, switches, counts)
         figures.append(f"<h2>From command to light</h2>{each}")
@@ -265,15 +358,30 @@ def _dark(measurements: Sequence[tuple[Switch, Mapping[str, Any]]]) -> Figure:
     most = 0.0
     for number, (switch, dark) in enumerate(measurements):
         declared, samples = dark["declared_s"], dark["samples"]
-        spans(axis, LIGHT, [(number, 1e3 * declared["least"], 1e3 * declared["most"])], 0.72, alpha=0.25)
+        spans(
+            axis,
+            LIGHT,
+            [(number, 1e3 * declared["least"], 1e3 * declared["most"])],
+            0.72,
+            alpha=0.25,
+        )
         ends = [1e3 * declared["least"], 1e3 * declared["most"]]
         axis.vlines(ends, number - 0.36, number + 0.36, color=LIGHT)
         middles = [500 * (sample["least_s"] + sample["most_s"]) for sample in samples]
         spread = number + rng.uniform(-0.24, 0.24, len(middles))
-        axis.plot(middles, spread, "o", markersize=2.6, alpha=0.75, color=colours[switch["name"]])
+        axis.plot(
+            middles,
+            spread,
+            "o",
+            markersize=2.6,
+            alpha=0.75,
+            color=colours[switch["name"]],
+        )
         reported = 1e3 * dark["driver"].get("p50_s", 0.0)
         if reported:
-            axis.plot([reported], [number], "|", markersize=16, markeredgewidth=1.6, color=INK)
+            axis.plot(
+                [reported], [number], "|", markersize=16, markeredgewidth=1.6, color=INK
+            )
         most = max([most, reported, 1e3 * declared["most"], *middles])
     named_rows(axis, [switch["name"] for switch, _ in measurements])
     axis.set(xlim=(0, 1.08 * most or 1), xlabel="ms without light")
@@ -286,23 +394,40 @@ def _to_light(switches: Sequence[Switch], counts: Sequence[int]) -> Figure:
     for axis, count in zip(axes[0], counts, strict=True):
         every: list[float] = []
         for switch in switches:
-            if (measurement := _measured(switch, f"{_TO_LIGHT}{count}")) and measurement["samples_s"]:
+            if (
+                measurement := _measured(switch, f"{_TO_LIGHT}{count}")
+            ) and measurement["samples_s"]:
                 times = sorted(measurement["samples_s"])
                 share = np.arange(1, len(times) + 1) / len(times)
-                axis.step([times[0], *times], [0, *share], where="post", color=colours[switch["name"]])
+                axis.step(
+                    [times[0], *times],
+                    [0, *share],
+                    where="post",
+                    color=colours[switch["name"]],
+                )
                 every += times
-        axis.set(xscale="log", ylim=(0, 1.03), title="one circuit" if count == 1 else f"{count} circuits")
+        axis.set(
+            xscale="log",
+            ylim=(0, 1.03),
+            title="one circuit" if count == 1 else f"{count} circuits",
+        )
         if every:
             axis.set_xlim(0.8 * min(every), 1.25 * max(every))
             plain_ticks(axis.xaxis, min(every), max(every), 4)
             prefixed(axis.xaxis, "s")
     axes[0][0].set_ylabel("share of changes")
-    legend(figure, "switch", [key(colours[switch["name"]], switch["name"]) for switch in switches])
+    legend(
+        figure,
+        "switch",
+        [key(colours[switch["name"]], switch["name"]) for switch in switches],
+    )
     return figure
 
 
 def _items(switches: Sequence[Switch]) -> str:
-    section_of = {number: section for section, items in SECTIONS.items() for number in items}
+    section_of = {
+        number: section for section, items in SECTIONS.items() for number in items
+    }
     numbers = range(len(switches[0]["items"]))
 
     def cell(switch: Switch) -> Callable[[int], str]:
@@ -314,7 +439,12 @@ def _items(switches: Sequence[Switch]) -> str:
         ("", lambda number: text(first[number]["what"])),
         *((text(switch["name"]), cell(switch)) for switch in switches),
     ]
-    grouped = table_of(numbers, columns, 2, group=lambda number: text(section_of[first[number]["item"]]))
+    grouped = table_of(
+        numbers,
+        columns,
+        2,
+        group=lambda number: text(section_of[first[number]["item"]]),
+    )
     return f"<h2>The conformance list</h2>{grouped}"
 
 
@@ -328,11 +458,19 @@ def _told(switches: Sequence[Switch], state: str, title: str) -> str:
         lacks = "lacks " if state == "skipped" else ""
         for words, numbers in ports_by_text.items():
             which = ", ".join(map(str, numbers))
-            points.append(f"<b>{text(switch['name'])}</b> {lacks}{text(words)} (item {which})")
+            points.append(
+                f"<b>{text(switch['name'])}</b> {lacks}{text(words)} (item {which})"
+            )
         for name, measurement in (switch.get("measured") or {}).items():
-            words = measurement.get("lacks") if state == "skipped" else measurement.get("failed")
+            words = (
+                measurement.get("lacks")
+                if state == "skipped"
+                else measurement.get("failed")
+            )
             if words:
-                points.append(f"<b>{text(switch['name'])}</b> {text(name.replace('_', ' '))}: {text(words)}")
+                points.append(
+                    f"<b>{text(switch['name'])}</b> {text(name.replace('_', ' '))}: {text(words)}"
+                )
     return f"<h2>{title}</h2>{listing(points)}" if points else ""
 
 

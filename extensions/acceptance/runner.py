@@ -49,7 +49,9 @@ def run_check(rig: Rig, check: Check) -> CheckOutcome:
     started = time.monotonic()
 
     def outcome(state: State, text: str = "") -> CheckOutcome:
-        return CheckOutcome(check.name, check.items, state, text, round(time.monotonic() - started, 3))
+        return CheckOutcome(
+            check.name, check.items, state, text, round(time.monotonic() - started, 3)
+        )
 
     if check.writes and rig.read_only:
         return outcome("skipped", "leave to write (read-only)")
@@ -76,7 +78,9 @@ def _with_place(error: Exception) -> str:
 
 
 def run_checks(
-    rig: Rig, checks: Sequence[Check] = CHECKS, progress: Callable[[str], None] | None = None
+    rig: Rig,
+    checks: Sequence[Check] = CHECKS,
+    progress: Callable[[str], None] | None = None,
 ) -> list[CheckOutcome]:
     """Run every check in turn and return the outcomes. ``progress`` is called with the name of each check
     before it runs.
@@ -98,7 +102,9 @@ def by_item(outcomes: Iterable[CheckOutcome]) -> dict[int, ItemOutcome]:
         states: dict[State, list[str]] = {"failed": [], "green": [], "skipped": []}
         for outcome in mine:
             states[outcome.state].append(outcome.text)
-        state: State = "failed" if states["failed"] else "green" if states["green"] else "skipped"
+        state: State = (
+            "failed" if states["failed"] else "green" if states["green"] else "skipped"
+        )
         texts = states["failed"] or states["skipped"] if mine else ["a check"]
         by_number[number] = ItemOutcome(number, state, "; ".join(dict.fromkeys(texts)))
     return by_number
@@ -109,11 +115,22 @@ def as_document(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
     items = by_item(outcomes)
     return {
         "items": [
-            {"item": item.number, "what": ITEMS[item.number], "state": item.state, "text": item.text}
+            {
+                "item": item.number,
+                "what": ITEMS[item.number],
+                "state": item.state,
+                "text": item.text,
+            }
             for item in items.values()
         ],
         "checks": [
-            {"check": o.name, "items": list(o.items), "state": o.state, "text": o.text, "seconds": o.seconds}
+            {
+                "check": o.name,
+                "items": list(o.items),
+                "state": o.state,
+                "text": o.text,
+                "seconds": o.seconds,
+            }
             for o in outcomes
         ],
     }
@@ -141,7 +158,13 @@ def accept(
         outcomes = run_checks(rig, checks, progress)
         ports = {"ingress": len(rig.inputs), "egress": len(rig.outputs)}
     took_s = round(time.monotonic() - started, 1)
-    return {"name": name, "identity": who, "ports": ports, "seconds": took_s, **as_document(outcomes)}
+    return {
+        "name": name,
+        "identity": who,
+        "ports": ports,
+        "seconds": took_s,
+        **as_document(outcomes),
+    }
 
 
 def identity(rig: Rig) -> dict[str, str]:

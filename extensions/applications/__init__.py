@@ -6,4 +6,6 @@ told of it.
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="applications", processes={"applications": "program:APPLICATIONS"})
+EXTENSION = Extension(
+    name="applications", processes={"applications": "program:APPLICATIONS"}
+)

@@ -25,7 +25,9 @@ _SHIPPED = dict.fromkeys(
 
 def _application_files(chosen: list[Path] | None) -> list[Path] | None:
     """Replace the names of Ryu's applications that come with Ringlight by their files."""
-    return None if chosen is None else [_SHIPPED.get(str(path), path) for path in chosen]
+    return (
+        None if chosen is None else [_SHIPPED.get(str(path), path) for path in chosen]
+    )
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,14 @@ class ApplicationOptions:
     """Options of a lab in which applications may run."""
 
     app_openflow: Annotated[
-        str, typer.Option("--app-openflow", help="HOST:PORT where switches find the applications.")
+        str,
+        typer.Option(
+            "--app-openflow", help="HOST:PORT where switches find the applications."
+        ),
     ] = "127.0.0.1:6654"
     app_rest: Annotated[
-        str, typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes.")
+        str,
+        typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes."),
     ] = "127.0.0.1:8081"
     app: Annotated[
         list[Path] | None,
@@ -50,11 +56,16 @@ class ApplicationOptions:
     observe_links: Annotated[
         bool,
         typer.Option(
-            "--observe-links", help="Let the applications discover links (LLDP), as Ryu's manager does."
+            "--observe-links",
+            help="Let the applications discover links (LLDP), as Ryu's manager does.",
         ),
     ] = False
     app_all: Annotated[
-        bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
+        bool,
+        typer.Option(
+            "--app-all",
+            help="Applications get all packet switches, not only their own.",
+        ),
     ] = False
 
     name: ClassVar[str] = "applications"
@@ -76,14 +87,20 @@ class ApplicationOptions:
             fail("--app-all: which application? name its file with --app", 2)
         if self.observe_links and not self.app:
             fail("--observe-links: for which application? name its file with --app", 2)
-        copies = [all_for_applications(setting) if self.app_all else setting for setting in settings]
+        copies = [
+            all_for_applications(setting) if self.app_all else setting
+            for setting in settings
+        ]
         if self.app and not any(map(_has_switch, copies)):
             remedy = (
                 "it has no packet switches"
                 if self.app_all
                 else "say 'controller: app' of it in the fabric, or give them all with --app-all"
             )
-            fail(f"--app: no packet switch of {scenario} is for applications; {remedy}", 2)
+            fail(
+                f"--app: no packet switch of {scenario} is for applications; {remedy}",
+                2,
+            )
         return copies
 
     def listens(self) -> Mapping[str, str]:
@@ -94,16 +111,27 @@ class ApplicationOptions:
         for path in self.app or ():
             if not path.is_file():
                 raise LabError(f"--app {path}: there is no such file")
-        if self.app_rest.rpartition(":")[0].strip("[]") not in ("127.0.0.1", "::1", "localhost"):
-            raise LabError(f"--app-rest {self.app_rest}: not a loopback address, and it asks for no token")
+        if self.app_rest.rpartition(":")[0].strip("[]") not in (
+            "127.0.0.1",
+            "::1",
+            "localhost",
+        ):
+            raise LabError(
+                f"--app-rest {self.app_rest}: not a loopback address, and it asks for no token"
+            )
         return {"--app-openflow": self.app_openflow, "--app-rest": self.app_rest}
 
     def facts(self) -> Mapping[str, Any]:
         # The same file may be another one tomorrow.
-        files = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in self.app or ()}
+        files = {
+            str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in self.app or ()
+        }
         return {"apps": files} if files else {}
 
-    def write(self, path: Path, url: str, cacert: str | None, token: Path | None, logs: Path) -> None:
+    def write(
+        self, path: Path, url: str, cacert: str | None, token: Path | None, logs: Path
+    ) -> None:
         Applications(
             files=tuple(str(file.absolute()) for file in self.app or ()),
             openflow=self.app_openflow,
@@ -117,7 +145,9 @@ class ApplicationOptions:
 
 
 def _has_switch(setting: Setting) -> bool:
-    return any(switch.controller == APP for switch in setting.fabric.packet_switches.values())
+    return any(
+        switch.controller == APP for switch in setting.fabric.packet_switches.values()
+    )
 
 
 def all_for_applications(setting: Setting) -> Setting:
@@ -129,6 +159,11 @@ def all_for_applications(setting: Setting) -> Setting:
             for name, entry in section["packet_switches"].items()
         }
     switches = {
-        name: replace(switch, controller=APP) for name, switch in setting.fabric.packet_switches.items()
+        name: replace(switch, controller=APP)
+        for name, switch in setting.fabric.packet_switches.items()
     }
-    return replace(setting, section=section, fabric=replace(setting.fabric, packet_switches=switches))
+    return replace(
+        setting,
+        section=section,
+        fabric=replace(setting.fabric, packet_switches=switches),
+    )

@@ -43,11 +43,26 @@ class Applications:
         ready.unlink(missing_ok=True)
         environment = {**lab.environment(), "RINGLIGHT_REST": self.controller}
         if self.token_file is not None:
-            environment["RINGLIGHT_TOKEN"] = self.token_file.read_text(encoding="utf-8").strip()
+            environment["RINGLIGHT_TOKEN"] = self.token_file.read_text(
+                encoding="utf-8"
+            ).strip()
         if self.cacert is not None:
             environment["RINGLIGHT_CACERT"] = self.cacert
-        words = ["--openflow", self.openflow, "--rest", self.rest, "--ready", str(ready)]
+        words = [
+            "--openflow",
+            self.openflow,
+            "--rest",
+            self.rest,
+            "--ready",
+            str(ready),
+        ]
         words += ["--observe-links"] if self.observe_links else []
         with self.log.open("ab") as output:
-            command = [sys.executable, "-m", "ringlight.extensions.applications.apps", *words, *self.files]
+            command = [
+                sys.executable,
+                "-m",
+                "ringlight.extensions.applications.apps",
+                *words,
+                *self.files,
+            ]
             return start_process(command, environment, output)

@@ -12,11 +12,19 @@ from ringlight.experiments.cli.emulated import emulation, refuse
 from ringlight.experiments.runner.executor_kinds import remote_options
 
 Kind = Annotated[
-    str, typer.Option("--collective", help="Kind of collective; default: that of a file, or all-reduce.")
+    str,
+    typer.Option(
+        "--collective",
+        help="Kind of collective; default: that of a file, or all-reduce.",
+    ),
 ]
 Algorithm = Annotated[
     str,
-    typer.Option("--algorithm", metavar="NAME|FILE", help="Name, or its file; default: the kind's first."),
+    typer.Option(
+        "--algorithm",
+        metavar="NAME|FILE",
+        help="Name, or its file; default: the kind's first.",
+    ),
 ]
 Ranks = Annotated[
     str,
@@ -27,16 +35,32 @@ Ranks = Annotated[
     ),
 ]
 Sizes = Annotated[
-    str, typer.Option("--sizes", metavar="FIRST..LAST", help="Range of sizes, such as 64KiB..256MiB.")
+    str,
+    typer.Option(
+        "--sizes", metavar="FIRST..LAST", help="Range of sizes, such as 64KiB..256MiB."
+    ),
 ]
-Growth = Annotated[float, typer.Option("--factor", help="Factor from one size to the next.")]
+Growth = Annotated[
+    float, typer.Option("--factor", help="Factor from one size to the next.")
+]
 Calls = Annotated[
-    int, typer.Option("--calls", min=1, max=10_000, help="Timed calls of each size, after one warm-up call.")
+    int,
+    typer.Option(
+        "--calls",
+        min=1,
+        max=10_000,
+        help="Timed calls of each size, after one warm-up call.",
+    ),
 ]
 Skew = Annotated[
-    float, typer.Option("--skew", min=0, max=16, help="For an all-to-all-v: exponent of a Zipf law.")
+    float,
+    typer.Option(
+        "--skew", min=0, max=16, help="For an all-to-all-v: exponent of a Zipf law."
+    ),
 ]
-Simulated = Annotated[bool, typer.Option("--simulate", help="In virtual time instead of emulated.")]
+Simulated = Annotated[
+    bool, typer.Option("--simulate", help="In virtual time instead of emulated.")
+]
 
 
 @options.with_groups
@@ -73,19 +97,30 @@ def bench(
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
     scale_for = real_scale if simulate else options.machine(lab)
-    experiment = load_checked(scenario, sets=place.sets or (), scale_for=scale_for, auto=True)
+    experiment = load_checked(
+        scenario, sets=place.sets or (), scale_for=scale_for, auto=True
+    )
     arms, points = ([name] if name else [] for name in (place.arm, place.point))
     first = experiment.plans_of(arms, points)[0]
     gpus = [word.strip() for word in ranks.split(",")] if ranks else None
     try:
-        plan = benching.bench_plan(first, benching.what_of(collective, algorithm, skew), chosen, calls, gpus)
+        plan = benching.bench_plan(
+            first, benching.what_of(collective, algorithm, skew), chosen, calls, gpus
+        )
     except benching.RanksError as error:
         fail(f"--ranks: {error}", 2)
     except ValueError as error:
-        fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
+        fail(
+            f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}",
+            2,
+        )
     if simulate:
         refuse(context, remote_options(), "not with --simulate")
-    with nullcontext(SimulationBackend()) if simulate else emulation(lab, context, remote) as backend:
+    with (
+        nullcontext(SimulationBackend())
+        if simulate
+        else emulation(lab, context, remote) as backend
+    ):
         if (why := backend.refuses(plan)) is not None:
             fail(f"{scenario}: {why}", 2)
         backend.check_ready()
@@ -98,13 +133,21 @@ def bench(
     if as_json:
         show_json(
             {
-                "collective": plan.title, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
-                "arm": first.arm, "point": first.point_name, "gpus": list(plan.jobs[0].ranks),
-                "label": backend.label, "sizes": [asdict(row) for row in measurements],
+                "collective": plan.title,
+                "algorithm": algorithm,
+                "ranks": plan.jobs[0].gpus,
+                "arm": first.arm,
+                "point": first.point_name,
+                "gpus": list(plan.jobs[0].ranks),
+                "label": backend.label,
+                "sizes": [asdict(row) for row in measurements],
                 "results_checked": checked,
-                "slow_links": [[link.link, link.direction, link.set_bps, link.measured_bps] for link in slow],
+                "slow_links": [
+                    [link.link, link.direction, link.set_bps, link.measured_bps]
+                    for link in slow
+                ],
             }
-        )  # fmt: skip
+        )
     else:
         for line in benching.words_on(first, plan, experiment, whose=not ranks):
             echo(line)

@@ -70,7 +70,9 @@ class Bench:
         for measurement in self.sizes:
             if measurement.size_bytes == parse_size(size):
                 return measurement
-        known = ", ".join(format_size(measurement.size_bytes) for measurement in self.sizes)
+        known = ", ".join(
+            format_size(measurement.size_bytes) for measurement in self.sizes
+        )
         raise LookupError(f"{size} was not measured; there are {known}")
 
     @property
@@ -97,7 +99,10 @@ class Bench:
         cells = [("size", "time", "algorithm bandwidth", "bus bandwidth", "result")]
         cells += lines_of(self.sizes, self.checked)
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
+        lines = (
+            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True))
+            for line in cells
+        )
         return "\n".join([self.collective, *(line.rstrip() for line in lines)])
 
 
@@ -118,7 +123,11 @@ def request_of(
     ports are built.
     """
     if isinstance(scenario, Mapping):
-        whole = scenario if {"fabric", "fabrics"} & scenario.keys() else {"fabric": dict(scenario)}
+        whole = (
+            scenario
+            if {"fabric", "fabrics"} & scenario.keys()
+            else {"fabric": dict(scenario)}
+        )
         path, text = test, yaml.safe_dump({**_NAME, **whole}, sort_keys=False)
     else:
         beside = test.parent / scenario
@@ -173,11 +182,15 @@ def bench(
     __tracebackhide__ = True
     try:
         chosen = parse_sizes(sizes, factor)
-        plan = bench_plan(lab.plans[0], what_of(collective, algorithm, skew), chosen, calls)
+        plan = bench_plan(
+            lab.plans[0], what_of(collective, algorithm, skew), chosen, calls
+        )
     except ValueError as error:
         raise ScenarioError(f"bench: {error}") from None
     records = lab.carry_out(plan)
-    measurements = Bench(collective, tuple(measured(plan, records, chosen, calls)), checked(records))
+    measurements = Bench(
+        collective, tuple(measured(plan, records, chosen, calls)), checked(records)
+    )
     lab.notes.append(str(measurements))
     # A test's own output: pytest shows it with a failure, and with -s at once, in the log of a CI, too.
     print(measurements, flush=True)
@@ -194,7 +207,9 @@ def slow(lab: Lab, below: float = SLOW) -> list[str]:
 def summary(lab: Lab) -> str:
     """Return the text that is shown with a failure: the tables so far, and the slow links."""
     lines = [words_of(link) for link in slow_links(lab.links_at_start)]
-    return "\n".join([*lab.notes, *(lines or ["no link below its stated rate"]), f"logs: {lab.logs}"])
+    return "\n".join(
+        [*lab.notes, *(lines or ["no link below its stated rate"]), f"logs: {lab.logs}"]
+    )
 
 
 class Labs:
@@ -209,7 +224,9 @@ class Labs:
         """Return the lab that was kept, if it fits the request, or a new one. Raises one of ``FORESEEN``."""
         if self._lab is None or self._lab.broken or self._key != request.key:
             self.close()
-            self._lab = open_lab(request.experiment, request.plans, request.runtime, self._logs())
+            self._lab = open_lab(
+                request.experiment, request.plans, request.runtime, self._logs()
+            )
             self._key = request.key
         return self._lab
 

@@ -52,7 +52,9 @@ def parse_sizes(text: str, factor: float) -> tuple[int, ...]:
     begin = parse_size(first)
     end = parse_size(last) if dots else begin
     if not 0 < begin <= end:
-        raise ValueError(f"{text!r}: sizes go from one above 0 to one that is no smaller")
+        raise ValueError(
+            f"{text!r}: sizes go from one above 0 to one that is no smaller"
+        )
     if factor <= 1:
         raise ValueError(f"a factor of {factor:g}; it must be above 1")
     sizes = []
@@ -61,7 +63,9 @@ def parse_sizes(text: str, factor: float) -> tuple[int, ...]:
         sizes.append(round(size / 4) * 4 or 4)
         size *= factor
         if len(sizes) > MOST_SIZES:
-            raise ValueError(f"{text!r}: more than {MOST_SIZES} sizes; use a larger factor")
+            raise ValueError(
+                f"{text!r}: more than {MOST_SIZES} sizes; use a larger factor"
+            )
     return tuple(dict.fromkeys(sizes))
 
 
@@ -83,21 +87,29 @@ def what_of(kind: str, algorithm: str, skew: float = 0.0) -> Collective:
     if is_file(algorithm):
         collective = read_algorithm(Path(algorithm))
         if kind not in ("", collective.kind):
-            raise ValueError(f"{algorithm} is an {collective.kind}, and --collective says {kind}")
+            raise ValueError(
+                f"{algorithm} is an {collective.kind}, and --collective says {kind}"
+            )
         return collective
     split = Split(skew=skew) if kind == "all-to-all-v" else None
     return Collective(kind or "all-reduce", algorithm, split=split)
 
 
 def bench_plan(
-    plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int, ranks: Sequence[str] | None = None
+    plan: RunPlan,
+    what: Collective,
+    sizes: Sequence[int],
+    calls: int,
+    ranks: Sequence[str] | None = None,
 ) -> RunPlan:
     """Return the run whose only job calls the collective for each size once, then ``calls`` times.
 
     ``ranks``: GPUs of the job in rank order; if None, those of all jobs of ``plan``. Raises ValueError.
     """
     fabric, scale = plan.setting.fabric, plan.setting.scale
-    gpus = list(dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)) or list(fabric.gpus)
+    gpus = list(dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)) or list(
+        fabric.gpus
+    )
     if ranks is not None:
         gpus = _checked(ranks, fabric)
     check_standing(plane_of(fabric, gpus))
@@ -110,7 +122,14 @@ def bench_plan(
             writer.collective(format_size(size), what, size, 0)
     slots, nobody = np.full((len(gpus), 1), group), np.empty((len(gpus), 0))
     real = book.workload(what.kind, [writer.done()], np.zeros(len(gpus)), slots, nobody)
-    job = JobPlan(JOB, JOB, tuple(gpus), len(gpus), 1, workload=scaled(real, scale.time, scale.payload))
+    job = JobPlan(
+        JOB,
+        JOB,
+        tuple(gpus),
+        len(gpus),
+        1,
+        workload=scaled(real, scale.time, scale.payload),
+    )
     return replace(plan, name=JOB, title=what.kind, jobs=(job,), events=())
 
 
@@ -118,7 +137,9 @@ def _checked(ranks: Sequence[str], fabric: Fabric) -> list[str]:
     """Raises RanksError."""
     for number, gpu in enumerate(ranks):
         if gpu not in fabric.gpus:
-            raise RanksError(f"there is no GPU {gpu!r}; there are {', '.join(fabric.gpus)}")
+            raise RanksError(
+                f"there is no GPU {gpu!r}; there are {', '.join(fabric.gpus)}"
+            )
         if gpu in ranks[:number]:
             raise RanksError(f"GPU {gpu} is named twice")
     if len(ranks) < 2:
@@ -126,7 +147,9 @@ def _checked(ranks: Sequence[str], fabric: Fabric) -> list[str]:
     return list(ranks)
 
 
-def words_on(plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: bool) -> list[str]:
+def words_on(
+    plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: bool
+) -> list[str]:
     """Return two lines that describe a table: the arm of ``plan``, and the ranks of the run made from
     ``plan``.
 
@@ -138,7 +161,9 @@ def words_on(plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: boo
     less = "; without its events, light is as at the start" if plan.events else ""
     gpus = made.jobs[0].ranks
     jobs = [job.name for job in plan.jobs if job.ranks]
-    of = f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else "the fabric"
+    of = (
+        f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else "the fabric"
+    )
     order = f" (the order of {of}; another with --ranks)" if whose else ""
     return [
         f"{_called(made)}, arm {plan.place} on {plan.setting.name}{more}{less}",
@@ -164,7 +189,13 @@ def measured(
     job = plan.job(JOB)
     assert job.workload is not None
     timed = [record for record in records if isinstance(record, Operations)]
-    ends = np.max([[operations.begin + end for _, end in operations.times_s] for operations in timed], axis=0)
+    ends = np.max(
+        [
+            [operations.begin + end for _, end in operations.times_s]
+            for operations in timed
+        ],
+        axis=0,
+    )
     kind, dilation = job.workload.collectives[0].kind, plan.setting.scale.time
     for size, of_size in zip(sizes, ends.reshape(len(sizes), 1 + calls), strict=True):
         time_s = float(of_size[-1] - of_size[0]) / calls / dilation
@@ -184,7 +215,9 @@ def slow_links(records: Iterable[Record], below: float = SLOW) -> list[LinkRate]
     """Return the directions of links that gave less than the share ``below`` of their rate when they were
     filled.
     """
-    return [r for r in records if type(r) is LinkRate and r.measured_bps < below * r.set_bps]
+    return [
+        r for r in records if type(r) is LinkRate and r.measured_bps < below * r.set_bps
+    ]
 
 
 def words_of(link: LinkRate) -> str:
@@ -192,7 +225,9 @@ def words_of(link: LinkRate) -> str:
     return f"link {link.link}, {link.direction}: {link.measured_bps / link.set_bps:.0%} of its stated rate"
 
 
-def lines_of(measurements: Iterable[Measured], checked: int | None) -> list[tuple[str, str, str, str, str]]:
+def lines_of(
+    measurements: Iterable[Measured], checked: int | None
+) -> list[tuple[str, str, str, str, str]]:
     """Return the cells of the table: size, time, algorithm bandwidth, bus bandwidth, result.
 
     ``checked``: number of result parts that were right, None if nothing was computed. A wrong part ends the

@@ -36,8 +36,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="Fail, and do not skip, where this machine cannot build a lab.",
     )
-    parser.addini("ringlight_scenario", "Scenario file of tests that name none.", default="")
-    parser.addini("ringlight_runtime", "docker or namespace, where a test names none.", default="docker")
+    parser.addini(
+        "ringlight_scenario", "Scenario file of tests that name none.", default=""
+    )
+    parser.addini(
+        "ringlight_runtime",
+        "docker or namespace, where a test names none.",
+        default="docker",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,7 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # The fixture first says what is wrong with a scenario, as that is wrong everywhere.
-    if item.get_closest_marker("ringlight_root") and not _uses_lab(item) and os.geteuid() != 0:
+    if (
+        item.get_closest_marker("ringlight_root")
+        and not _uses_lab(item)
+        and os.geteuid() != 0
+    ):
         _cannot(item.config, _NO_ROOT)
 
 
@@ -99,7 +109,9 @@ def _in_one_line() -> Iterator[None]:
 
 
 @pytest.fixture
-def ringlight_scenario(request: pytest.FixtureRequest) -> str | Path | Mapping[str, Any]:
+def ringlight_scenario(
+    request: pytest.FixtureRequest,
+) -> str | Path | Mapping[str, Any]:
     """Return the scenario for ``ringlight_lab``: from the marker ``ringlight``, else from the configuration.
 
     A test's parameter or a project's fixture of this name replaces it.
@@ -110,7 +122,10 @@ def ringlight_scenario(request: pytest.FixtureRequest) -> str | Path | Mapping[s
         return scenario
     if named := request.config.getini("ringlight_scenario"):
         return request.config.rootpath / str(named)
-    return pytest.fail("ringlight: name a scenario: @pytest.mark.ringlight('scenario.yaml')", pytrace=False)
+    return pytest.fail(
+        "ringlight: name a scenario: @pytest.mark.ringlight('scenario.yaml')",
+        pytrace=False,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -135,7 +150,9 @@ def ringlight_lab(
 
     kept, words = _marked(request)
     with _in_one_line():
-        lab_request: Wanted = request_of(ringlight_scenario, request.path, request.config.rootpath, **words)
+        lab_request: Wanted = request_of(
+            ringlight_scenario, request.path, request.config.rootpath, **words
+        )
     if (reason := why_not(lab_request.runtime)) is not None:
         _cannot(request.config, reason)
     with _in_one_line():
@@ -152,10 +169,16 @@ def _marked(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
     keywords = dict(marker.kwargs) if marker is not None else {}
     for key in keywords:
         if key not in _KEYWORDS:
-            pytest.fail(f"ringlight: the marker has no {key}; it has {', '.join(_KEYWORDS)}", pytrace=False)
+            pytest.fail(
+                f"ringlight: the marker has no {key}; it has {', '.join(_KEYWORDS)}",
+                pytrace=False,
+            )
     lab = keywords.pop("lab", "test")
     runtime = keywords.setdefault("runtime", request.config.getini("ringlight_runtime"))
     for key, value, known in (("lab", lab, _LABS), ("runtime", runtime, _RUNTIMES)):
         if value not in known:
-            pytest.fail(f"ringlight: {key}: {value!r} is not one of {', '.join(known)}", pytrace=False)
+            pytest.fail(
+                f"ringlight: {key}: {value!r} is not one of {', '.join(known)}",
+                pytrace=False,
+            )
     return lab == "session", keywords

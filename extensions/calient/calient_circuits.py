@@ -34,7 +34,9 @@ _LEAST_DBM, _MOST_DBM = -200.0, 100.0
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of ports (``1.1.2``, ``1.1.10``, or numbers) in the order of their numbers."""
-    return tuple(sorted(names, key=lambda name: [int(part) for part in name.split(".")]))
+    return tuple(
+        sorted(names, key=lambda name: [int(part) for part in name.split(".")])
+    )
 
 
 def circuit_state(admin: str, operation: str, capability: str) -> CrossConnectState:
@@ -102,20 +104,31 @@ class CalientDriver(OpticalSwitchDriver):
         if len(set(ordered)) != len(ordered):
             raise ProtocolError("a port is listed twice", str(ordered[:8]))
         if len(ordered) != self.size:
-            raise ProtocolError(f"the switch has {len(ordered)} ports, the fabric says {self.size}")
-        self._names, self._numbers = ordered, {name: number for number, name in enumerate(ordered, start=1)}
+            raise ProtocolError(
+                f"the switch has {len(ordered)} ports, the fabric says {self.size}"
+            )
+        self._names, self._numbers = (
+            ordered,
+            {name: number for number, name in enumerate(ordered, start=1)},
+        )
 
     def _cross_connect(self, half: Half) -> CrossConnect:
         try:
-            return CrossConnect(self._numbers[half.source], self.size + self._numbers[half.destination])
+            return CrossConnect(
+                self._numbers[half.source], self.size + self._numbers[half.destination]
+            )
         except KeyError as error:
-            raise ProtocolError(f"a circuit of port {error.args[0]}, which is not among the ports") from None
+            raise ProtocolError(
+                f"a circuit of port {error.args[0]}, which is not among the ports"
+            ) from None
 
     def _ends(self, xc: CrossConnect) -> tuple[str, str]:
         """Return a cross-connect's IN and OUT port by name."""
         return self._names[xc.ingress - 1], self._names[xc.egress - self.size - 1]
 
-    def _snapshot(self, circuits: Iterable[Circuit], ports: dict[int, PortStatus]) -> Snapshot:
+    def _snapshot(
+        self, circuits: Iterable[Circuit], ports: dict[int, PortStatus]
+    ) -> Snapshot:
         """Return a reading of these circuits. ``ports``: port states as known without the circuits."""
         states: dict[CrossConnect, CrossConnectState] = {}
         circuit_of: dict[CrossConnect, Circuit] = {}
@@ -128,7 +141,9 @@ class CalientDriver(OpticalSwitchDriver):
         self._circuits = circuit_of
         for xc, state in states.items():
             for port in (xc.ingress, xc.egress):
-                usable = ports[port].state is not PortState.FAILED and ports[port].enabled
+                usable = (
+                    ports[port].state is not PortState.FAILED and ports[port].enabled
+                )
                 if usable and state in PORT_STATES:
                     ports[port] = PortStatus(PORT_STATES[state])
         return Snapshot(self.name, states, ports)
@@ -149,7 +164,9 @@ class CalientDriver(OpticalSwitchDriver):
                 )
         return list(by_conn.values())
 
-    def _numbered(self, powers: Mapping[str, tuple[float | None, float | None]]) -> dict[int, float | None]:
+    def _numbered(
+        self, powers: Mapping[str, tuple[float | None, float | None]]
+    ) -> dict[int, float | None]:
         """Return received and sent powers (dBm), given by port name, by port number; None if not reported.
 
         Received power is at the ingress number, sent power at the egress number. Raises ProtocolError.
@@ -157,6 +174,11 @@ class CalientDriver(OpticalSwitchDriver):
         by_number: dict[int, float | None] = {}
         for name, (received, sent) in powers.items():
             if name not in self._numbers:
-                raise ProtocolError(f"the power of port {name}, which is not among the ports")
-            by_number[self._numbers[name]], by_number[self._numbers[name] + self.size] = received, sent
+                raise ProtocolError(
+                    f"the power of port {name}, which is not among the ports"
+                )
+            (
+                by_number[self._numbers[name]],
+                by_number[self._numbers[name] + self.size],
+            ) = received, sent
         return by_number

@@ -25,7 +25,12 @@ from typing import Any
 from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Indeterminate, ProtocolError, Refused
 from ringlight.controller.optical.inventory import Entry, secrets_of
-from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
+from ringlight.controller.optical.model import (
+    Capabilities,
+    Identity,
+    PortStatus,
+    Snapshot,
+)
 from ringlight.extensions.calient import calient_circuits as calient
 from ringlight.extensions.calient.calient_circuits import (
     GROUP,
@@ -92,8 +97,14 @@ def parse_port_powers(value: object) -> dict[str, tuple[float | None, float | No
         pair = re.split(r"[,/]", reported) if isinstance(reported, str) else [reported]
         if len(pair) > 2:
             raise ProtocolError("not an optical power", repr(reported))
-        powers = [parse_power(part.strip() if isinstance(part, str) else part) for part in pair]
-        by_port[str(row.get("port", ""))] = powers[0], powers[1] if len(powers) == 2 else None
+        powers = [
+            parse_power(part.strip() if isinstance(part, str) else part)
+            for part in pair
+        ]
+        by_port[str(row.get("port", ""))] = (
+            powers[0],
+            powers[1] if len(powers) == 2 else None,
+        )
     return by_port
 
 
@@ -109,18 +120,29 @@ def parse_circuits(value: object) -> tuple[Circuit, ...]:
     circuits = []
     for row in _rows(value, "crossconnects"):
         first, second = row.get("half1"), row.get("half2")
-        if not isinstance(first, dict) or not (second is None or second == "" or isinstance(second, dict)):
+        if not isinstance(first, dict) or not (
+            second is None or second == "" or isinstance(second, dict)
+        ):
             raise ProtocolError("a circuit without halves", repr(row)[:200])
         conn = first.get("conn")
         match = _CONN.fullmatch(conn) if isinstance(conn, str) else None
-        if match is None or not PORT_NAME.fullmatch(match[1]) or not PORT_NAME.fullmatch(match[3]):
+        if (
+            match is None
+            or not PORT_NAME.fullmatch(match[1])
+            or not PORT_NAME.fullmatch(match[3])
+        ):
             raise ProtocolError("not a circuit", repr(conn)[:200])
         ends = match[1], match[3]
         directions = [(ends, first)]
         if (match[2] == "-" or row.get("dir") == "bi") and ends[0] != ends[1]:
             directions.append((ends[::-1], second or first))
         halves = [
-            Half(*way, _state(half), parse_power(half.get("inp")), parse_power(half.get("outp")))
+            Half(
+                *way,
+                _state(half),
+                parse_power(half.get("inp")),
+                parse_power(half.get("outp")),
+            )
             for way, half in directions
         ]
         circuits.append(Circuit(match[0], tuple(halves)))
@@ -141,7 +163,11 @@ def parse_statuses(value: object, count: int) -> tuple[str, ...]:
         status = response.get("status") if isinstance(response, dict) else None
         if not isinstance(status, str | int) or isinstance(status, bool):
             raise ProtocolError("not a status", repr(row)[:200])
-        reasons = [str(text) for key, text in response.items() if key != "status"] if response else []
+        reasons = (
+            [str(text) for key, text in response.items() if key != "status"]
+            if response
+            else []
+        )
         refused = str(status).strip() == "0"
         statuses.append((", ".join(reasons) or "status 0") if refused else "")
     return tuple(statuses)
@@ -153,7 +179,10 @@ def _told(value: object, *keys: str) -> str:
     for key in keys:
         for row in rows:
             if isinstance(row, dict):
-                spelt = {str(name).lower().replace("-", "").replace("_", ""): name for name in row}
+                spelt = {
+                    str(name).lower().replace("-", "").replace("_", ""): name
+                    for name in row
+                }
                 if key in spelt and isinstance(row[spelt[key]], str | int | float):
                     return str(row[spelt[key]])
     return value if isinstance(value, str) and keys else ""
@@ -169,25 +198,38 @@ class CalientRestDriver(CalientDriver):
     ``group``: group of the driver's circuits, default ``SYSTEM``.
     """
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         self._group = keys.get("group", GROUP)
         if not isinstance(self._group, str) or not self._group:
             raise entry.wrong("group", f"{self._group!r} is not a name")
         credentials = entry.credentials()
-        self._login = {"authorization": f"Basic {credentials.basic}"} if credentials else {}
+        self._login = (
+            {"authorization": f"Basic {credentials.basic}"} if credentials else {}
+        )
         super().__init__(
-            name, Capabilities.dual_sided(size, MAX_BATCH, entry.profile), secrets_of(credentials)
+            name,
+            Capabilities.dual_sided(size, MAX_BATCH, entry.profile),
+            secrets_of(credentials),
         )
         self._client = http_client(entry)
         self._cookies: dict[str, str] = {}
 
     def _open(self, deadline: Deadline) -> Identity:
         self._learn(parse_ports(self._ask(PORTS, deadline)))
-        version = _told(self._ask(VERSION, deadline), "version", "softwareversion", "swpackage")
+        version = _told(
+            self._ask(VERSION, deadline), "version", "softwareversion", "swpackage"
+        )
         node = self._ask(NODE, deadline)
         model = _told(node, "chassistype", "model", "type") or "S-series"
-        return Identity("Calient", model, _told(node, "serialnumber", "serial"), version or "unknown")
+        return Identity(
+            "Calient",
+            model,
+            _told(node, "serialnumber", "serial"),
+            version or "unknown",
+        )
 
     def _close(self) -> None:
         self._client.close()
@@ -197,7 +239,8 @@ class CalientRestDriver(CalientDriver):
             self._learn(parse_ports(self._ask(PORTS, deadline)))
         circuits = parse_circuits(self._ask(LIST, deadline))
         return self._snapshot(
-            circuits, dict.fromkeys(self._capabilities.ports, PortStatus(PortState.BLOCKED))
+            circuits,
+            dict.fromkeys(self._capabilities.ports, PortStatus(PortState.BLOCKED)),
         )
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
@@ -209,30 +252,51 @@ class CalientRestDriver(CalientDriver):
         for xc in batch:
             into, out = self._ends(xc)
             conn = f"{into}>{out}"
-            item = {"in": into, "out": out, "group": self._group, "conn": conn, "dir": "uni", "nolight": True}
+            item = {
+                "in": into,
+                "out": out,
+                "group": self._group,
+                "conn": conn,
+                "dir": "uni",
+                "nolight": True,
+            }
             items.append(item)
         self._bulk(BULK_ADD, items, deadline)
 
-    def _bulk(self, target: str, items: Sequence[Mapping[str, Any]], deadline: Deadline) -> None:
+    def _bulk(
+        self, target: str, items: Sequence[Mapping[str, Any]], deadline: Deadline
+    ) -> None:
         reply = self._tell(target, json.dumps(items).encode(), deadline)
         try:
             statuses = parse_statuses(reply.json(), len(items))
         except ProtocolError as error:
             raise Indeterminate(f"{target}: {error}") from error
-        refused = [(item["conn"], why) for item, why in zip(items, statuses, strict=True) if why]
+        refused = [
+            (item["conn"], why)
+            for item, why in zip(items, statuses, strict=True)
+            if why
+        ]
         if refused:
             conn, why = refused[0]
-            more = f" (and {len(refused) - 1} more of {len(items)})" if len(refused) > 1 else ""
+            more = (
+                f" (and {len(refused) - 1} more of {len(items)})"
+                if len(refused) > 1
+                else ""
+            )
             raise Refused(f"{conn}: {why}{more}")
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
         powers = self._numbered(parse_port_powers(self._ask(PORTS, deadline)))
         # The list of circuits has both powers whatever the summary means by its one.
         for circuit in parse_circuits(self._ask(LIST, deadline)):
             for half in circuit.halves:
                 xc = self._cross_connect(half)
                 both = {xc.ingress: half.received, xc.egress: half.sent}
-                powers |= {port: power for port, power in both.items() if power is not None}
+                powers |= {
+                    port: power for port, power in both.items() if power is not None
+                }
         return powers
 
     # Requests
@@ -241,7 +305,11 @@ class CalientRestDriver(CalientDriver):
         """Return the headers with the cookies of this session or, without a session, the credentials."""
         headers = {"accept": "application/json"}
         if self._cookies:
-            return headers | {"cookie": "; ".join(f"{name}={value}" for name, value in self._cookies.items())}
+            return headers | {
+                "cookie": "; ".join(
+                    f"{name}={value}" for name, value in self._cookies.items()
+                )
+            }
         return headers | self._login
 
     def _ask(self, target: str, deadline: Deadline) -> Any:
@@ -254,10 +322,14 @@ class CalientRestDriver(CalientDriver):
 
     def _tell(self, target: str, body: bytes, deadline: Deadline) -> Reply:
         kind = {"content-type": "application/json"}
-        reply = self._client.write("POST", target, self._headers() | kind, body, deadline)
+        reply = self._client.write(
+            "POST", target, self._headers() | kind, body, deadline
+        )
         if self._forgot(reply):
             # It was not let in, so nothing was done.
-            reply = self._client.write("POST", target, self._headers() | kind, body, deadline)
+            reply = self._client.write(
+                "POST", target, self._headers() | kind, body, deadline
+            )
         self._keep_cookies(reply)
         reply.check_write(target)
         return reply

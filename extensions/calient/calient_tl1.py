@@ -39,7 +39,12 @@ from ringlight.controller.optical.errors import (
     after_others,
 )
 from ringlight.controller.optical.inventory import Entry, secrets_of
-from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
+from ringlight.controller.optical.model import (
+    Capabilities,
+    Identity,
+    PortStatus,
+    Snapshot,
+)
 from ringlight.extensions.calient.calient_circuits import (
     GROUP,
     MAX_BATCH,
@@ -90,7 +95,9 @@ def _port(name: str, row: str) -> str:
 def parse_circuit(row: str) -> Circuit:
     """Return the circuit in a row of RTRV-CRS. Raises ProtocolError."""
     conn, values = _values(row)
-    source, destination = (_port(_value(values, key, row), row) for key in ("SRCPORT", "DSTPORT"))
+    source, destination = (
+        _port(_value(values, key, row), row) for key in ("SRCPORT", "DSTPORT")
+    )
     way = _value(values, "CONNTYPE", row).upper()
     if way not in ("1WAY", "2WAY"):
         raise ProtocolError("neither 1WAY nor 2WAY", row)
@@ -98,7 +105,9 @@ def parse_circuit(row: str) -> Circuit:
     halves = [Half(source, destination, state)]
     if way == "2WAY" and source != destination:
         halves.append(Half(destination, source, state))
-    return Circuit(conn, tuple(halves), values.get("GRPNAME", ""), values.get("CONNNAME", conn))
+    return Circuit(
+        conn, tuple(halves), values.get("GRPNAME", ""), values.get("CONNNAME", conn)
+    )
 
 
 @lru_cache(MAX_KNOWN_ROWS)
@@ -125,7 +134,9 @@ def parse_powers(row: str) -> tuple[str, float, float]:
     Raises ProtocolError.
     """
     name, values = _values(row)
-    received, sent = (parse_power(_value(values, key, row)) for key in ("INPWR", "OUTPWR"))
+    received, sent = (
+        parse_power(_value(values, key, row)) for key in ("INPWR", "OUTPWR")
+    )
     return _port(name, row), received, sent
 
 
@@ -156,14 +167,20 @@ class CalientTl1Driver(CalientDriver):
     bulk commands.
     """
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         host, port = entry.address()
         credentials = entry.credentials()
         self._group, self._bulk = keys.get("group", GROUP), entry.flag("bulk", True)
-        if not isinstance(self._group, str) or not re.fullmatch(r"[A-Za-z0-9_.]{1,40}", self._group):
+        if not isinstance(self._group, str) or not re.fullmatch(
+            r"[A-Za-z0-9_.]{1,40}", self._group
+        ):
             raise entry.wrong("group", f"{self._group!r} is not a group's name")
-        capabilities = Capabilities.dual_sided(size, MAX_BATCH if self._bulk else MAX_SINGLES, entry.profile)
+        capabilities = Capabilities.dual_sided(
+            size, MAX_BATCH if self._bulk else MAX_SINGLES, entry.profile
+        )
         super().__init__(name, capabilities, secrets_of(credentials))
         self._client = Tl1Client(name, host, port, credentials, self.redact)
 
@@ -173,7 +190,9 @@ class CalientTl1Driver(CalientDriver):
             raise ProtocolError("the switch does not say what it is")
         _, values = _values(element[0])
         self._read(deadline)
-        details = (values.get(key, "") for key in ("CHASSISTYPE", "SERIALNUMBER", "SWPACKAGE"))
+        details = (
+            values.get(key, "") for key in ("CHASSISTYPE", "SERIALNUMBER", "SWPACKAGE")
+        )
         model, serial, version = details
         return Identity("Calient", model or "S-series", serial, version or "unknown")
 
@@ -182,7 +201,9 @@ class CalientTl1Driver(CalientDriver):
 
     def _read(self, deadline: Deadline) -> Snapshot:
         listed, port_rows = self._client.ask(
-            [Command("RTRV-CRS", blocks=("", "ALL")), Command("RTRV-PORT", "0")], deadline, self.size
+            [Command("RTRV-CRS", blocks=("", "ALL")), Command("RTRV-PORT", "0")],
+            deadline,
+            self.size,
         )
         rows = [parse_port(row) for row in port_rows]
         self._learn(name for name, _, _ in rows)
@@ -195,7 +216,9 @@ class CalientTl1Driver(CalientDriver):
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         circuits = self._whole_circuits(batch)
         if self._bulk and len(circuits) > 1:
-            self._in_bulk("DLT-CRS-BULK", [circuit.conn for circuit in circuits], deadline)
+            self._in_bulk(
+                "DLT-CRS-BULK", [circuit.conn for circuit in circuits], deadline
+            )
             return
         for done, circuit in enumerate(circuits):
             half = circuit.halves[0]
@@ -203,7 +226,9 @@ class CalientTl1Driver(CalientDriver):
             try:
                 what = ("", f",{quoted(circuit.group)},{quoted(circuit.name)}")
             except Tl1Error:
-                raise Refused(f"{circuit.conn}: group or name cannot be said in TL1") from None
+                raise Refused(
+                    f"{circuit.conn}: group or name cannot be said in TL1"
+                ) from None
             is_lit = half.state is not CrossConnectState.INVALID
             if is_lit:
                 self._tell(Command("CANC-CRS", ends, what), deadline, done > 0)
@@ -212,18 +237,28 @@ class CalientTl1Driver(CalientDriver):
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         ends = [self._ends(xc) for xc in batch]
         if self._bulk and len(batch) > 1:
-            self._in_bulk("ENT-CRS-BULK", [f"{into}>{out}" for into, out in ends], deadline)
+            self._in_bulk(
+                "ENT-CRS-BULK", [f"{into}>{out}" for into, out in ends], deadline
+            )
             return
         group = quoted(self._group)
         for done, (into, out) in enumerate(ends):
             pair, conn = f"{into},{out}", f"{into}>{out}"
-            self._tell(Command("ENT-CRS", pair, ("", f"{group},1WAY")), deadline, done > 0)
+            self._tell(
+                Command("ENT-CRS", pair, ("", f"{group},1WAY")), deadline, done > 0
+            )
             try:
-                self._tell(Command("ACT-CRS", pair, ("", f"{conn},{group}")), deadline, True)
+                self._tell(
+                    Command("ACT-CRS", pair, ("", f"{conn},{group}")), deadline, True
+                )
             except Denied:
                 # Reserved ports that cannot have light are released; the read-back shows it if they are not.
                 with suppress(Denied):
-                    self._tell(Command("DLT-CRS", pair, ("", f",{group},{conn}")), deadline, True)
+                    self._tell(
+                        Command("DLT-CRS", pair, ("", f",{group},{conn}")),
+                        deadline,
+                        True,
+                    )
                 raise
 
     def _tell(self, command: Command, deadline: Deadline, begun: bool) -> None:
@@ -248,6 +283,10 @@ class CalientTl1Driver(CalientDriver):
             if outcome is not None:
                 return
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
         (rows,) = self._client.ask([Command("RTRV-PORT-SUM", "0")], deadline, self.size)
-        return self._numbered({name: (received, sent) for name, received, sent in map(parse_powers, rows)})
+        return self._numbered(
+            {name: (received, sent) for name, received, sent in map(parse_powers, rows)}
+        )

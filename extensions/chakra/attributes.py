@@ -90,7 +90,9 @@ def whole(values: Mapping[str, Any], name: str, default: int | None = None) -> i
     """
     value = values.get(name, default)
     if type(value) is not int or (value < 0 and value != default):
-        raise ValueError(f"it has no {name}" if value is None else f"{name} is {value!r:.40}")
+        raise ValueError(
+            f"it has no {name}" if value is None else f"{name} is {value!r:.40}"
+        )
     return value
 
 
@@ -133,7 +135,9 @@ def collective_of(values: Mapping[str, Any], ranks: int) -> tuple[Collective, in
         return Collective("all-reduce"), _BARRIER_BYTES
     if number not in KINDS:
         names = {member.value: member.name for member in CommType}
-        raise ValueError(f"comm_type {number} ({names.get(number, 'unknown')}) is none that we have")
+        raise ValueError(
+            f"comm_type {number} ({names.get(number, 'unknown')}) is none that we have"
+        )
     kind = KINDS[CommType(number)]
     size = whole(values, "comm_size")
     if kind == "all-gather":
@@ -147,7 +151,9 @@ def collective_of(values: Mapping[str, Any], ranks: int) -> tuple[Collective, in
     algorithm, kind = values.get("algorithm", ""), values.get("kind", kind)
     if not isinstance(algorithm, str) or not isinstance(kind, str):
         raise ValueError("kind and algorithm must be text")
-    return Collective(kind, algorithm, root, split, _matrix(values.get("sizes"), ranks)), size
+    return Collective(
+        kind, algorithm, root, split, _matrix(values.get("sizes"), ranks)
+    ), size
 
 
 def _split(text: object) -> Split:
@@ -164,7 +170,9 @@ def _matrix(sizes: Any, ranks: int) -> tuple[tuple[int, ...], ...] | None:
         return None
     if not isinstance(sizes, list) or len(sizes) != ranks * ranks or min(sizes) < 0:
         raise ValueError(f"sizes are not those of {ranks} ranks")
-    return tuple(tuple(map(int, sizes[k : k + ranks])) for k in range(0, len(sizes), ranks))
+    return tuple(
+        tuple(map(int, sizes[k : k + ranks])) for k in range(0, len(sizes), ranks)
+    )
 
 
 def process_groups(text: str, ranks: int) -> dict[str, Ranks]:
@@ -176,12 +184,16 @@ def process_groups(text: str, ranks: int) -> dict[str, Ranks]:
     if begin < 0 or end < begin:
         return {}
     if len(text) > TEXT_LIMIT:
-        raise ValueError(f"its process groups have {len(text)} bytes, {TEXT_LIMIT} are allowed")
+        raise ValueError(
+            f"its process groups have {len(text)} bytes, {TEXT_LIMIT} are allowed"
+        )
     try:
         listed = json.loads(text[begin : end + 2])
         return {
             str(group["pg_name"]): members_of(
-                f"process group {printable(str(group['pg_name']))}", group["ranks"], ranks
+                f"process group {printable(str(group['pg_name']))}",
+                group["ranks"],
+                ranks,
             )
             for group in listed
         }
@@ -194,7 +206,9 @@ def members_of(where: str, members: object, ranks: int) -> Ranks:
 
     Raises ValueError for other values, and ranks given twice.
     """
-    if not isinstance(members, list) or not all(type(rank) is int and 0 <= rank < ranks for rank in members):
+    if not isinstance(members, list) or not all(
+        type(rank) is int and 0 <= rank < ranks for rank in members
+    ):
         raise ValueError(f"{where}: it must be a list of ranks 0 to {ranks - 1}")
     if len(set(members)) != len(members):
         raise ValueError(f"{where}: it has a rank twice")

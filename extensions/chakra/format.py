@@ -29,7 +29,9 @@ def read(paths: Sequence[Path], options: Options) -> Workload:
     from ringlight.extensions.chakra import reader
 
     trace, groups = _parts(paths, options)
-    return reader.read(trace, groups, options.settings.get("shape") or (), options.notice)
+    return reader.read(
+        trace, groups, options.settings.get("shape") or (), options.notice
+    )
 
 
 def read_also(paths: Sequence[Path], options: Options) -> list[Path]:
@@ -56,7 +58,9 @@ def write(workload: Workload, path: Path) -> list[Path]:
         )
     stale = others_beside(path, workload.ranks)
     if stale:
-        raise ValueError(f"{stale[0]}: it would be read with this trace; remove it, or write elsewhere")
+        raise ValueError(
+            f"{stale[0]}: it would be read with this trace; remove it, or write elsewhere"
+        )
     return writer.write(workload, path)
 
 

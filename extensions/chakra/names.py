@@ -23,18 +23,26 @@ def files_of(path: Path) -> list[Path]:
             raise ValueError(f"{path}: {error.strerror}") from None
         names = sorted({name_of(file) for file in files})
         if len(names) > 1:
-            raise ValueError(f"{path}: it has the traces {', '.join(names[:5])}; name one of them")
+            raise ValueError(
+                f"{path}: it has the traces {', '.join(names[:5])}; name one of them"
+            )
     else:
         match = _NAME.fullmatch(path.name)
         name = match[1] if match else path.name
-        files = [file for file in path.parent.glob(f"{glob.escape(name)}.*.et") if _is(file, name)]
+        files = [
+            file
+            for file in path.parent.glob(f"{glob.escape(name)}.*.et")
+            if _is(file, name)
+        ]
     if not files:
         raise ValueError(f"{path}: there are no files NAME.RANK.et")
     by_rank = {int(_NAME.fullmatch(path.name)[2]): path for path in files}  # type: ignore[index]
     missing = next((rank for rank in range(len(files)) if rank not in by_rank), None)
     if missing is not None:
         sibling = files[0].with_name(f"{name_of(files[0])}.{missing}.et")
-        raise ValueError(f"{sibling}: it is missing, there are {len(files)} files of its trace")
+        raise ValueError(
+            f"{sibling}: it is missing, there are {len(files)} files of its trace"
+        )
     return [by_rank[rank] for rank in range(len(files))]
 
 
@@ -43,7 +51,11 @@ def others_beside(path: Path, ranks: int) -> list[Path]:
 
     The trace is the one that ``writer.write`` writes there.
     """
-    files = [file for file in path.parent.glob(f"{glob.escape(path.name)}.*.et") if _is(file, path.name)]
+    files = [
+        file
+        for file in path.parent.glob(f"{glob.escape(path.name)}.*.et")
+        if _is(file, path.name)
+    ]
     return sorted(file for file in files if int(_NAME.fullmatch(file.name)[2]) >= ranks)  # type: ignore[index]
 
 

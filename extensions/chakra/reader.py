@@ -74,9 +74,13 @@ def read(
     """
     files = files_of(path)
     if len(files) > RANKS_LIMIT:
-        raise ValueError(f"{path}: it has {len(files)} ranks, {RANKS_LIMIT} are allowed")
+        raise ValueError(
+            f"{path}: it has {len(files)} ranks, {RANKS_LIMIT} are allowed"
+        )
     if shape and math.prod(shape) != len(files):
-        raise ValueError(f"{path}: it has {len(files)} ranks, not {' × '.join(map(str, shape))}")
+        raise ValueError(
+            f"{path}: it has {len(files)} ranks, not {' × '.join(map(str, shape))}"
+        )
     source = groups or groups_beside(files)
     stated = {} if source is None else _groups_of(source, read_text(source), len(files))
     reader = _Reader(Book(), len(files), stated, tuple(shape))
@@ -96,7 +100,9 @@ def _groups_of(path: Path, text: str, ranks: int) -> dict[str, Ranks]:
     try:
         stated = parse_json(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        line = (
+            f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        )
         raise ValueError(f"{path}{line}: this is no JSON") from None
     if not isinstance(stated, dict):
         raise ValueError(f"{path}: it must be groups by their names")
@@ -124,7 +130,9 @@ class _Trace:
     lane: IntArray  # index into ``lanes``
     owner: IntArray  # [edges] whose
     after: IntArray  # [edges] index of what it comes after
-    groups: list[_Communicator] = field(default_factory=list)  # of booleans: dimensions that take part
+    groups: list[_Communicator] = field(
+        default_factory=list
+    )  # of booleans: dimensions that take part
     lanes: list[str] = field(default_factory=list)
 
 
@@ -160,7 +168,13 @@ class _Columns:
 class _Reader:
     """Reads the files of one trace into one book."""
 
-    def __init__(self, book: Book, ranks: int, stated: Mapping[str, Ranks], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        book: Book,
+        ranks: int,
+        stated: Mapping[str, Ranks],
+        shape: tuple[int, ...],
+    ) -> None:
         self._book = book
         self._ranks = ranks
         self._stated = stated
@@ -192,15 +206,25 @@ class _Reader:
                     continue
                 node = Node.FromString(message)
             except DecodeError:
-                raise ValueError(f"{path}, byte {start}: this is no message of a Chakra trace") from None
+                raise ValueError(
+                    f"{path}, byte {start}: this is no message of a Chakra trace"
+                ) from None
             if len(ids) == self._left:
-                raise ValueError(f"{path}, byte {start}: a trace may have {NODES_LIMIT} nodes")
+                raise ValueError(
+                    f"{path}, byte {start}: a trace may have {NODES_LIMIT} nodes"
+                )
             number = node.id
             if number in ids:
-                raise ValueError(f"{path}, byte {start}: node {number}: there is another one of this id")
+                raise ValueError(
+                    f"{path}, byte {start}: node {number}: there is another one of this id"
+                )
             ids[number] = None
             kind, tag = node.type, 0
-            attributes = [raw for raw in node.attr if raw.startswith(WANTED) or raw[:1] != NAME_FIRST]
+            attributes = [
+                raw
+                for raw in node.attr
+                if raw.startswith(WANTED) or raw[:1] != NAME_FIRST
+            ]
             try:
                 if kind in _MESSAGES:
                     attributes, tag = tagged(attributes)
@@ -212,8 +236,14 @@ class _Reader:
                     if kind == _METADATA:
                         known.clear()  # the names of its groups may mean other ones from here on
             except (ValueError, OverflowError) as error:
-                detail = "a number of it is too large" if isinstance(error, OverflowError) else error
-                raise ValueError(f"{path}, byte {start}: node {number}: {detail}") from None
+                detail = (
+                    "a number of it is too large"
+                    if isinstance(error, OverflowError)
+                    else error
+                )
+                raise ValueError(
+                    f"{path}, byte {start}: node {number}: {detail}"
+                ) from None
             columns.does.append(does)
             columns.tag.append(tag)
             columns.name.append(name_of(node.name))
@@ -227,7 +257,13 @@ class _Reader:
         self._left -= len(ids)
         return self._trace(path, columns)
 
-    def _what(self, node: Any, attributes: list[bytes], columns: _Columns, groups: dict[str, Ranks]) -> _What:
+    def _what(
+        self,
+        node: Any,
+        attributes: list[bytes],
+        columns: _Columns,
+        groups: dict[str, Ranks],
+    ) -> _What:
         values = dict(map(attribute_of, attributes))
         fields: dict[str, Any]
         kind, lane = node.type, ""
@@ -237,20 +273,36 @@ class _Reader:
             case NodeType.COMP | NodeType.METADATA:
                 if kind == _METADATA:
                     groups.update(process_groups(node.inputs.values, self._ranks))
-                fields = dict(zip(("seconds", "flops"), work_of(node.duration_micros, values), strict=True))
+                fields = dict(
+                    zip(
+                        ("seconds", "flops"),
+                        work_of(node.duration_micros, values),
+                        strict=True,
+                    )
+                )
                 lane = "cpu" if values.get("is_cpu_op") else "compute"
                 if lane == "compute" and type(values.get("stream")) is int:
                     lane = f"stream {values['stream']}"
             case NodeType.COMM_COLL:
-                key = _Communicator(self._group(values, groups), whole(values, "communicator", 0))
+                key = _Communicator(
+                    self._group(values, groups), whole(values, "communicator", 0)
+                )
                 collective, size = collective_of(values, self._count(key.of))
                 what, group = (
                     self._book.collective(collective),
                     columns.groups.setdefault(key, len(columns.groups)),
                 )
-                fields = {"kind": Kind.COLLECTIVE, "bytes": size, "what": what, "group": group}
+                fields = {
+                    "kind": Kind.COLLECTIVE,
+                    "bytes": size,
+                    "what": what,
+                    "group": group,
+                }
             case NodeType.MEM_LOAD | NodeType.MEM_STORE:
-                fields, lane = {"kind": Kind.MEMORY, "bytes": whole(values, "tensor_size", 0)}, "memory"
+                fields, lane = (
+                    {"kind": Kind.MEMORY, "bytes": whole(values, "tensor_size", 0)},
+                    "memory",
+                )
                 if "seconds" in values:
                     fields["seconds"] = number_of(values, "seconds")
             case other:
@@ -261,7 +313,9 @@ class _Reader:
             raise OverflowError
         return _What(**fields, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
 
-    def _group(self, values: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
+    def _group(
+        self, values: Mapping[str, Any], groups: Mapping[str, Ranks]
+    ) -> Ranks | tuple[bool, ...]:
         """Return the group of a collective: its ranks, or the network's dimensions along which it goes."""
         attribute, name = group_of(values)
         if name in groups:
@@ -282,7 +336,9 @@ class _Reader:
                 "its involved_dim names some dimensions of a network; give its shape (--shape 4x2, in a "
                 "scenario shape)"
             )
-        along = tuple(dims[: len(self._shape)]) + (False,) * (len(self._shape) - len(dims))
+        along = tuple(dims[: len(self._shape)]) + (False,) * (
+            len(self._shape) - len(dims)
+        )
         if not any(along):
             raise ValueError("its involved_dim names no dimension")
         return along
@@ -290,7 +346,9 @@ class _Reader:
     def _count(self, key: Ranks | tuple[bool, ...]) -> int:
         """Return how many ranks a group has."""
         if key and type(key[0]) is bool:
-            return math.prod(n for n, taken in zip(self._shape, key, strict=True) if taken)
+            return math.prod(
+                n for n, taken in zip(self._shape, key, strict=True) if taken
+            )
         return len(key)
 
     def _trace(self, path: Path, columns: _Columns) -> _Trace:
@@ -300,11 +358,15 @@ class _Reader:
         by_id = np.argsort(ids, kind="stable")
         place_of_id = np.searchsorted(ids, targets, sorter=by_id)
         before = by_id[np.minimum(place_of_id, len(ids) - 1)]
-        owner = np.repeat(np.arange(len(ids)), np.frombuffer(columns.counts, dtype=np.int64))
+        owner = np.repeat(
+            np.arange(len(ids)), np.frombuffer(columns.counts, dtype=np.int64)
+        )
         unknown = np.flatnonzero(ids[before] != targets)
         if len(unknown):
             node, dep = ids[owner[unknown[0]]], targets[unknown[0]]
-            raise ValueError(f"{path}: node {node}: it depends on node {dep}, which is not there")
+            raise ValueError(
+                f"{path}: node {node}: it depends on node {dep}, which is not there"
+            )
         order = np.arange(len(ids))
         if len(owner) and (before >= owner).any():
             order = _sorted(path, ids, owner, before)
@@ -315,7 +377,9 @@ class _Reader:
         does = np.frombuffer(columns.does, dtype=np.int64)[order]
 
         def column(name: str, kind: str = "i8") -> Any:
-            return np.array([getattr(what, name) for what in columns.whats], dtype=kind)[does]
+            return np.array(
+                [getattr(what, name) for what in columns.whats], dtype=kind
+            )[does]
 
         return _Trace(
             ids=ids[order],
@@ -342,27 +406,38 @@ class _Reader:
         Raises ValueError for a collective of a group that does not contain its rank.
         """
         ranks_of = [
-            [_Communicator(self._ranks_of(key.of, rank), key.number) for key in trace.groups]
+            [
+                _Communicator(self._ranks_of(key.of, rank), key.number)
+                for key in trace.groups
+            ]
             for rank, trace in enumerate(traces)
         ]
         used = {ranks for groups in ranks_of for ranks, _ in groups}
         for ranks in self._stated.values():
             if ranks in used:
-                self._book.group(ranks)  # in the file's order: unequal splits are drawn by a group's number
+                self._book.group(
+                    ranks
+                )  # in the file's order: unequal splits are drawn by a group's number
         slots = _Slots(self._ranks)
         communicators = []
         for rank, groups in enumerate(ranks_of):
-            if missing := next((ranks for ranks, _ in groups if rank not in ranks), None):
+            if missing := next(
+                (ranks for ranks, _ in groups if rank not in ranks), None
+            ):
                 raise ValueError(
                     f"rank {rank} has a collective of a group in which it is not: that of {len(missing)} "
                     f"ranks from {missing[0]}"
                 )
-            communicators.append([(slots.of(group), self._book.group(group.of)) for group in groups])
+            communicators.append(
+                [(slots.of(group), self._book.group(group.of)) for group in groups]
+            )
         programs: dict[bytes, int] = {}
         made: list[Program] = []
         program_of, peers = [], []
         for rank, trace in enumerate(traces):
-            program, mine = self._program(rank, trace, [slot for slot, _ in communicators[rank]])
+            program, mine = self._program(
+                rank, trace, [slot for slot, _ in communicators[rank]]
+            )
             number = programs.setdefault(_digest(program), len(programs))
             if number == len(made):
                 made.append(program)
@@ -370,7 +445,11 @@ class _Reader:
             peers.append(mine)
         table = [dict(pairs) for pairs in communicators]
         return self._book.workload(
-            name, made, program_of, _filled(table), _filled([dict(enumerate(p)) for p in peers])
+            name,
+            made,
+            program_of,
+            _filled(table),
+            _filled([dict(enumerate(p)) for p in peers]),
         )
 
     def _ranks_of(self, key: Ranks | tuple[bool, ...], rank: int) -> Ranks:
@@ -381,40 +460,59 @@ class _Reader:
         for extent, taken in zip(self._shape, key, strict=True):
             place, here = divmod(place, extent)
             if taken:
-                members = [member + k * stride for k in range(extent) for member in members]
+                members = [
+                    member + k * stride for k in range(extent) for member in members
+                ]
             else:
                 base += here * stride
             stride *= extent
         return tuple(base + member for member in members)
 
-    def _program(self, rank: int, trace: _Trace, slot_of_group: list[int]) -> tuple[Program, list[int]]:
+    def _program(
+        self, rank: int, trace: _Trace, slot_of_group: list[int]
+    ) -> tuple[Program, list[int]]:
         """Return the program of one rank, and its peers in the order of their slots."""
         message = (trace.kind == Kind.SEND) | (trace.kind == Kind.RECEIVE)
         elsewhere = np.flatnonzero(message & (trace.own >= 0) & (trace.own != rank))
         if len(elsewhere):
             k = int(elsewhere[0])
-            raise ValueError(f"rank {rank}: node {trace.ids[k]}: its own end is rank {trace.own[k]}")
-        used, first, which = np.unique(trace.peer[message], return_index=True, return_inverse=True)
+            raise ValueError(
+                f"rank {rank}: node {trace.ids[k]}: its own end is rank {trace.own[k]}"
+            )
+        used, first, which = np.unique(
+            trace.peer[message], return_index=True, return_inverse=True
+        )
         by_use = np.argsort(first)
         slot = np.full(len(trace.kind), -1)
         place = np.empty(len(used), dtype=np.int64)
         place[by_use] = np.arange(len(used))
         slot[message] = place[which]
         collective = trace.kind == Kind.COLLECTIVE
-        slot[collective] = np.array(slot_of_group, dtype=np.int64)[trace.group[collective]]
+        slot[collective] = np.array(slot_of_group, dtype=np.int64)[
+            trace.group[collective]
+        ]
         stream = self._streams(trace, slot)
         ends = np.unique(trace.owner * len(slot) + trace.after)
         owner, after = ends // len(slot), ends % len(slot)
         # What is earlier on the same stream has ended anyway.
         other = stream[owner] != stream[after]
         owner, after = owner[other], after[other]
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(slot)))))
+        offsets = np.concatenate(
+            ([0], np.cumsum(np.bincount(owner, minlength=len(slot))))
+        )
         return Program(
-            kind=trace.kind.astype(np.int8), stream=frozen(stream), name=frozen(trace.name),
-            seconds=trace.seconds, flops=trace.flops,
-            bytes=frozen(trace.bytes), collective=frozen(trace.what), slot=frozen(slot),
-            tag=frozen(trace.tag), after_offsets=frozen(offsets), after=frozen(after),
-        ), used[by_use].tolist()  # fmt: skip
+            kind=trace.kind.astype(np.int8),
+            stream=frozen(stream),
+            name=frozen(trace.name),
+            seconds=trace.seconds,
+            flops=trace.flops,
+            bytes=frozen(trace.bytes),
+            collective=frozen(trace.what),
+            slot=frozen(slot),
+            tag=frozen(trace.tag),
+            after_offsets=frozen(offsets),
+            after=frozen(after),
+        ), used[by_use].tolist()
 
     def _streams(self, trace: _Trace, slot: IntArray) -> IntArray:
         """Return the stream of each operation.
@@ -430,8 +528,14 @@ class _Reader:
             both = trace.kind[mine] * (int(slot.max()) + 1) + slot[mine]
             for combined in np.unique(both).tolist():
                 kind, number = divmod(combined, int(slot.max()) + 1)
-                words = {Kind.COLLECTIVE: "group", Kind.SEND: "send", Kind.RECEIVE: "receive"}
-                stream[mine[both == combined]] = self._book.stream(f"{words[Kind(kind)]} {number}")
+                words = {
+                    Kind.COLLECTIVE: "group",
+                    Kind.SEND: "send",
+                    Kind.RECEIVE: "receive",
+                }
+                stream[mine[both == combined]] = self._book.stream(
+                    f"{words[Kind(kind)]} {number}"
+                )
         return stream
 
 
@@ -458,7 +562,9 @@ def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
         start, size, shift = offset, 0, 0
         while True:
             if offset == end or shift > 28:
-                raise ValueError(f"{path}, byte {start}: this is no length of a message")
+                raise ValueError(
+                    f"{path}, byte {start}: this is no length of a message"
+                )
             byte = data[offset]
             offset += 1
             size |= (byte & 127) << shift
@@ -466,7 +572,9 @@ def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
                 break
             shift += 7
         if size > end - offset:
-            raise ValueError(f"{path}, byte {start}: a message of {size} bytes, and {end - offset} are left")
+            raise ValueError(
+                f"{path}, byte {start}: a message of {size} bytes, and {end - offset} are left"
+            )
         yield start, data[offset : offset + size]
         offset += size
 
@@ -492,7 +600,9 @@ def _sorted(path: Path, ids: Ids, owner: IntArray, after: IntArray) -> IntArray:
                 heapq.heappush(ready, follower)
     if len(order) < len(ids):
         stuck = next(k for k, count in enumerate(waits) if count > 0)
-        raise ValueError(f"{path}: node {ids[stuck]}: it waits for itself, round a circle of dependencies")
+        raise ValueError(
+            f"{path}: node {ids[stuck]}: it waits for itself, round a circle of dependencies"
+        )
     return np.array(order, dtype=np.int64)
 
 

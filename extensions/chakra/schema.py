@@ -92,7 +92,9 @@ KINDS = {
     CommType.REDUCE_SCATTER: "reduce-scatter",
     CommType.REDUCE_SCATTER_BLOCK: "reduce-scatter",
 }
-TYPES = {kind: number for number, kind in reversed(KINDS.items())} | {"all-to-all-v": CommType.ALL_TO_ALL}
+TYPES = {kind: number for number, kind in reversed(KINDS.items())} | {
+    "all-to-all-v": CommType.ALL_TO_ALL
+}
 #: Seconds of the unit of durations.
 MICRO = 1e-6
 
@@ -126,7 +128,9 @@ def _classes() -> dict[str, Any]:
     )  # ours alone: another library's Chakra messages may be in the default one
     pool.Add(file)
     return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
+        )
         for name in _MESSAGES
     }
 

@@ -9,7 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ringlight.extensions.chakra.schema import KINDS, MICRO, TYPES, Attribute, Metadata, Node, NodeType
+from ringlight.extensions.chakra.schema import (
+    KINDS,
+    MICRO,
+    TYPES,
+    Attribute,
+    Metadata,
+    Node,
+    NodeType,
+)
 from ringlight.workloads.formats.files import write_bytes
 from ringlight.workloads.graph import Collective, Kind, Program, Workload
 
@@ -43,9 +51,16 @@ def _files(workload: Workload, path: Path) -> Iterator[tuple[Path, bytes]]:
         parts = [delimited(Metadata(version=VERSION))]
         parts += [delimited(node) for node in _nodes(workload, rank, names)]
         yield path.with_name(f"{path.name}.{rank}.et"), b"".join(parts)
-    stated = {names[number]: group.tolist() for number, group in enumerate(workload.groups) if names[number]}
+    stated = {
+        names[number]: group.tolist()
+        for number, group in enumerate(workload.groups)
+        if names[number]
+    }
     if stated:
-        yield path.with_name(f"{path.name}.comm_group.json"), json.dumps(stated).encode() + b"\n"
+        yield (
+            path.with_name(f"{path.name}.comm_group.json"),
+            json.dumps(stated).encode() + b"\n",
+        )
 
 
 def delimited(message: Any) -> bytes:
@@ -63,12 +78,21 @@ def _nodes(workload: Workload, rank: int, names: Mapping[int, str]) -> Iterator[
     last: dict[int, int] = {}
     for k in range(len(program)):
         stream = int(program.stream[k])
-        after = set(program.after[program.after_offsets[k] : program.after_offsets[k + 1]].tolist())
+        after = set(
+            program.after[
+                program.after_offsets[k] : program.after_offsets[k + 1]
+            ].tolist()
+        )
         node = Node(id=k, name=workload.names[int(program.name[k])])
         # Chakra has no streams: that one operation runs at a time on each is a dependency there.
-        node.data_deps.extend(sorted(after | ({last[stream]} if stream in last else set())))
+        node.data_deps.extend(
+            sorted(after | ({last[stream]} if stream in last else set()))
+        )
         last[stream] = k
-        attributes = [("is_cpu_op", "bool_val", False), ("stream", "string_val", workload.streams[stream])]
+        attributes = [
+            ("is_cpu_op", "bool_val", False),
+            ("stream", "string_val", workload.streams[stream]),
+        ]
         attributes += _what(workload, program, rank, k, node, names)
         for name, which, value in attributes:
             node.attr.append(encoded(name, which, value))
@@ -93,10 +117,19 @@ def encoded(name: str, which: str, value: Any) -> bytes:
 
 
 def _what(
-    workload: Workload, program: Program, rank: int, k: int, node: Any, names: Mapping[int, str]
+    workload: Workload,
+    program: Program,
+    rank: int,
+    k: int,
+    node: Any,
+    names: Mapping[int, str],
 ) -> Iterable[tuple[str, str, Any]]:
     """Set a node's type. Return its attributes."""
-    kind, size, slot = Kind(int(program.kind[k])), int(program.bytes[k]), int(program.slot[k])
+    kind, size, slot = (
+        Kind(int(program.kind[k])),
+        int(program.bytes[k]),
+        int(program.slot[k]),
+    )
     if kind is Kind.COMPUTE:
         node.type = NodeType.COMP
         return _computation(float(program.seconds[k]), float(program.flops[k]), node)
@@ -140,11 +173,15 @@ def _computation(seconds: float, flops: float, node: Any) -> list[tuple[str, str
     return attributes
 
 
-def _communication(what: Collective, size: int, ranks: int) -> list[tuple[str, str, Any]]:
+def _communication(
+    what: Collective, size: int, ranks: int
+) -> list[tuple[str, str, Any]]:
     if what.kind not in TYPES:
         raise ValueError(f"a Chakra trace has no collective {what.kind}")
     if what.own is not None:
-        raise ValueError(f"a Chakra trace has no place for the schedule {what.own.name}")
+        raise ValueError(
+            f"a Chakra trace has no place for the schedule {what.own.name}"
+        )
     part = -(-size // ranks) if what.kind == "all-gather" else size
     attributes: list[tuple[str, str, Any]] = [
         ("comm_type", "int64_val", int(TYPES[what.kind])),
@@ -161,5 +198,7 @@ def _communication(what: Collective, size: int, ranks: int) -> list[tuple[str, s
     if what.split is not None:
         attributes.append(("split", "string_val", json.dumps(asdict(what.split))))
     if what.sizes is not None:
-        attributes.append(("sizes", "int64_list", [size for row in what.sizes for size in row]))
+        attributes.append(
+            ("sizes", "int64_list", [size for row in what.sizes for size in row])
+        )
     return attributes

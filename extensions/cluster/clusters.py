@@ -40,9 +40,19 @@ def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]
 
 Queueing = Literal["first-come", "backfill", "shortest-first"]
 Placement = Literal[
-    "random", "first-fit", "pack", "best-fit", "spread", "hilbert", "rings-aligned", "controller", "blocks"
+    "random",
+    "first-fit",
+    "pack",
+    "best-fit",
+    "spread",
+    "hilbert",
+    "rings-aligned",
+    "controller",
+    "blocks",
 ]
-LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"]
+LightMoves = Literal[
+    "none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"
+]
 Sharing = Literal["always", "interleaved", "duty", "on-off"]
 OnFault = Literal["wait", "restart", "spare"]
 Pool = Literal["switch", "pod", "cluster"]
@@ -109,8 +119,15 @@ class Lattice:
         if len(shape) == len(self.sides):
             boxes = list(dict.fromkeys(itertools.permutations(shape)))
         else:
-            boxes = sorted(_boxes(gpus, len(self.sides)), key=lambda box: (max(box) - min(box), box))
-        return [box for box in boxes if all(a <= b for a, b in zip(box, self.sides, strict=True))]
+            boxes = sorted(
+                _boxes(gpus, len(self.sides)),
+                key=lambda box: (max(box) - min(box), box),
+            )
+        return [
+            box
+            for box in boxes
+            if all(a <= b for a, b in zip(box, self.sides, strict=True))
+        ]
 
 
 def _boxes(cells: int, dimensions: int) -> list[tuple[int, ...]]:
@@ -118,7 +135,11 @@ def _boxes(cells: int, dimensions: int) -> list[tuple[int, ...]]:
     if dimensions == 1:
         return [(cells,)]
     sides = [side for side in range(1, cells + 1) if cells % side == 0]
-    return [(side, *rest) for side in sides for rest in _boxes(cells // side, dimensions - 1)]
+    return [
+        (side, *rest)
+        for side in sides
+        for rest in _boxes(cells // side, dimensions - 1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -153,7 +174,9 @@ class Cluster:
 
         return np.array([rate for level in self.capacity for rate in level])
 
-    def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
+    def loads(
+        self, placed: Mapping[int, int], once_round: bool
+    ) -> list[tuple[int, float]]:
         """Return the links that a job's GPUs share, each with the load while the job sends, in GPUs' rates.
 
         ``placed``: GPUs by leaf. A ``ring`` in the order of switches leaves each part once. Otherwise each
@@ -170,7 +193,12 @@ class Cluster:
             if len(inside) == 1:
                 break
             for part, count in inside.items():
-                loads.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
+                loads.append(
+                    (
+                        first + part,
+                        1.0 if once_round else count * (total - count) / (total - 1),
+                    )
+                )
         return loads
 
     def ring_loads(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
@@ -216,7 +244,9 @@ class LitCluster(Cluster):
 
     @cached_property
     def _number(self) -> dict[tuple[int, int], int]:
-        return {pair: self.first_pair + number for number, pair in enumerate(self.pairs)}
+        return {
+            pair: self.first_pair + number for number, pair in enumerate(self.pairs)
+        }
 
     @cached_property
     def links(self) -> FloatArray:
@@ -224,9 +254,13 @@ class LitCluster(Cluster):
         import numpy as np
 
         below = [rate for level in self.capacity for rate in level]
-        return np.array([*below, *(count * self.circuit for count in self.lit_circuits)])
+        return np.array(
+            [*below, *(count * self.circuit for count in self.lit_circuits)]
+        )
 
-    def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
+    def loads(
+        self, placed: Mapping[int, int], once_round: bool
+    ) -> list[tuple[int, float]]:
         loads = super().loads(placed, once_round)
         inside: dict[int, int] = {}
         for leaf in sorted(placed):
@@ -242,7 +276,9 @@ class LitCluster(Cluster):
         ]
 
     def ring_loads(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
-        return super().ring_loads(leaves) + self._on_circuits([self.joined[leaf] for leaf in leaves])
+        return super().ring_loads(leaves) + self._on_circuits(
+            [self.joined[leaf] for leaf in leaves]
+        )
 
     def _on_circuits(self, ring: Sequence[int]) -> list[tuple[int, float]]:
         """Return the load that a ring puts on circuits, in GPUs' rates.
@@ -251,4 +287,6 @@ class LitCluster(Cluster):
         """
         edges = Counter(_edges(ring))
         pairs = dict.fromkeys((min(edge), max(edge)) for edge in edges)
-        return [(self._number[a, b], float(max(edges[a, b], edges[b, a]))) for a, b in pairs]
+        return [
+            (self._number[a, b], float(max(edges[a, b], edges[b, a]))) for a, b in pairs
+        ]

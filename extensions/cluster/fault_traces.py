@@ -26,7 +26,9 @@ class FaultTrace:
     @property
     def available(self) -> float:
         """Return the share of the servers' time in which they were up."""
-        return 1 - float((self.end_s - self.begin_s).sum()) / (self.servers * self.span_s)
+        return 1 - float((self.end_s - self.begin_s).sum()) / (
+            self.servers * self.span_s
+        )
 
 
 def outages(events: Iterable[tuple[float, str, bool]], servers: int) -> FaultTrace:
@@ -53,8 +55,14 @@ def outages(events: Iterable[tuple[float, str, bool]], servers: int) -> FaultTra
     downs += [(server, event_s, last) for server, event_s in since.items()]
     if len(numbers) > servers:
         raise ValueError(f"{len(numbers)} servers fail, and there are {servers}")
-    columns = np.array(sorted(downs, key=lambda outage: outage[1:]), dtype=np.float64).reshape(-1, 3).T
-    return FaultTrace(columns[0].astype(np.int64), columns[1], columns[2], servers, last)
+    columns = (
+        np.array(sorted(downs, key=lambda outage: outage[1:]), dtype=np.float64)
+        .reshape(-1, 3)
+        .T
+    )
+    return FaultTrace(
+        columns[0].astype(np.int64), columns[1], columns[2], servers, last
+    )
 
 
 def spread_over(trace: FaultTrace, servers: int, seed: int) -> FaultTrace:
@@ -74,9 +82,13 @@ def spread_over(trace: FaultTrace, servers: int, seed: int) -> FaultTrace:
         begin = (trace.begin_s[mine] + shift) % trace.span_s
         end = np.minimum(begin + (trace.end_s - trace.begin_s)[mine], trace.span_s)
         parts.append((place[trace.server[mine]], begin, end))
-    server, begin, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    server, begin, end = (
+        np.concatenate(columns) for columns in zip(*parts, strict=True)
+    )
     order = np.argsort(begin, kind="stable")
-    return FaultTrace(server[order].astype(np.int64), begin[order], end[order], servers, trace.span_s)
+    return FaultTrace(
+        server[order].astype(np.int64), begin[order], end[order], servers, trace.span_s
+    )
 
 
 def whole_slices(trace: FaultTrace, each: int) -> tuple[FloatArray, FloatArray]:
@@ -94,7 +106,9 @@ def whole_slices(trace: FaultTrace, each: int) -> tuple[FloatArray, FloatArray]:
     down = [0] * count
     whole, last = count, 0.0
     columns = (times[order], np.tile(slices, 2)[order], change[order])
-    for now_s, number, step in zip(*(column.tolist() for column in columns), strict=True):
+    for now_s, number, step in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         shares[whole] += now_s - last
         last = now_s
         before = down[number] == 0

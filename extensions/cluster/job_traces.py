@@ -69,14 +69,18 @@ class JobTrace:
         """
         return self.work / (gpus * self.span_s) if self.span_s else 0.0
 
-    def picked(self, chosen: IntArray | npt.NDArray[np.bool_], **counts: int) -> JobTrace:
+    def picked(
+        self, chosen: IntArray | npt.NDArray[np.bool_], **counts: int
+    ) -> JobTrace:
         """Return some of the trace's jobs; ``counts`` are added to what is counted."""
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return JobTrace(
-            self.arrival_s[chosen], self.gpus[chosen], self.duration_s[chosen],
+            self.arrival_s[chosen],
+            self.gpus[chosen],
+            self.duration_s[chosen],
             tuple(self.shapes[i] for i in chosen.tolist()) if self.shapes else (),
             {**self.counts, **{name: n for name, n in counts.items() if n}},
-        )  # fmt: skip
+        )
 
     def sorted(self) -> JobTrace:
         """Return the jobs by arrival, those that arrive together in their order; the first at 0."""
@@ -125,23 +129,32 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
     none = trace.duration_s <= 0
     trace = trace.picked(~none, no_duration=int(none.sum()))
     if how.sizes != 1.0:
-        trace = replace(trace, gpus=np.maximum(1, np.ceil(trace.gpus * how.sizes - 1e-9)).astype(np.int64))
+        trace = replace(
+            trace,
+            gpus=np.maximum(1, np.ceil(trace.gpus * how.sizes - 1e-9)).astype(np.int64),
+        )
     most = gpus if how.at_most is None else min(gpus, how.at_most)
     large = trace.gpus > most
     if how.larger == "cut":
         counts = {"cut": int(large.sum())} if large.any() else {}
-        trace = replace(trace, gpus=np.minimum(trace.gpus, most), counts={**trace.counts, **counts})
+        trace = replace(
+            trace, gpus=np.minimum(trace.gpus, most), counts={**trace.counts, **counts}
+        )
     else:
         trace = trace.picked(~large, too_large=int(large.sum()))
     small = trace.gpus < how.at_least
     trace = trace.picked(~small, too_small=int(small.sum()))
     short, long = trace.duration_s < how.shortest_s, trace.duration_s > how.longest_s
-    trace = trace.picked(~(short | long), too_short=int(short.sum()), too_long=int(long.sum()))
+    trace = trace.picked(
+        ~(short | long), too_short=int(short.sum()), too_long=int(long.sum())
+    )
     if how.first is not None:
         later = np.arange(len(trace)) >= how.first
         trace = trace.picked(~later, after_the_first=int(later.sum()))
     if not len(trace):
-        reasons = ", ".join(f"{why.replace('_', ' ')} {count}" for why, count in trace.counts.items())
+        reasons = ", ".join(
+            f"{why.replace('_', ' ')} {count}" for why, count in trace.counts.items()
+        )
         raise ValueError(f"no job of the trace is left for {gpus} GPUs ({reasons})")
     if how.faster != 1.0:
         trace = replace(trace, arrival_s=trace.arrival_s / how.faster)
@@ -150,12 +163,16 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
     elif how.load is not None:
         trace = _loaded(trace, gpus, how.load, rng)
     if how.jitter_s:
-        moved = np.maximum(trace.arrival_s + rng.uniform(-how.jitter_s, how.jitter_s, len(trace)), 0.0)
+        moved = np.maximum(
+            trace.arrival_s + rng.uniform(-how.jitter_s, how.jitter_s, len(trace)), 0.0
+        )
         trace = replace(trace, arrival_s=moved)
     return trace.sorted()
 
 
-def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -> JobTrace:
+def _loaded(
+    trace: JobTrace, gpus: int, load: float, rng: np.random.Generator
+) -> JobTrace:
     """Return whole copies of the trace, each shifted round the span, and of the last a random part.
 
     Raises ValueError if no job is left.
@@ -165,12 +182,18 @@ def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -
     parts = []
     for copy in range(int(whole) + (rest > 1e-12)):
         shifted = trace.arrival_s + span * (copy * GOLDEN % 1.0)
-        part = replace(trace, arrival_s=np.where(shifted > span, shifted - span, shifted))
-        parts.append(part if copy < whole else part.picked(rng.random(len(part)) < rest))
+        part = replace(
+            trace, arrival_s=np.where(shifted > span, shifted - span, shifted)
+        )
+        parts.append(
+            part if copy < whole else part.picked(rng.random(len(part)) < rest)
+        )
     kept = sum(map(len, parts))
     if not kept:
         raise ValueError(f"no job is left at a load of {load:g}")
-    return _laid_over(parts, copied=max(0, kept - len(trace)), left_out=max(0, len(trace) - kept))
+    return _laid_over(
+        parts, copied=max(0, kept - len(trace)), left_out=max(0, len(trace) - kept)
+    )
 
 
 def _copies(trace: JobTrace, gpus: int, load: float) -> float:
@@ -188,11 +211,12 @@ def _copies(trace: JobTrace, gpus: int, load: float) -> float:
 def _laid_over(parts: Sequence[JobTrace], **counts: int) -> JobTrace:
     """Return the jobs of several traces in one."""
     return JobTrace(
-        np.concatenate([part.arrival_s for part in parts]), np.concatenate([part.gpus for part in parts]),
+        np.concatenate([part.arrival_s for part in parts]),
+        np.concatenate([part.gpus for part in parts]),
         np.concatenate([part.duration_s for part in parts]),
         tuple(shape for part in parts for shape in part.shapes),
         {**parts[0].counts, **{name: n for name, n in counts.items() if n}},
-    )  # fmt: skip
+    )
 
 
 def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobTrace:
@@ -217,7 +241,11 @@ def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobT
     parts = []
     for number in range(math.ceil(span / block_s)):
         begin = number * block_s
-        first = begin % DAY_S + DAY_S * rng.integers(days) if span >= DAY_S else rng.random() * span
+        first = (
+            begin % DAY_S + DAY_S * rng.integers(days)
+            if span >= DAY_S
+            else rng.random() * span
+        )
         inside = (trace.arrival_s - first) % round_s
         part = replace(trace, arrival_s=begin + inside)
         parts.append(part.picked((inside < block_s) & (part.arrival_s <= span)))
@@ -225,7 +253,11 @@ def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobT
 
 
 def _drawn_to(
-    trace: JobTrace, gpus: int, load: float | None, block_s: float, rng: np.random.Generator
+    trace: JobTrace,
+    gpus: int,
+    load: float | None,
+    block_s: float,
+    rng: np.random.Generator,
 ) -> JobTrace:
     """Return a trace drawn from blocks, or for a load as many as reach it, laid over each other.
 
@@ -271,14 +303,22 @@ def _lognormal(rng: np.random.Generator, count: int, mean: float) -> FloatArray:
 
 #: Distributions of positive figures with a given mean.
 DISTRIBUTIONS: Mapping[str, Draw] = {
-    "exponential": _exponential, "constant": _constant, "lognormal": _lognormal
-}  # fmt: skip
+    "exponential": _exponential,
+    "constant": _constant,
+    "lognormal": _lognormal,
+}
 
 
 def generated(
-    jobs: int, gap_s: float, duration_s: float, sizes: Mapping[int, float], seed: int, *,
-    gaps: str = "exponential", durations: str = "exponential",
-) -> JobTrace:  # fmt: skip
+    jobs: int,
+    gap_s: float,
+    duration_s: float,
+    sizes: Mapping[int, float],
+    seed: int,
+    *,
+    gaps: str = "exponential",
+    durations: str = "exponential",
+) -> JobTrace:
     """Return jobs whose gaps and durations have these means (seconds) and distributions.
 
     ``sizes``: weights of the numbers of GPUs. Exponential gaps are Poisson arrivals. Raises ValueError for
@@ -290,13 +330,22 @@ def generated(
     for name, kind in (("gaps", gaps), ("durations", durations)):
         if kind not in DISTRIBUTIONS:
             raise ValueError(f"{name}: no {kind}; there are {', '.join(DISTRIBUTIONS)}")
-    if not sizes or min(sizes) < 1 or min(sizes.values()) < 0 or not sum(sizes.values()) > 0:
+    if (
+        not sizes
+        or min(sizes) < 1
+        or min(sizes.values()) < 0
+        or not sum(sizes.values()) > 0
+    ):
         raise ValueError("sizes: give GPUs with their weights, such as {1: 3, 8: 1}")
     rng = np.random.default_rng([seed, 2])
     arrivals = np.cumsum(DISTRIBUTIONS[gaps](rng, jobs, gap_s))
     weights = np.array(list(sizes.values()), dtype=np.float64)
-    chosen = rng.choice(np.array(list(sizes), dtype=np.int64), jobs, p=weights / weights.sum())
-    return JobTrace(arrivals - arrivals[0], chosen, DISTRIBUTIONS[durations](rng, jobs, duration_s))
+    chosen = rng.choice(
+        np.array(list(sizes), dtype=np.int64), jobs, p=weights / weights.sum()
+    )
+    return JobTrace(
+        arrivals - arrivals[0], chosen, DISTRIBUTIONS[durations](rng, jobs, duration_s)
+    )
 
 
 # What a job sends.
@@ -315,19 +364,25 @@ class Sending:
     pattern: Pattern = "uniform"
 
 
-def shares_of(trace: JobTrace, classes: Sequence[Sending]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+def shares_of(
+    trace: JobTrace, classes: Sequence[Sending]
+) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     """Return each job's communicating share, 0 for one GPU, and whether its pattern is a ring.
 
     Raises ValueError for classes that are not in order, or leave sizes out.
     """
     ends = [math.inf if sending.gpus is None else sending.gpus for sending in classes]
     if not ends or ends != sorted(set(ends)) or ends[-1] != math.inf:
-        raise ValueError("classes of jobs go from small to large, and the last has no size")
+        raise ValueError(
+            "classes of jobs go from small to large, and the last has no size"
+        )
     for sending in classes:
         if not 0 <= sending.share < 1:
             raise ValueError(f"share: {sending.share:g}; it must be from 0 to below 1")
         if sending.pattern not in get_args(Pattern):
-            raise ValueError(f"pattern: no {sending.pattern}; there are {', '.join(get_args(Pattern))}")
+            raise ValueError(
+                f"pattern: no {sending.pattern}; there are {', '.join(get_args(Pattern))}"
+            )
     which = np.searchsorted(np.array(ends), trace.gpus)
     shares = np.array([sending.share for sending in classes])[which]
     rings = np.array([sending.pattern == "ring" for sending in classes])[which]

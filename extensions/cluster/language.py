@@ -11,7 +11,15 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from ringlight.experiments.language.job_sources import Files
-from ringlight.experiments.language.plan import EventPlan, JobPlan, Loop, Scale, Setting, Start, When
+from ringlight.experiments.language.plan import (
+    EventPlan,
+    JobPlan,
+    Loop,
+    Scale,
+    Setting,
+    Start,
+    When,
+)
 from ringlight.experiments.language.profiles import ELEMENT_BYTES, LEAST_GRADIENT_BYTES
 from ringlight.experiments.language.text import at
 from ringlight.experiments.language.workload_keys import FileName
@@ -117,11 +125,19 @@ class FaultsSpec(Strict):
         """
         unit = self.unit or self.server_gpus
         if unit % self.server_gpus or any(own % unit for own in leaves):
-            raise ValueError(f"unit: {unit} GPUs are no whole servers, or no whole part of each switch")
+            raise ValueError(
+                f"unit: {unit} GPUs are no whole servers, or no whole part of each switch"
+            )
         if self.slice % self.server_gpus:
             raise ValueError(f"slice: {self.slice} GPUs are no whole servers")
         policies = FaultPolicies(
-            self.policy, self.pool, self.server_gpus, unit, self.spares, self.checkpoint, self.restart
+            self.policy,
+            self.pool,
+            self.server_gpus,
+            unit,
+            self.spares,
+            self.checkpoint,
+            self.restart,
         )
         return FaultsPlan(trace, policies, self.slice)
 
@@ -151,7 +167,9 @@ class TraceSpec(Strict):
     faster: Positive = 1.0
     jitter: Duration = 0.0
     resample: Annotated[Duration, Field(gt=0)] | None = None
-    sends: Annotated[tuple[SendingSpec, ...], BeforeValidator(_classes), Field(min_length=1)]
+    sends: Annotated[
+        tuple[SendingSpec, ...], BeforeValidator(_classes), Field(min_length=1)
+    ]
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
     until: Annotated[Duration, Field(gt=0)] | None = None
     queueing: Queueing = "first-come"
@@ -169,9 +187,13 @@ class TraceSpec(Strict):
     @model_validator(mode="after")
     def _of_one_kind(self) -> TraceSpec:
         if (self.file is None) == (self.generate is None):
-            raise ValueError("give either file (a trace) or generate (jobs that are made up)")
+            raise ValueError(
+                "give either file (a trace) or generate (jobs that are made up)"
+            )
         if self.generate is not None and self.resample is not None:
-            raise ValueError("resample: made-up jobs follow from the seed; only a file is drawn anew")
+            raise ValueError(
+                "resample: made-up jobs follow from the seed; only a file is drawn anew"
+            )
         return self
 
     def plan(
@@ -192,25 +214,48 @@ class TraceSpec(Strict):
         except ValueError as error:
             raise ValueError(f"fabric: {error}") from None
         if self.faults is not None and scale != Scale():
-            raise ValueError("jobs.trace.faults: recorded faults are replayed in real time; leave scale out")
+            raise ValueError(
+                "jobs.trace.faults: recorded faults are replayed in real time; leave scale out"
+            )
         made, time = self.generate, scale.time
         longest_s = math.inf if self.longest is None else self.longest
         policies = Policies(
-            self.queueing, self._placement(cluster, bool(lost)), self.light, self.sharing, self.spare_ports,
-            self.moves == "running", self.dark * time, self.every * time,
-        )  # fmt: skip
+            self.queueing,
+            self._placement(cluster, bool(lost)),
+            self.light,
+            self.sharing,
+            self.spare_ports,
+            self.moves == "running",
+            self.dark * time,
+            self.every * time,
+        )
         if self.sharing == "on-off" and self.trains is None:
-            raise ValueError("jobs.trace.sharing: on-off: only what trains has iterations; give trains")
+            raise ValueError(
+                "jobs.trace.sharing: on-off: only what trains has iterations; give trains"
+            )
         _fits_cluster(policies, cluster, self.faults is not None)
         plan = TracePlan(
             cluster=cluster,
             trace=trace,
             generated=None if made is None else made.model_dump(),
             fit=Fit(
-                self.days, self.sizes, self.at_most, self.larger, self.at_least, self.shortest, longest_s,
-                self.first, self.load, self.faster, self.jitter, self.resample,
+                self.days,
+                self.sizes,
+                self.at_most,
+                self.larger,
+                self.at_least,
+                self.shortest,
+                longest_s,
+                self.first,
+                self.load,
+                self.faster,
+                self.jitter,
+                self.resample,
             ),
-            sends=tuple(Sending(sending.up_to, sending.share, sending.pattern) for sending in self.sends),
+            sends=tuple(
+                Sending(sending.up_to, sending.share, sending.pattern)
+                for sending in self.sends
+            ),
             policies=policies,
             seed=self.seed,
             warm_up=self.warm_up,
@@ -220,7 +265,7 @@ class TraceSpec(Strict):
             trains=self._trains(fabric, scale, mtu_bytes),
             start_up_s=self.start_up * time,
             lost=lost,
-        )  # fmt: skip
+        )
         try:
             shares_of(JobTrace.empty(), plan.sends)
         except ValueError as error:
@@ -231,37 +276,52 @@ class TraceSpec(Strict):
         """The controller's where it decides about light or jobs are emulated; blocks where jobs need them."""
         own = self.light == "controller" or self.trains is not None
         needed = cluster.lattice is not None and cluster.lattice.needed
-        placement = self.placement or ("controller" if own else "blocks" if needed else "pack")
+        placement = self.placement or (
+            "controller" if own else "blocks" if needed else "pack"
+        )
         if self.light == "controller" and placement != "controller":
-            raise ValueError("jobs.trace.placement: where light is the controller's, placement is, too")
+            raise ValueError(
+                "jobs.trace.placement: where light is the controller's, placement is, too"
+            )
         if lost and placement != "controller":
             raise ValueError(
                 "jobs.trace.placement: a GPU is lost by name only where the controller places jobs"
             )
         return placement
 
-    def _trains(self, fabric: Fabric, scale: Scale, mtu_bytes: int) -> TrainsPlan | None:
+    def _trains(
+        self, fabric: Fabric, scale: Scale, mtu_bytes: int
+    ) -> TrainsPlan | None:
         of = self.trains
         if of is None:
             return None
         if any(sending.pattern != "ring" for sending in self.sends):
-            raise ValueError("jobs.trace.sends: what trains reduces in rings; give pattern: ring")
+            raise ValueError(
+                "jobs.trace.sends: what trains reduces in rings; give pattern: ring"
+            )
         if (link := fabric.link_at.get(Port(next(iter(fabric.gpus)), 0))) is None:
             raise ValueError("jobs.trace.trains: jobs train where GPUs are plugged in")
         return TrainsPlan(
-            of.iteration * scale.time, of.batch, of.seed, of.learning_rate,
+            of.iteration * scale.time,
+            of.batch,
+            of.seed,
+            of.learning_rate,
             link.rate_bps / scale.rate * payload_share(mtu_bytes),
             None if of.recovery is None else of.recovery * scale.time,
-        )  # fmt: skip
+        )
 
-    def _faults(self, leaves: Sequence[int], trace: FaultTrace | None) -> FaultsPlan | None:
+    def _faults(
+        self, leaves: Sequence[int], trace: FaultTrace | None
+    ) -> FaultsPlan | None:
         if self.faults is None or trace is None:
             return None
         with at("jobs.trace.faults"):
             return self.faults.plan(trace, leaves)
 
 
-def planned(spec: TraceSpec, setting: Setting, events: Sequence[EventPlan], files: Files) -> TracePlan:
+def planned(
+    spec: TraceSpec, setting: Setting, events: Sequence[EventPlan], files: Files
+) -> TracePlan:
     """Return the plan of a run's trace. Raises ValueError, ``key: what is wrong``."""
     if spec.trains is None and events:
         raise ValueError(
@@ -277,12 +337,22 @@ def planned(spec: TraceSpec, setting: Setting, events: Sequence[EventPlan], file
     lost = tuple(
         LostGpu(event.when.at_s, event.target.names[0])
         for event in events
-        if event.capability == "lose gpu then swap" and event.target and event.when.at_s is not None
+        if event.capability == "lose gpu then swap"
+        and event.target
+        and event.when.at_s is not None
     )
-    plan = spec.plan(setting.fabric, trace, faults, setting.scale, setting.frames.mtu_bytes, lost)
+    plan = spec.plan(
+        setting.fabric, trace, faults, setting.scale, setting.frames.mtu_bytes, lost
+    )
     if trace is not None:
         # Here, as otherwise a trace of which no job fits the cluster would only fail in its run.
-        key = ("jobs of", spec.file, plan.cluster.size, plan.fit, plan.policies.placement)
+        key = (
+            "jobs of",
+            spec.file,
+            plan.cluster.size,
+            plan.fit,
+            plan.policies.placement,
+        )
         with at("jobs.trace"):
             files.once(key, lambda: len(jobs_of(plan, plan.seed)))
     return plan
@@ -294,7 +364,9 @@ def _jobs_read(spec: TraceSpec, files: Files) -> JobTrace | None:
     skip, blocks = spec.bad_rows == "skip", spec.placement == "blocks"
     with at("jobs.trace.file"):
         return files.read(
-            spec.file, lambda path: read_job_trace(path, skip_bad=skip, keep_shapes=blocks), (skip, blocks)
+            spec.file,
+            lambda path: read_job_trace(path, skip_bad=skip, keep_shapes=blocks),
+            (skip, blocks),
         )
 
 
@@ -303,7 +375,9 @@ def _faults_read(spec: TraceSpec, files: Files) -> FaultTrace | None:
         return None
     servers = spec.faults.servers
     with at("jobs.trace.faults.file"):
-        return files.read(spec.faults.file, lambda path: read_fault_trace(path, servers), servers)
+        return files.read(
+            spec.faults.file, lambda path: read_fault_trace(path, servers), servers
+        )
 
 
 def iterations_of(duration_s: FloatArray, trains: TrainsPlan) -> IntArray:
@@ -326,24 +400,37 @@ def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
             f"{len(trace):,} jobs; up to {MOST_TRAINED} train as an emulation's: give first, days or load"
         )
     shares, _ = shares_of(trace, plan.sends)
-    columns = (trace.arrival_s, trace.gpus, iterations_of(trace.duration_s, trains), shares)
+    columns = (
+        trace.arrival_s,
+        trace.gpus,
+        iterations_of(trace.duration_s, trains),
+        shares,
+    )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     jobs = []
     for number, (at_s, gpus, iterations, share) in enumerate(rows):
         if gpus < 2:
-            raise ValueError(f"job {number} has one GPU; what trains has two and more: give at_least: 2")
+            raise ValueError(
+                f"job {number} has one GPU; what trains has two and more: give at_least: 2"
+            )
         sends = share * trains.iteration_s * trains.payload_bps / 8
-        gradient = ELEMENT_BYTES * round(sends * gpus / (2 * (gpus - 1)) / ELEMENT_BYTES)
+        gradient = ELEMENT_BYTES * round(
+            sends * gpus / (2 * (gpus - 1)) / ELEMENT_BYTES
+        )
         if share and gradient < LEAST_GRADIENT_BYTES:
             raise ValueError(
                 f"job {number} of {gpus} GPUs sends {gradient} bytes in an iteration; what is trained needs "
                 f"{LEAST_GRADIENT_BYTES}: give longer iterations or a larger share, or lower scale.payload"
             )
         loop = Loop(
-            model=f"{gpus} GPUs", collective="ring", gradient_bytes=max(gradient, LEAST_GRADIENT_BYTES),
-            compute_s=(1 - share) * trains.iteration_s, batch=trains.batch, seed=trains.seed + number,
+            model=f"{gpus} GPUs",
+            collective="ring",
+            gradient_bytes=max(gradient, LEAST_GRADIENT_BYTES),
+            compute_s=(1 - share) * trains.iteration_s,
+            batch=trains.batch,
+            seed=trains.seed + number,
             learning_rate=trains.learning_rate,
-        )  # fmt: skip
+        )
         jobs.append(
             JobPlan(
                 name := f"j{number}",
@@ -368,14 +455,19 @@ def regroupings(plan: TracePlan, jobs: Sequence[JobPlan]) -> tuple[EventPlan, ..
     """
     if plan.policies.light != "controller":
         return ()
-    return tuple(EventPlan(f"regroup-{job.name}", When(granted=job.name), "regroup") for job in jobs)
+    return tuple(
+        EventPlan(f"regroup-{job.name}", When(granted=job.name), "regroup")
+        for job in jobs
+    )
 
 
 def _plane_of_all(fabric: Fabric) -> Plane:
     """The plane of a trace's jobs. Raises ValueError where some GPU is on another."""
     plane = plane_of(fabric)
     if off := fabric.gpus.keys() - set(plane.nodes):
-        raise ValueError(f"GPU {min(off)} is not on {plane}; a trace is replayed where all GPUs are alike")
+        raise ValueError(
+            f"GPU {min(off)} is not on {plane}; a trace is replayed where all GPUs are alike"
+        )
     return plane
 
 
@@ -389,10 +481,14 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
                 "or at-intervals"
             )
         if policies.light == "none" and not all(cluster.lit_circuits):
-            raise ValueError("jobs.trace.light: none: some switches have no circuit to some others")
+            raise ValueError(
+                "jobs.trace.light: none: some switches have no circuit to some others"
+            )
     if policies.placement == "controller" and (lattice is None or not lattice.needed):
         if not cluster.names:
-            raise ValueError("jobs.trace.placement: controller: it places jobs on packet switches")
+            raise ValueError(
+                "jobs.trace.placement: controller: it places jobs on packet switches"
+            )
         if policies.light not in ("none", "controller", "ideal"):
             raise ValueError(
                 f"jobs.trace.light: {policies.light}: where the controller places jobs, light is its own "
@@ -404,16 +500,22 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
             )
     if lattice is None:
         if policies.placement == "blocks":
-            raise ValueError("jobs.trace.placement: blocks are of a torus, a grid or a ring")
+            raise ValueError(
+                "jobs.trace.placement: blocks are of a torus, a grid or a ring"
+            )
         return
     if lattice.needed and policies.placement != "blocks":
         raise ValueError(
             f"jobs.trace.placement: {policies.placement}: a job on {lattice.name} needs neighbours"
         )
     if policies.light not in ("none", "ideal"):
-        raise ValueError(f"jobs.trace.light: {policies.light}: jobs on {lattice.name} share no light")
+        raise ValueError(
+            f"jobs.trace.light: {policies.light}: jobs on {lattice.name} share no light"
+        )
     if has_faults and policies.placement == "blocks":
-        raise ValueError(f"jobs.trace.faults: which block of {lattice.name} a server is in is not known")
+        raise ValueError(
+            f"jobs.trace.faults: which block of {lattice.name} a server is in is not known"
+        )
 
 
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
@@ -425,12 +527,21 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
     if trace is None:
         assert plan.generated is not None
         made = dict(plan.generated)
-        trace = generated(made["jobs"], made["gap"], made["duration"], made["sizes"], seed,
-                          gaps=made["gaps"], durations=made["durations"])  # fmt: skip
+        trace = generated(
+            made["jobs"],
+            made["gap"],
+            made["duration"],
+            made["sizes"],
+            seed,
+            gaps=made["gaps"],
+            durations=made["durations"],
+        )
     jobs = fitted(trace, plan.cluster.size, plan.fit, seed)
     duration_s = jobs.duration_s * plan.time
     if plan.trains is not None:
-        duration_s = (iterations_of(duration_s, plan.trains) * plan.trains.iteration_s).astype(np.float64)
+        duration_s = (
+            iterations_of(duration_s, plan.trains) * plan.trains.iteration_s
+        ).astype(np.float64)
     jobs = replace(jobs, arrival_s=jobs.arrival_s * plan.time, duration_s=duration_s)
     if plan.policies.placement != "blocks":
         return jobs
@@ -439,5 +550,7 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
     fits = {kind: bool(plan.cluster.lattice.orders(*kind)) for kind in set(kinds)}
     ever = np.array([fits[kind] for kind in kinds], dtype=np.bool_)
     if not ever.any():
-        raise ValueError(f"no job of the trace has a block in {plan.cluster.lattice.name}")
+        raise ValueError(
+            f"no job of the trace has a block in {plan.cluster.lattice.name}"
+        )
     return jobs.picked(ever, no_block=int((~ever).sum()))

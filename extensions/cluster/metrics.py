@@ -13,7 +13,12 @@ from ringlight.experiments.record.runs import JobRun
 from ringlight.extensions.cluster.plan import TracePlan
 from ringlight.extensions.cluster.records import TraceReplayed, replay_in
 
-_OF_TIMES = {"mean": "mean", "p50": "median", "p95": "95 % within", "p99": "99 % within"}
+_OF_TIMES = {
+    "mean": "mean",
+    "p50": "median",
+    "p95": "95 % within",
+    "p99": "99 % within",
+}
 _TIMES = {
     f"{name}_{short}": f"{what}, {words}"
     for name, what in (
@@ -60,7 +65,9 @@ _KEPT = ("cut", "copied", "resampled")
 def _figures(context: Context) -> Mapping[str, Value]:
     replay = next(iter(context.run.of(TraceReplayed)), None)
     if replay is None:
-        return _emulated(context) if isinstance(context.run.plan.source, TracePlan) else {}
+        return (
+            _emulated(context) if isinstance(context.run.plan.source, TracePlan) else {}
+        )
     dropped = sum(count for why, count in replay.dropped.items() if why not in _KEPT)
     return {**replay.figures, "jobs_dropped": dropped}
 
@@ -70,12 +77,18 @@ def _emulated(context: Context) -> Mapping[str, Value]:
     jobs = context.run.jobs.values()
     of = {
         "completion": [
-            completion_s for job in jobs if (completion_s := completion(context, job)) is not None
+            completion_s
+            for job in jobs
+            if (completion_s := completion(context, job)) is not None
         ],
-        "waited": [job.granted - job.arrived for job in jobs if job.granted and job.arrived],
+        "waited": [
+            job.granted - job.arrived for job in jobs if job.granted and job.arrived
+        ],
     }
     return {
-        f"{name}_{short}": float(np.mean(times) if short == "mean" else np.quantile(times, _SHARES[short]))
+        f"{name}_{short}": float(
+            np.mean(times) if short == "mean" else np.quantile(times, _SHARES[short])
+        )
         for name, times in of.items()
         for short in _OF_TIMES
         if times
@@ -97,7 +110,10 @@ def _replayed(context: Context) -> Mapping[str, Sequence[float | None]]:
     """Return the moments of the jobs in the replay: of this run, or of the simulation of a measured run."""
     if (own := next(iter(context.run.of(TraceReplayed)), None)) is not None:
         return own.jobs
-    if context.foretold is None or (replay := replay_in(context.foretold.computed)) is None:
+    if (
+        context.foretold is None
+        or (replay := replay_in(context.foretold.computed)) is None
+    ):
         return {}
     return replay.jobs
 
@@ -120,7 +136,11 @@ def completion(context: Context, job: JobRun) -> float | None:
         return None
     if context.run.of(TraceReplayed):
         return _between(context, job, 0, 3)
-    return None if job.jct_s is None or job.end is None or job.arrived is None else job.end - job.arrived
+    return (
+        None
+        if job.jct_s is None or job.end is None or job.arrived is None
+        else job.end - job.arrived
+    )
 
 
 @metric("s", of="job", known="simulated", column="replayed")
@@ -157,10 +177,17 @@ def starts_out_of_order(context: Context) -> int | None:
 
     Return the count; None in a simulation or without a replay.
     """
-    moments = {name: times[1] for name, times in _replayed(context).items() if times[1] is not None}
+    moments = {
+        name: times[1]
+        for name, times in _replayed(context).items()
+        if times[1] is not None
+    }
     if context.simulated or not moments:
         return None
     jobs = context.run.jobs
-    mine = sorted((n for n in moments if jobs[n].granted is not None), key=lambda n: jobs[n].granted or 0.0)
+    mine = sorted(
+        (n for n in moments if jobs[n].granted is not None),
+        key=lambda n: jobs[n].granted or 0.0,
+    )
     theirs = sorted(moments, key=lambda name: moments[name] or 0.0)
     return sum(bool(a != b) for a, b in itertools.zip_longest(mine, theirs))

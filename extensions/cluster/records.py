@@ -46,10 +46,19 @@ class TraceReplayed(JobsComputed, event="trace_replayed"):
                 of = by_leaf.setdefault(names[leaf], [0, 0])
                 of[0], of[1] = of[0] + gpus, of[1] + 1
             held.append({"t": t - begin, "held": by_leaf})
-        course = {"t": [t - begin for t in self.course["t"]], "held": list(self.course["held"])}
-        return {"held": held, "course": course, "span": [0.0, max(course["t"], default=0.0)]}
+        course = {
+            "t": [t - begin for t in self.course["t"]],
+            "held": list(self.course["held"]),
+        }
+        return {
+            "held": held,
+            "course": course,
+            "span": [0.0, max(course["t"], default=0.0)],
+        }
 
 
 def replay_in(records: Iterable[Record]) -> TraceReplayed | None:
     """Return the replay among records; None if there is none."""
-    return next((record for record in records if isinstance(record, TraceReplayed)), None)
+    return next(
+        (record for record in records if isinstance(record, TraceReplayed)), None
+    )

@@ -13,9 +13,26 @@ from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.report.charts import LOOKS, chart, legend, sheet
-from ringlight.experiments.report.page import NOTHING, Columns, listing, quiet, table_of, tag, text
+from ringlight.experiments.report.page import (
+    NOTHING,
+    Columns,
+    listing,
+    quiet,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import ARM, JOB, Cell, Draw, Figures, View, arm_title, figures
+from ringlight.experiments.report.view import (
+    ARM,
+    JOB,
+    Cell,
+    Draw,
+    Figures,
+    View,
+    arm_title,
+    figures,
+)
 from ringlight.experiments.report.words import percent
 from ringlight.extensions.cluster.records import TraceReplayed
 
@@ -96,7 +113,9 @@ _CLUSTER: tuple[tuple[str, Cell], ...] = (
 
 def _replays(view: View) -> dict[str, TraceReplayed]:
     """Return the first replay of each arm that ran at one point."""
-    replays = {arm: next(iter(run.of(TraceReplayed)), None) for arm, run in view.first.items()}
+    replays = {
+        arm: next(iter(run.of(TraceReplayed)), None) for arm, run in view.first.items()
+    }
     return {arm: replay for arm, replay in replays.items() if replay is not None}
 
 
@@ -130,7 +149,9 @@ def traces(view: View, draw: Draw) -> str:
     return view.paragraph("traces") + "".join(parts)
 
 
-@section("traces", "A trace's jobs beside their replay", needs=("completion_over_replayed",))
+@section(
+    "traces", "A trace's jobs beside their replay", needs=("completion_over_replayed",)
+)
 def beside_replay(view: View, draw: Draw) -> str:
     """Return HTML that shows each emulated job: its arrival, waiting and running time, and the same in the
     replay."""
@@ -139,7 +160,10 @@ def beside_replay(view: View, draw: Draw) -> str:
         [
             JOB,
             ("GPUs", lambda job: str(view.plans[job.arm].job(job.name).gpus)),
-            ("came at", lambda job: f"{view.plans[job.arm].job(job.name).start.at_s:.1f} s"),
+            (
+                "came at",
+                lambda job: f"{view.plans[job.arm].job(job.name).start.at_s:.1f} s",
+            ),
             ("waited", "queueing_delay"),
             ("replayed", "waited_replayed"),
             ("arrival to end", "completion"),
@@ -167,7 +191,9 @@ def beside_replay(view: View, draw: Draw) -> str:
 
 def _repeated(subjects: Sequence[Figures]) -> str:
     """Between which times nine of ten repeats are; nothing where each ran once."""
-    repeated = [subject for subject in subjects if len(subject.repeats("completion_mean")) > 1]
+    repeated = [
+        subject for subject in subjects if len(subject.repeats("completion_mean")) > 1
+    ]
     if not repeated:
         return ""
     words = (
@@ -175,14 +201,24 @@ def _repeated(subjects: Sequence[Figures]) -> str:
         "repeats is known; these show how far one trace is from another. Where the file has resample, each "
         "repeat is a trace of its own, drawn from blocks of the recorded one, the same for all arms."
     )
-    columns = [ARM, ("repeats", lambda entry: str(len(entry.repeats("completion_mean"))))]
-    columns += [(head, _quantile(share)) for head, share in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95))]
+    columns = [
+        ARM,
+        ("repeats", lambda entry: str(len(entry.repeats("completion_mean")))),
+    ]
+    columns += [
+        (head, _quantile(share))
+        for head, share in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95))
+    ]
     return figures(repeated, columns) + quiet(words)
 
 
 def _quantile(share: float) -> Cell:
     def shown(subject: Figures) -> str:
-        values = [row.value for row in subject.repeats("completion_mean") if is_number(row.value)]
+        values = [
+            row.value
+            for row in subject.repeats("completion_mean")
+            if is_number(row.value)
+        ]
         return times(float(np.quantile(values, share)) if values else None)
 
     return shown
@@ -209,7 +245,9 @@ def _changed(view: View, replays: Mapping[str, TraceReplayed]) -> Iterator[str]:
     ones."""
     alike: dict[str, list[str]] = {}
     for arm, replay in replays.items():
-        sentences = [f"{count:,} {_WHY.get(why, why)}" for why, count in replay.dropped.items()]
+        sentences = [
+            f"{count:,} {_WHY.get(why, why)}" for why, count in replay.dropped.items()
+        ]
         for name, words in _NOT_COUNTED:
             if count := replay.figures.get(name):
                 sentences.append(f"{count:,.0f} {words} and do not count")
@@ -222,7 +260,11 @@ def _changed(view: View, replays: Mapping[str, TraceReplayed]) -> Iterator[str]:
 
 def _by_class(view: View, replays: Mapping[str, TraceReplayed]) -> str:
     """Return the mean completion time over the ideal one, under each policy and by size of jobs."""
-    sizes = {(entry["above"], entry["to"]): entry for replay in replays.values() for entry in replay.classes}
+    sizes = {
+        (entry["above"], entry["to"]): entry
+        for replay in replays.values()
+        for entry in replay.classes
+    }
     columns: Columns[tuple[int, int | None]] = [
         ("jobs of", lambda key: _size(*key)),
         ("jobs", lambda key: f"{sizes[key]['jobs']:,}"),
@@ -233,7 +275,9 @@ def _by_class(view: View, replays: Mapping[str, TraceReplayed]) -> str:
     return (
         "<h3>Who gains</h3>"
         + table_of(sorted(sizes, key=lambda key: key[0]), columns, 1)
-        + quiet("Mean of completion over ideal; beside it the share that was on several switches.")
+        + quiet(
+            "Mean of completion over ideal; beside it the share that was on several switches."
+        )
     )
 
 
@@ -251,13 +295,24 @@ def _slower(replay: TraceReplayed, key: tuple[int, int | None]) -> str:
 
 
 def _curves(replays: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
-    figure, ((times_, slower),) = sheet(3.0, columns=2, left=0.75, bottom=0.5, gap=(0.75, 0.5))
+    figure, ((times_, slower),) = sheet(
+        3.0, columns=2, left=0.75, bottom=0.5, gap=(0.75, 0.5)
+    )
     for (arm, replay), (dash, colour) in zip(replays.items(), LOOKS, strict=False):
         for axis, name, unit in ((times_, "completion", HOUR_S), (slower, "slower", 1)):
             values = np.array(replay.curves[name]) / unit
             shares = np.linspace(0, 100, len(values))
-            axis.plot(np.maximum(values, 1e-3), shares, color=colour, linestyle=dash, label=titles[arm])
-    for axis, words in ((times_, "completion, hours"), (slower, "completion over ideal")):
+            axis.plot(
+                np.maximum(values, 1e-3),
+                shares,
+                color=colour,
+                linestyle=dash,
+                label=titles[arm],
+            )
+    for axis, words in (
+        (times_, "completion, hours"),
+        (slower, "completion over ideal"),
+    ):
         axis.set(xscale="log", xlabel=words, ylabel="% of jobs", ylim=(0, 100))
         axis.grid(axis="x", visible=True)
     legend(figure, "arm", times_.get_legend_handles_labels()[0], columns=4)
@@ -272,14 +327,20 @@ _OVER_TIME = (
 
 
 def _course(replays: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
-    figure, axes = sheet(5.4, rows=len(_OVER_TIME), left=0.75, bottom=0.5, gap=(0.5, 0.3))
+    figure, axes = sheet(
+        5.4, rows=len(_OVER_TIME), left=0.75, bottom=0.5, gap=(0.5, 0.3)
+    )
     most = max(replay.course["t"][-1] for replay in replays.values())
     unit, name = (DAY_S, "days") if most > 2 * DAY_S else (HOUR_S, "hours")
     for (axis,), (key, words, factor) in zip(axes, _OVER_TIME, strict=True):
         for (arm, replay), (dash, colour) in zip(replays.items(), LOOKS, strict=False):
             times = np.array(replay.course["t"]) / unit
             axis.plot(
-                times, factor * np.array(replay.course[key]), color=colour, linestyle=dash, label=titles[arm]
+                times,
+                factor * np.array(replay.course[key]),
+                color=colour,
+                linestyle=dash,
+                label=titles[arm],
             )
         axis.set(ylabel=words, xlim=(0, most / unit))
         axis.set_ylim(bottom=0)
@@ -288,7 +349,9 @@ def _course(replays: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> 
     return figure
 
 
-def occupied(leaves: Sequence[int], seen: Sequence[Sequence[Any]]) -> np.ndarray[Any, Any]:
+def occupied(
+    leaves: Sequence[int], seen: Sequence[Sequence[Any]]
+) -> np.ndarray[Any, Any]:
     """Return the job of each GPU at each moment, -1 for none: [GPUs, moments].
 
     Known is only how many GPUs of a switch a job has. The job keeps the same GPUs until it ends.
@@ -299,7 +362,10 @@ def occupied(leaves: Sequence[int], seen: Sequence[Sequence[Any]]) -> np.ndarray
     for moment, (_, where) in enumerate(seen):
         gpus_of = {(leaf, job): gpus for job, leaf, gpus in where}
         for slot in np.flatnonzero(slots >= 0).tolist():
-            key = (int(np.searchsorted(firsts, slot, side="right")) - 1, int(slots[slot]))
+            key = (
+                int(np.searchsorted(firsts, slot, side="right")) - 1,
+                int(slots[slot]),
+            )
             if gpus_of.get(key, 0) > 0:
                 gpus_of[key] -= 1
             else:
@@ -315,12 +381,16 @@ def _map(replay: TraceReplayed) -> Figure:
     jobs = occupied(replay.leaves, replay.seen)
     jobs = jobs[:: -(-len(jobs) // ROWS)]
     hue = jobs * 0.618033988 % 1.0
-    colours = hsv_to_rgb(np.dstack([hue, np.where(jobs % 2, 0.45, 0.7), np.where(jobs % 3, 0.9, 0.75)]))
+    colours = hsv_to_rgb(
+        np.dstack([hue, np.where(jobs % 2, 0.45, 0.7), np.where(jobs % 3, 0.9, 0.75)])
+    )
     picture = np.dstack([colours, (jobs >= 0).astype(float)])
     figure, axis = chart(4.2, left=0.75, bottom=0.5)
     first, last = replay.seen[0][0] / DAY_S, replay.seen[-1][0] / DAY_S
     size = sum(replay.leaves)
-    axis.imshow(picture, aspect="auto", interpolation="nearest", extent=(first, last, size, 0))
+    axis.imshow(
+        picture, aspect="auto", interpolation="nearest", extent=(first, last, size, 0)
+    )
     for edge in np.cumsum(replay.leaves)[:-1].tolist():
         axis.axhline(edge, color="white", linewidth=0.3)
     axis.grid(visible=False)

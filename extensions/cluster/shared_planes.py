@@ -22,9 +22,13 @@ def shared_by_jobs(plane: Plane) -> Cluster:
     return _PLANES[plane.kind](plane)
 
 
-def _blocks(name: str, *sides: int, round_ends: bool = True, needed: bool = True) -> Cluster:
+def _blocks(
+    name: str, *sides: int, round_ends: bool = True, needed: bool = True
+) -> Cluster:
     """Return a cluster of GPUs of which jobs have blocks."""
-    return Cluster((math.prod(sides),), (), (), lattice=Lattice(name, sides, round_ends, needed))
+    return Cluster(
+        (math.prod(sides),), (), (), lattice=Lattice(name, sides, round_ends, needed)
+    )
 
 
 def _grid(plane: Any) -> Cluster:
@@ -41,7 +45,9 @@ def _ring(plane: Any) -> Cluster:
 def _interconnect(plane: Any) -> Cluster:
     whole = plane.interconnect
     if whole.kind not in _INTERCONNECTS:
-        raise ValueError(f"no trace is replayed on an interconnect of kind {whole.kind}")
+        raise ValueError(
+            f"no trace is replayed on an interconnect of kind {whole.kind}"
+        )
     return _INTERCONNECTS[whole.kind](whole, len(plane.nodes))
 
 
@@ -61,7 +67,9 @@ _PLANES: Mapping[str, Callable[[Any], Cluster]] = {
 _INTERCONNECTS: Mapping[str, Callable[[Any, int], Cluster]] = {
     "ideal": lambda _, gpus: Cluster((gpus,), (), ()),
     "servers": _servers,
-    "grid": lambda grid, _: _blocks("a grid", grid.rows, grid.columns, round_ends=False),
+    "grid": lambda grid, _: _blocks(
+        "a grid", grid.rows, grid.columns, round_ends=False
+    ),
     "wavelength-ring": lambda _, gpus: _blocks("a ring", gpus),
     "torus": lambda torus, _: _blocks("a torus", *torus.torus.sides, needed=False),
     "hop-ring": lambda _, gpus: _blocks("a ring of servers", gpus),

@@ -9,7 +9,13 @@ from typing import Any
 from ringlight.experiments.language.job_sources import Files, Sourced
 from ringlight.experiments.language.plan import EventPlan, RunPlan, Setting
 from ringlight.experiments.language.text import at
-from ringlight.extensions.cluster.language import TraceSpec, jobs_of, planned, regroupings, trained
+from ringlight.extensions.cluster.language import (
+    TraceSpec,
+    jobs_of,
+    planned,
+    regroupings,
+    trained,
+)
 from ringlight.extensions.cluster.plan import TracePlan, trace_of
 
 #: Policies of a trace that an emulation has, the controller's own.
@@ -26,7 +32,13 @@ class Traces:
     def meant(self, written: Mapping[str, Any]) -> bool:
         return not written.keys().isdisjoint(("file", "generate"))
 
-    def plan(self, spec: TraceSpec, setting: Setting, events: Sequence[EventPlan], files: Files) -> Sourced:
+    def plan(
+        self,
+        spec: TraceSpec,
+        setting: Setting,
+        events: Sequence[EventPlan],
+        files: Files,
+    ) -> Sourced:
         plan = planned(spec, setting, events, files)
         if plan.trains is None:
             return Sourced(plan)
@@ -49,9 +61,14 @@ class Traces:
 
     def line(self, document: Mapping[str, Any]) -> str:
         policies, changed = document["policies"], document["changed"]
-        counts = "".join(f", {why.replace('_', ' ')} {count:,}" for why, count in changed.items())
+        counts = "".join(
+            f", {why.replace('_', ' ')} {count:,}" for why, count in changed.items()
+        )
         days, largest = document["span_s"] / 86_400, document["largest_gpus"]
-        who = ", ".join(f"{key} {policies[key]}" for key in ("queueing", "placement", "light", "sharing"))
+        who = ", ".join(
+            f"{key} {policies[key]}"
+            for key in ("queueing", "placement", "light", "sharing")
+        )
         return (
             f"trace: {document['jobs']:,} jobs of up to {largest} GPUs in {days:.1f} days, "
             f"load {document['load']:.2f}{counts}; {who}"

@@ -35,30 +35,44 @@ def cluster_of(fabric: Fabric) -> Cluster:
     without packet switches, for GPUs of unequal rates, and for a GPU that is joined to no switch.
     """
     if not fabric.packet_switches:
-        raise ValueError("a trace is replayed on tiers of packet switches; there are none")
+        raise ValueError(
+            "a trace is replayed on tiers of packet switches; there are none"
+        )
     leaf_of = leaves_of(fabric)
     rates = {fabric.link_at[Port(gpu, 0)].rate_bps for gpu in fabric.gpus}
     if len(rates) > 1:
-        raise ValueError("GPUs have links of several rates; a trace is replayed where all have one")
+        raise ValueError(
+            "GPUs have links of several rates; a trace is replayed where all have one"
+        )
     rate = rates.pop()
     gpus = Counter(leaf_of.values())
     names = list(gpus)
     between = [
         (link.a.node, link.b.node, link.rate_bps / rate)
         for link in fabric.links
-        if link.a.node in fabric.packet_switches and link.b.node in fabric.packet_switches
+        if link.a.node in fabric.packet_switches
+        and link.b.node in fabric.packet_switches
     ]
     tier = _tiers(names, between)
     parts, capacity, joined = _levels(names, tier, between)
     if not joined:
         return Cluster(tuple(gpus.values()), parts, capacity, tuple(names))
     return LitCluster(
-        tuple(gpus.values()), parts, capacity, tuple(names), None, joined,
-        *_circuits(fabric, rate, _part_of(dict(zip(names, joined, strict=True)), between)),
-    )  # fmt: skip
+        tuple(gpus.values()),
+        parts,
+        capacity,
+        tuple(names),
+        None,
+        joined,
+        *_circuits(
+            fabric, rate, _part_of(dict(zip(names, joined, strict=True)), between)
+        ),
+    )
 
 
-def _part_of(joined: Mapping[str, int], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
+def _part_of(
+    joined: Mapping[str, int], between: Sequence[tuple[str, str, float]]
+) -> dict[str, int]:
     """Return the part that each packet switch is in. The parts of the leaves are known."""
     part_of = dict(joined)
     ends = [end for x, y, _ in between for end in ((x, y), (y, x))]
@@ -67,7 +81,9 @@ def _part_of(joined: Mapping[str, int], between: Sequence[tuple[str, str, float]
     return part_of
 
 
-def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int, float, tuple[int, ...]]:
+def _circuits(
+    fabric: Fabric, rate: float, part: Mapping[str, int]
+) -> tuple[int, float, tuple[int, ...]]:
     """Return the ports of each part on the optical switch, the rate of a circuit, and the lit circuits.
 
     The optical switch is the one that joins the parts. The rate is in GPUs' rates, and lit are the circuits
@@ -80,27 +96,41 @@ def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int
             free = far_end.get(here) is None or far_end[here].node in part
             if here.node in part and there.node in fabric.optical_switches and free:
                 ports[here] = link
-    on = {end.node for link in ports.values() for end in (link.a, link.b)} & fabric.optical_switches.keys()
+    on = {
+        end.node for link in ports.values() for end in (link.a, link.b)
+    } & fabric.optical_switches.keys()
     each = Counter(part[port.node] for port in ports)
     parts = max(part.values()) + 1
     if not ports or len(each) < parts:
         raise ValueError("there are switches that nothing joins to the others")
-    if len(on) > 1 or len(set(each.values())) > 1 or len({link.rate_bps for link in ports.values()}) > 1:
+    if (
+        len(on) > 1
+        or len(set(each.values())) > 1
+        or len({link.rate_bps for link in ports.values()}) > 1
+    ):
         raise ValueError(
             "parts that light joins have equally many circuits, of one rate, on one optical switch"
         )
     if each[0] < parts - 1:
-        raise ValueError(f"each of {parts} parts has {each[0]} circuits, too few to reach all others")
+        raise ValueError(
+            f"each of {parts} parts has {each[0]} circuits, too few to reach all others"
+        )
     pairs = Counter(
         (min(part[a.node], part[b.node]), max(part[a.node], part[b.node]))
         for a, b in fabric.circuits
         if a in ports and b in ports
     )
     own_bps = next(iter(ports.values())).rate_bps
-    return each[0], own_bps / rate, tuple(pairs[pair] for pair in itertools.combinations(range(parts), 2))
+    return (
+        each[0],
+        own_bps / rate,
+        tuple(pairs[pair] for pair in itertools.combinations(range(parts), 2)),
+    )
 
 
-def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
+def _tiers(
+    leaves: Sequence[str], between: Sequence[tuple[str, str, float]]
+) -> dict[str, int]:
     """Return the distance of each switch from the nearest that has GPUs."""
     beside: defaultdict[str, set[str]] = defaultdict(set)
     for a, b, _ in between:
@@ -109,13 +139,17 @@ def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> 
     tier = dict.fromkeys(leaves, 0)
     last = list(leaves)
     while last:
-        last = list(dict.fromkeys(b for a in last for b in sorted(beside[a]) if b not in tier))
+        last = list(
+            dict.fromkeys(b for a in last for b in sorted(beside[a]) if b not in tier)
+        )
         tier |= dict.fromkeys(last, max(tier.values()) + 1)
     return tier
 
 
 def _levels(
-    leaves: Sequence[str], tier: Mapping[str, int], between: Sequence[tuple[str, str, float]]
+    leaves: Sequence[str],
+    tier: Mapping[str, int],
+    between: Sequence[tuple[str, str, float]],
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...], tuple[int, ...]]:
     """Return the levels of parts, the capacity of each part, and the parts that no packet switch joins.
 

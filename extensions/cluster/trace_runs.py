@@ -59,7 +59,9 @@ class TraceRun:
             return _records(self, partial(report, self.title))
         except ValueError as error:
             reason = f"{self.title}: jobs.trace: {error}"
-            return [RunFailed(t=0.0, run=self.begin.run, arm=self.begin.arm, reason=reason)]
+            return [
+                RunFailed(t=0.0, run=self.begin.run, arm=self.begin.arm, reason=reason)
+            ]
 
 
 def trace_run(plan: RunPlan) -> TraceRun:
@@ -68,23 +70,33 @@ def trace_run(plan: RunPlan) -> TraceRun:
     names = tuple(job.name for job in plan.jobs)
     seed = trace.seed + (0 if names else plan.repeat - 1)
     fabric = plan.setting.fabric if trace.policies.placement == "controller" else None
-    sent = tuple(ring_edge_bytes(job.gpus, job.loop.gradient_bytes) for job in plan.jobs)
+    sent = tuple(
+        ring_edge_bytes(job.gpus, job.loop.gradient_bytes) for job in plan.jobs
+    )
     # A job's own where they have been measured.
     start_up_s = tuple(job.start_up_s for job in plan.jobs)
-    return TraceRun(begin, plan.title, trace, seed, see, names, sent, start_up_s, fabric)
+    return TraceRun(
+        begin, plan.title, trace, seed, see, names, sent, start_up_s, fabric
+    )
 
 
 def _records(of: TraceRun, report: Callable[[float], None]) -> list[Record]:
     plan, run = of.plan, of.begin.run
     trace = jobs_of(plan, of.seed)
     shares, rings = shares_of(trace, plan.sends)
-    moments = np.linspace(plan.warm_up * trace.span_s, trace.span_s, MOMENTS).tolist() if of.see else ()
+    moments = (
+        np.linspace(plan.warm_up * trace.span_s, trace.span_s, MOMENTS).tolist()
+        if of.see
+        else ()
+    )
     until_s = np.inf if plan.until_s is None else plan.until_s
     fails = plan.faults
     faults = None
     if fails is not None:
         servers = plan.cluster.size // fails.policies.server_gpus
-        faults = ClusterFaults(spread_over(fails.trace, servers, of.seed), fails.policies)
+        faults = ClusterFaults(
+            spread_over(fails.trace, servers, of.seed), fails.policies
+        )
     made = replay(
         plan.cluster,
         trace,
@@ -96,7 +108,9 @@ def _records(of: TraceRun, report: Callable[[float], None]) -> list[Record]:
         see_s=moments,
         faults=faults,
         start_up_s=of.start_up_s or plan.start_up_s,
-        by_gpu=None if of.fabric is None else Gpus(of.fabric, plan.cluster, of.sent or shares.tolist()),
+        by_gpu=None
+        if of.fabric is None
+        else Gpus(of.fabric, plan.cluster, of.sent or shares.tolist()),
         losses=_losses(plan),
         iteration_s=0.0 if plan.trains is None else plan.trains.iteration_s,
         progress=report,
@@ -127,17 +141,30 @@ def _losses(plan: TracePlan) -> Losses:
     """GPUs that are lost one by one. A job goes on from its last iteration, in the replay as emulated."""
     if plan.trains is None:
         return Losses()
-    recovery_s = RECOVERY_S["swap"] if plan.trains.recovery_s is None else plan.trains.recovery_s
-    return Losses(tuple((loss.at_s, loss.gpu) for loss in plan.lost), plan.trains.iteration_s, recovery_s)
+    recovery_s = (
+        RECOVERY_S["swap"] if plan.trains.recovery_s is None else plan.trains.recovery_s
+    )
+    return Losses(
+        tuple((loss.at_s, loss.gpu) for loss in plan.lost),
+        plan.trains.iteration_s,
+        recovery_s,
+    )
 
 
-def _moments(run: TraceRun, trace: JobTrace, made: Replay) -> dict[str, list[float | None]]:
+def _moments(
+    run: TraceRun, trace: JobTrace, made: Replay
+) -> dict[str, list[float | None]]:
     """Return the seconds at which each named job arrived, had its GPUs, began and ended; None for a missing
     time.
     """
     if not run.names:
         return {}
-    columns = (trace.arrival_s, made.start_s, made.start_s + np.array(run.start_up_s), made.end_s)
+    columns = (
+        trace.arrival_s,
+        made.start_s,
+        made.start_s + np.array(run.start_up_s),
+        made.end_s,
+    )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     moments = ([None if np.isnan(t) else t for t in row] for row in rows)
     return dict(zip(run.names, moments, strict=True))

@@ -57,14 +57,22 @@ def tap_of(lab: Attached, text: str) -> Tap:
         return Tap(lab.place(text), NIC, tagged=False)
     node, _, number = text.rpartition(":")
     port = Port(node, int(number)) if node and number.isdigit() else None
-    plugged = {end for link in (*fabric.links, *fabric.cables) for end in (link.a, link.b)}
+    plugged = {
+        end for link in (*fabric.links, *fabric.cables) for end in (link.a, link.b)
+    }
     if port not in plugged:
         near = sorted(str(end) for end in plugged if end.node in (node, text))
         if near:
-            raise LabError(f"nothing is plugged into {text}; of {node or text} there is {', '.join(near)}")
-        raise LabError(f"{text!r} is neither a GPU nor a port such as ocs0:1 with something plugged in")
+            raise LabError(
+                f"nothing is plugged into {text}; of {node or text} there is {', '.join(near)}"
+            )
+        raise LabError(
+            f"{text!r} is neither a GPU nor a port such as ocs0:1 with something plugged in"
+        )
     assert port is not None
-    link = next(link for link in (*fabric.links, *fabric.cables) if port in (link.a, link.b))
+    link = next(
+        link for link in (*fabric.links, *fabric.cables) if port in (link.a, link.b)
+    )
     tagged = any(is_tagged(lab, end) for end in (link.a, link.b))
     return Tap(lab.place(lab.owner(port)), lab.interface(port), tagged)
 
@@ -80,11 +88,23 @@ def is_tagged(lab: Attached, port: Port) -> bool:
     return at_switch(lab.fabric, port.node)
 
 
-def command(tap: Tap, direction: Direction, write: str | None, count: int | None) -> list[str]:
+def command(
+    tap: Tap, direction: Direction, write: str | None, count: int | None
+) -> list[str]:
     """Return the words of the tcpdump command. Raises LabError if tcpdump is not installed."""
     if shutil.which("tcpdump") is None:
         raise LabError("tcpdump is not there; install it with: apt-get install tcpdump")
-    words = ["tcpdump", "-i", tap.interface, "-n", "-e", "-s", str(SNAP_BYTES), "-B", str(BUFFER_KIB)]
+    words = [
+        "tcpdump",
+        "-i",
+        tap.interface,
+        "-n",
+        "-e",
+        "-s",
+        str(SNAP_BYTES),
+        "-B",
+        str(BUFFER_KIB),
+    ]
     # Else the kernel hands packets over once a second, and those of the last one are lost when it ends.
     words += ["--immediate-mode"]
     # Root of its own accord: it would become a user that may not write where the file is to be.
@@ -137,10 +157,16 @@ def _await_begin(process: subprocess.Popen[str], what: str) -> None:
     for line in process.stderr:
         if "listening on" in line:
             return
-        if process.poll() is not None or ("tcpdump:" in line and "verbose output" not in line):
+        if process.poll() is not None or (
+            "tcpdump:" in line and "verbose output" not in line
+        ):
             process.wait(END_S)
-            raise LabError(f"capture at {what}: {line.removeprefix('tcpdump: ').strip()}")
-    raise LabError(f"capture at {what}: tcpdump ended with exit code {process.wait(END_S)}")
+            raise LabError(
+                f"capture at {what}: {line.removeprefix('tcpdump: ').strip()}"
+            )
+    raise LabError(
+        f"capture at {what}: tcpdump ended with exit code {process.wait(END_S)}"
+    )
 
 
 def _end(process: subprocess.Popen[str]) -> str | None:
@@ -182,7 +208,11 @@ def summary(data: bytes) -> list[Seen]:
     packets: Counter[int | None] = Counter()
     sizes: Counter[int | None] = Counter()
     for head, length in records(data):
-        tag = struct.unpack("!H", head[14:16])[0] & 0xFFF if head[12:14] == _VLAN else None
+        tag = (
+            struct.unpack("!H", head[14:16])[0] & 0xFFF
+            if head[12:14] == _VLAN
+            else None
+        )
         # The colour on channel c is tag c + 1.
         channel = None if tag is None else tag - 1
         packets[channel] += 1
@@ -221,5 +251,7 @@ def read(path: Path) -> list[Seen]:
 def described(seen: Sequence[Seen]) -> Iterator[str]:
     """Yield a line for each colour, for a person."""
     for colour_count in seen:
-        colour = "no colour" if colour_count.channel is None else f"λ{colour_count.channel}"
+        colour = (
+            "no colour" if colour_count.channel is None else f"λ{colour_count.channel}"
+        )
         yield f"{colour}: {colour_count.packets} packets, {colour_count.bytes} bytes"

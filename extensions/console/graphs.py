@@ -22,7 +22,9 @@ _SHAPES = {
 }
 
 
-def plugged_graph(fabric: Fabric, circuits: Iterable[tuple[Port, Port]] = ()) -> nx.MultiGraph[str]:
+def plugged_graph(
+    fabric: Fabric, circuits: Iterable[tuple[Port, Port]] = ()
+) -> nx.MultiGraph[str]:
     """Return the graph of all nodes and cables, and of the lit ``circuits``, pairs of electrical ports.
 
     Nodes carry ``kind``, of GPUs also ``server`` and ``ip``; edges ``kind`` (``link`` or ``circuit``), both
@@ -36,12 +38,16 @@ def plugged_graph(fabric: Fabric, circuits: Iterable[tuple[Port, Port]] = ()) ->
     for name in fabric.packet_switches:
         graph.add_node(name, kind="packet switch")
     for switch in fabric.optical_switches.values():
-        graph.add_node(switch.name, kind="optical switch" if switch.wavelengths is None else "WSS")
+        graph.add_node(
+            switch.name, kind="optical switch" if switch.wavelengths is None else "WSS"
+        )
     for name, kind in fabric.devices.items():
         graph.add_node(name, kind=kind)
     for link in (*fabric.links, *fabric.cables):
         ends = {"port": str(link.a), "other_port": str(link.b)}
-        graph.add_edge(link.a.node, link.b.node, kind="link", rate_bps=float(link.rate_bps), **ends)
+        graph.add_edge(
+            link.a.node, link.b.node, kind="link", rate_bps=float(link.rate_bps), **ends
+        )
     for a, b in circuits:
         graph.add_edge(a.node, b.node, kind="circuit", port=str(a), other_port=str(b))
     return graph
@@ -60,11 +66,17 @@ def mermaid(graph: nx.MultiGraph[str]) -> str:
         else:
             lines.append(f"  {line}")
     for number, (server, inside) in enumerate(servers.items()):
-        lines += [f'  subgraph s{number}["{server}"]', *(f"    {line}" for line in inside), "  end"]
+        lines += [
+            f'  subgraph s{number}["{server}"]',
+            *(f"    {line}" for line in inside),
+            "  end",
+        ]
     for a, b, data in graph.edges(data=True):
         ports = f"{data['port']} – {data['other_port']}"
         if data["kind"] == "link":
-            lines.append(f'  {ids[a]} ---|"{ports}, {format_rate(data["rate_bps"])}"| {ids[b]}')
+            lines.append(
+                f'  {ids[a]} ---|"{ports}, {format_rate(data["rate_bps"])}"| {ids[b]}'
+            )
         else:
             lines.append(f'  {ids[a]} -.-|"{ports}"| {ids[b]}')
     return "\n".join(lines) + "\n"
@@ -82,7 +94,10 @@ def dot(graph: nx.MultiGraph[str]) -> str:
             if _node(data["port"]) == a
             else (data["other_port"], data["port"])
         )
-        words = [f"taillabel={_quoted(_number(tail))}", f"headlabel={_quoted(_number(head))}"]
+        words = [
+            f"taillabel={_quoted(_number(tail))}",
+            f"headlabel={_quoted(_number(head))}",
+        ]
         if data["kind"] == "link":
             words.append(f"label={_quoted(format_rate(data['rate_bps']))}")
         else:

@@ -76,18 +76,26 @@ def light_between(lab: Attached, source: str, target: str) -> EchoLight:
         if onic.standing:
             with closing(LightTable(_pins(lab, source))) as lights:
                 standing = lights.read().get(ip)
-            transmitters = standing.paths if standing is not None and standing.lit else ()
+            transmitters = (
+                standing.paths if standing is not None and standing.lit else ()
+            )
         elif onic.transmitters == "tunable":
             directory = Path(lab.inventory["onics"][source]["directory"])
             agent = directory / "flow.sock"
             mapped = _wavelength_map(directory / "map.json").get(ip)
-            transmitters = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
+            transmitters = (
+                ()
+                if mapped is None
+                else (Transmitter(mapped["port"], mapped["wavelength"]),)
+            )
         else:
             with closing(RouteTable(_pins(lab, source))) as routes:
                 route = routes.read().get(ip)
             transmitters = () if route is None else (route,)
     if not transmitters:
-        raise NoLight(f"no light leads from {source} to {target} now; {remedy(lab.fabric, source, target)}")
+        raise NoLight(
+            f"no light leads from {source} to {target} now; {remedy(lab.fabric, source, target)}"
+        )
     return EchoLight(source, target, transmitters, agent)
 
 
@@ -123,7 +131,9 @@ def asked_for(lab: Attached, light: EchoLight) -> Iterator[float]:
     flows = Flows(light.agent)
     try:
         try:
-            with flows.light(lab.fabric.gpus[light.target].ip, time.monotonic() + LIGHT_S) as flow:
+            with flows.light(
+                lab.fabric.gpus[light.target].ip, time.monotonic() + LIGHT_S
+            ) as flow:
                 yield flow.waited_s
         except TimeoutError as error:
             raise NoLight(f"from {light.source} to {light.target}: {error}") from None
@@ -141,9 +151,14 @@ def packets_on(lab: Attached, light: EchoLight) -> dict[Transmitter, int]:
                 transmitter: (ip, transmitter.port, transmitter.wavelength)
                 for transmitter in light.transmitters
             }
-            return {transmitter: sent[key].packets if key in sent else 0 for transmitter, key in keys.items()}
+            return {
+                transmitter: sent[key].packets if key in sent else 0
+                for transmitter, key in keys.items()
+            }
         by_port = read_counters(pins, onic.ports).light_tx_packets
-        return {transmitter: by_port[transmitter.port] for transmitter in light.transmitters}
+        return {
+            transmitter: by_port[transmitter.port] for transmitter in light.transmitters
+        }
 
 
 def taken(lab: Attached, light: EchoLight, before: Mapping[Transmitter, int]) -> str:
@@ -160,10 +175,15 @@ def taken(lab: Attached, light: EchoLight, before: Mapping[Transmitter, int]) ->
     return ", ".join(used)
 
 
-def echo(lab: Attached, places: Mapping[str, NodePlace], source: str, target: str) -> Echo:
+def echo(
+    lab: Attached, places: Mapping[str, NodePlace], source: str, target: str
+) -> Echo:
     """Measure one echo over the current light and return it. Raises NoLight and LabError."""
     light = light_between(lab, source, target)
-    with asked_for(lab, light) as waited_s, _connection(lab, places, source, target) as (near, far):
+    with (
+        asked_for(lab, light) as waited_s,
+        _connection(lab, places, source, target) as (near, far),
+    ):
         before = packets_on(lab, light)
         rtt_s = acknowledged_after(near, far)
         return Echo(rtt_s, taken(lab, light, before), waited_s)
@@ -203,7 +223,9 @@ def _connection(
             with far:
                 yield near, far
     except OSError as error:
-        raise LabError(f"from {source} to {target}: {error.strerror or error}") from None
+        raise LabError(
+            f"from {source} to {target}: {error.strerror or error}"
+        ) from None
 
 
 def _socket_at(place: NodePlace) -> socket.socket:
@@ -214,7 +236,9 @@ def _socket_at(place: NodePlace) -> socket.socket:
     assert place.namespace is not None
     descriptor = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        made = in_namespace(descriptor, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        made = in_namespace(
+            descriptor, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        )
     finally:
         os.close(descriptor)
     made.settimeout(CONNECT_S)

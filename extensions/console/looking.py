@@ -18,27 +18,41 @@ if TYPE_CHECKING:
 
 PANEL = "Hands in a lab"
 LabId = Annotated[
-    str | None, typer.Option("--lab", metavar="LAB", help="Lab id; default: the only lab that is up.")
+    str | None,
+    typer.Option(
+        "--lab", metavar="LAB", help="Lab id; default: the only lab that is up."
+    ),
 ]
 
 
 def capture(
     port: Annotated[
         str,
-        typer.Argument(metavar="PORT", help="Port, such as tor0:1, ocs0:3 or g0:0; g0: the NIC of a GPU."),
+        typer.Argument(
+            metavar="PORT",
+            help="Port, such as tor0:1, ocs0:3 or g0:0; g0: the NIC of a GPU.",
+        ),
     ],
     write: Annotated[
-        Path | None, typer.Option("--write", "-w", help="Write a pcap file; default: print text.")
+        Path | None,
+        typer.Option("--write", "-w", help="Write a pcap file; default: print text."),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="End after this many packets.")
+        int | None,
+        typer.Option("--count", "-c", min=1, help="End after this many packets."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--time", "-t", min=0.1, max=86_400, help="End after this many seconds.")
+        float | None,
+        typer.Option(
+            "--time", "-t", min=0.1, max=86_400, help="End after this many seconds."
+        ),
     ] = None,
     direction: Annotated[
         Literal["in", "out", "inout"],
-        typer.Option("--direction", help="Packets that come in (in), leave (out), or both (inout)."),
+        typer.Option(
+            "--direction",
+            help="Packets that come in (in), leave (out), or both (inout).",
+        ),
     ] = "inout",
     lab_id: LabId = None,
     as_json: options.Json = False,
@@ -75,7 +89,9 @@ def capture(
         "file": str(write),
         "packets": sum(interface.packets for interface in seen),
         "bytes": sum(interface.bytes for interface in seen),
-        "by_colour": [{"channel": s.channel, "packets": s.packets, "bytes": s.bytes} for s in seen],
+        "by_colour": [
+            {"channel": s.channel, "packets": s.packets, "bytes": s.bytes} for s in seen
+        ],
     }
 
     def show(_: object) -> None:
@@ -97,7 +113,8 @@ def graph(
         ),
     ] = None,
     form: Annotated[
-        Literal["mermaid", "dot", "graphml"], typer.Option("--format", "-f", help="Language of the picture.")
+        Literal["mermaid", "dot", "graphml"],
+        typer.Option("--format", "-f", help="Language of the picture."),
     ] = "mermaid",
     *,
     place: options.Place,
@@ -116,10 +133,14 @@ def graph(
 
 def is_scenario(where: str | None) -> bool:
     """Return whether ``where`` names a scenario file and not a lab; False for None."""
-    return where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where)
+    return where is not None and (
+        Path(where).suffix in (".yaml", ".yml") or "/" in where
+    )
 
 
-def _fabric_of(where: str | None, place: options.Place) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
+def _fabric_of(
+    where: str | None, place: options.Place
+) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
     """A fabric and its lit circuits: those that a scenario begins with, or of a lab those of now."""
     from ringlight.fabric.keys import plugged
 
@@ -137,4 +158,7 @@ def _lit() -> list[tuple[Port, Port]]:
     from ringlight.fabric.parts import Port
 
     circuits = calls.get("/v1/circuits")["circuits"]
-    return [(Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1])) for circuit in circuits]
+    return [
+        (Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1]))
+        for circuit in circuits
+    ]

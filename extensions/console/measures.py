@@ -49,23 +49,35 @@ def ping(lab: Attached, place: NodePlace, source: str, target: str) -> Pinged:
     """Send one echo request and return the result. Raises LabError if ping itself cannot run."""
     ip = lab.fabric.gpus[target].ip
     try:
-        done = lab.run(place, ["ping", "-n", "-c1", f"-W{PING_S}", ip], timeout_s=PING_S + 10.0)
+        done = lab.run(
+            place, ["ping", "-n", "-c1", f"-W{PING_S}", ip], timeout_s=PING_S + 10.0
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LabError(f"ping from {source} to {target}: {error}") from None
     came = _RTT_MS.search(done.stdout)
-    if came is None and "packets transmitted" not in done.stdout and "unreachable" not in done.stderr:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+    if (
+        came is None
+        and "packets transmitted" not in done.stdout
+        and "unreachable" not in done.stderr
+    ):
+        lines = (done.stderr or done.stdout).strip().splitlines() or [
+            f"exit code {done.returncode}"
+        ]
         raise LabError(f"ping from {source} to {target}: {lines[-1]}")
     return Pinged(source, target, float(came[1]) / 1e3 if came else None)
 
 
-def ping_light(lab: Attached, places: Mapping[str, NodePlace], source: str, target: str) -> Pinged:
+def ping_light(
+    lab: Attached, places: Mapping[str, NodePlace], source: str, target: str
+) -> Pinged:
     """Send one echo over the current light of O-NICs and return the result. Raises NoLight and LabError."""
     echo = light_echoes.echo(lab, places, source, target)
     return Pinged(source, target, echo.rtt_s, echo.over, echo.waited_s)
 
 
-def _ping_any(lab: Attached, places: Mapping[str, NodePlace], source: str, target: str) -> Pinged:
+def _ping_any(
+    lab: Attached, places: Mapping[str, NodePlace], source: str, target: str
+) -> Pinged:
     """Ping over the O-NICs' light, else over the control network. Raises LabError."""
     if source in lab.fabric.onics:
         try:
@@ -76,7 +88,11 @@ def _ping_any(lab: Attached, places: Mapping[str, NodePlace], source: str, targe
 
 
 def ping_all(
-    lab: Attached, gpus: list[str], *, control: bool = False, within_s: float = PING_ALL_S
+    lab: Attached,
+    gpus: list[str],
+    *,
+    control: bool = False,
+    within_s: float = PING_ALL_S,
 ) -> Iterator[list[Pinged]]:
     """Ping from every GPU to every other. Yield one list of results for each GPU that pings, in order. Raises
     LabError.
@@ -99,11 +115,18 @@ def ping_all(
             lab.place(gpu)  # says why there is nothing
     with ThreadPoolExecutor(AT_ONCE) as pool:
         rows = [
-            [pool.submit(ping_pair, source, target) for target in gpus if target != source] for source in gpus
+            [
+                pool.submit(ping_pair, source, target)
+                for target in gpus
+                if target != source
+            ]
+            for source in gpus
         ]
         try:
             for row in rows:
-                yield [result for future in row if (result := future.result()) is not None]
+                yield [
+                    result for future in row if (result := future.result()) is not None
+                ]
         finally:
             # Whoever wants no more of them does not wait for those that have not begun.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -169,7 +192,9 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
         )
         sent = _rate(sending.stdout)
         if sent is None:
-            lines = (sending.stderr or sending.stdout).strip().splitlines() or ["it said nothing"]
+            lines = (sending.stderr or sending.stdout).strip().splitlines() or [
+                "it said nothing"
+            ]
             raise LabError(f"{what}: {lines[-1]}")
         assert serving.stdout is not None
         # It writes its line as the connection closes, which may wait for what is still in queues.
@@ -188,18 +213,27 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
 
 
 def _iperf_elsewhere(
-    lab: Attached, places: Mapping[str, NodePlace], client: str, server: str, seconds: float
+    lab: Attached,
+    places: Mapping[str, NodePlace],
+    client: str,
+    server: str,
+    seconds: float,
 ) -> Transfer:
     """The same with a server on another host, which ends after its first connection, or in time."""
     what = f"iperf from {client} to {server}"
-    words, longest_s = ["iperf", "-p", str(IPERF_PORT), "-y", "C"], seconds + IPERF_SLACK_S
+    words, longest_s = (
+        ["iperf", "-p", str(IPERF_PORT), "-y", "C"],
+        seconds + IPERF_SLACK_S,
+    )
     serve = ["timeout", f"{longest_s:g}", *words, "-s", "-P", "1"]
     send = [*words, "-t", f"{seconds:g}", "-c", lab.fabric.gpus[server].ip]
     pool = ThreadPoolExecutor(1)
     try:
         serving = pool.submit(lab.run, places[server], serve, timeout_s=longest_s + 5.0)
         deadline = time.monotonic() + 10.0
-        while not _listens(lab.run(places[server], ["cat", "/proc/net/tcp"], timeout_s=5.0).stdout):
+        while not _listens(
+            lab.run(places[server], ["cat", "/proc/net/tcp"], timeout_s=5.0).stdout
+        ):
             if serving.done() or time.monotonic() > deadline:
                 raise LabError(f"{what}: the server does not listen")
             time.sleep(0.05)
@@ -210,14 +244,18 @@ def _iperf_elsewhere(
     finally:
         pool.shutdown(wait=False)
     if sent is None or received is None:
-        raise LabError(f"{what}: it did not say what it {'sent' if sent is None else 'received'}")
+        raise LabError(
+            f"{what}: it did not say what it {'sent' if sent is None else 'received'}"
+        )
     return Transfer(received, sent)
 
 
 def _listens(table: str) -> bool:
     """Return whether a server listens at iperf's port, according to the kernel's table of TCP connections."""
     rows = [line.split() for line in table.splitlines()[1:]]
-    return any(row[1].endswith(f":{IPERF_PORT:04X}") and row[3] == _LISTENS for row in rows)
+    return any(
+        row[1].endswith(f":{IPERF_PORT:04X}") and row[3] == _LISTENS for row in rows
+    )
 
 
 def _await_listening(serving: subprocess.Popen[str], what: str) -> None:
@@ -227,7 +265,9 @@ def _await_listening(serving: subprocess.Popen[str], what: str) -> None:
     while time.monotonic() < deadline:
         if serving.poll() is not None:
             assert serving.stderr is not None
-            lines = serving.stderr.read().strip().splitlines() or [f"exit code {serving.returncode}"]
+            lines = serving.stderr.read().strip().splitlines() or [
+                f"exit code {serving.returncode}"
+            ]
             raise LabError(f"{what}: {lines[-1]}")
         if _listens(table.read_text()):
             return
@@ -264,7 +304,9 @@ def results(pinged: Mapping[tuple[str, str], Pinged]) -> str:
     return f"*** Results: {lost:.0f}% dropped ({received}/{len(pinged)} received)"
 
 
-def untried(pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float) -> str | None:
+def untried(
+    pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float
+) -> str | None:
     """Return a line about the pairs of so many GPUs that were not pinged in time, None if there are none."""
     pairs = gpus * (gpus - 1)
     if len(pinged) == pairs:

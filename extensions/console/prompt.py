@@ -93,7 +93,9 @@ class Prompt(CLI):  # type: ignore[misc]
 
     prompt = "ringlight> "
 
-    def __init__(self, view: View, controller: Controller, lines: Iterable[str] | None = None) -> None:
+    def __init__(
+        self, view: View, controller: Controller, lines: Iterable[str] | None = None
+    ) -> None:
         self.controller = controller
         self.lines = lines
         gpus = [*view.lab.fabric.gpus]
@@ -107,7 +109,9 @@ class Prompt(CLI):  # type: ignore[misc]
         #: Whether a command is carried out, which Ctrl-C ends; when it did so last.
         self._busy, self._interrupted_at = True, 0.0
         self._terminal: list[Any] | None = None
-        stdin: IO[Any] = sys.stdin if self._nothing is None else os.fdopen(self._nothing[0])
+        stdin: IO[Any] = (
+            sys.stdin if self._nothing is None else os.fdopen(self._nothing[0])
+        )
         super().__init__(view, stdin=stdin)
 
     # -- reading
@@ -224,16 +228,25 @@ class Prompt(CLI):  # type: ignore[misc]
             ends = []
             for plug in node.intfList():
                 ends_of = (plug.link.intf1, plug.link.intf2) if plug.link else ()
-                ends += [f"{plug}={other}" for other in ends_of if other is not plug] or [str(plug)]
+                ends += [
+                    f"{plug}={other}" for other in ends_of if other is not plug
+                ] or [str(plug)]
             output(" ".join([node.name, *ends]) + "\n")
 
     def do_links(self, _line: str) -> None:
         "Report on links: both ends, and the real rate."
         states = {node.name: node.states() for node in self.mn.values()}
         for link in self.mn.links:
-            ends = " ".join(states[p.node.name].get(p.name, "MISSING") for p in (link.intf1, link.intf2))
+            ends = " ".join(
+                states[p.node.name].get(p.name, "MISSING")
+                for p in (link.intf1, link.intf2)
+            )
             rate = self.mn.real_bps.get(link)
-            output(f"{link} ({ends})" + ("" if rate is None else f" {format_rate(rate)}") + "\n")
+            output(
+                f"{link} ({ends})"
+                + ("" if rate is None else f" {format_rate(rate)}")
+                + "\n"
+            )
 
     def do_intfs(self, _line: str) -> None:
         "List interfaces by the names that they have where the node is."
@@ -263,7 +276,9 @@ class Prompt(CLI):  # type: ignore[misc]
             return
         super().default(line)
         if first in self.mn.lab.fabric.onics and words[:1] in (["ping"], ["fping"]):
-            output("*** That took the control network; over the light: ping gpu1 gpu2\n")
+            output(
+                "*** That took the control network; over the light: ping gpu1 gpu2\n"
+            )
 
     def _address(self, name: str) -> str | None:
         """The IP address of a node, None of any other word."""
@@ -285,7 +300,9 @@ class Prompt(CLI):  # type: ignore[misc]
             if source in self.mn.lab.fabric.onics:
                 pinged = measures.ping_light(self.mn.lab, places, source, target)
             else:
-                pinged = measures.ping(self.mn.lab, self.mn.lab.place(source), source, target)
+                pinged = measures.ping(
+                    self.mn.lab, self.mn.lab.place(source), source, target
+                )
             output(measures.line(pinged) + "\n")
         if pinged.rtt_s is None:
             error(f"*** {self._why(pinged)}\n")
@@ -330,7 +347,9 @@ class Prompt(CLI):  # type: ignore[misc]
         pinged: dict[tuple[str, str], Pinged] = {}
         for row in measures.ping_all(self.mn.lab, gpus, within_s=within_s):
             pinged |= {(result.source, result.target): result for result in row}
-            marks = [result.target if result.rtt_s is not None else "X" for result in row]
+            marks = [
+                result.target if result.rtt_s is not None else "X" for result in row
+            ]
             if full:
                 output("".join(f"{measures.line(result)}\n" for result in row))
             else:
@@ -345,7 +364,9 @@ class Prompt(CLI):  # type: ignore[misc]
     def _why_lost(self, lost: list[Pinged]) -> None:
         why: dict[str, list[str]] = {}
         for result in lost[:MOST_WHY]:
-            why.setdefault(self._why(result), []).append(f"{result.source}->{result.target}")
+            why.setdefault(self._why(result), []).append(
+                f"{result.source}->{result.target}"
+            )
         for reason, pairs in why.items():
             more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
             output(f"*** {' '.join(pairs[:4])}{more}: {reason}\n")
@@ -361,12 +382,18 @@ class Prompt(CLI):  # type: ignore[misc]
             return
         self._known(*words[:2])
         output(f"*** Iperf: testing TCP bandwidth between {words[0]} and {words[1]} \n")
-        transfer = measures.iperf(self.mn.lab, words[0], words[1], float([*words, str(IPERF_S)][2]))
+        transfer = measures.iperf(
+            self.mn.lab, words[0], words[1], float([*words, str(IPERF_S)][2])
+        )
         scale = self.mn.lab.scale
         output(
             f"*** Results: {format_rate(transfer.received_bps)} received, "
             f"{format_rate(transfer.sent_bps)} sent"
-            + (f"; as real, {format_rate(transfer.received_bps * scale)} received" if scale != 1 else "")
+            + (
+                f"; as real, {format_rate(transfer.received_bps * scale)} received"
+                if scale != 1
+                else ""
+            )
             + (f"; over {transfer.over}\n" if transfer.over else "\n")
         )
 
@@ -401,11 +428,15 @@ class Prompt(CLI):  # type: ignore[misc]
             )
             output(f"*** {options.write}: {packets} packets, {size} bytes\n")
             if tap.tagged:
-                output("".join(f"***   {colour}\n" for colour in capture.described(seen)))
+                output(
+                    "".join(f"***   {colour}\n" for colour in capture.described(seen))
+                )
 
     def do_iperfudp(self, _line: str) -> None:
         "Not here: write NODE iperf -u …"
-        error("iperfudp: run it by hand: g1 iperf -s -u & and then g0 iperf -u -b 1M -c g1\n")
+        error(
+            "iperfudp: run it by hand: g1 iperf -s -u & and then g0 iperf -u -b 1M -c g1\n"
+        )
 
     def do_xterm(self, line: str, term: str = "xterm") -> None:
         "Not here: a shell at a node is ringlight exec NODE -- bash, in another terminal."
@@ -438,7 +469,9 @@ class Prompt(CLI):  # type: ignore[misc]
     def _known(self, *gpus: str) -> None:
         for name in gpus:
             if name not in self.mn.lab.fabric.gpus:
-                raise ValueError(f"there is no GPU {name}; there is {', '.join(self.mn.lab.fabric.gpus)}")
+                raise ValueError(
+                    f"there is no GPU {name}; there is {', '.join(self.mn.lab.fabric.gpus)}"
+                )
 
     # -- changing
 
@@ -460,11 +493,17 @@ class Prompt(CLI):  # type: ignore[misc]
             if None in nodes:
                 error(f"{words[nodes.index(None)]} not in network\n")
                 return
-            links = [link for link in self.mn.linksBetween(*nodes) if link in self.mn.real_bps]
+            links = [
+                link
+                for link in self.mn.linksBetween(*nodes)
+                if link in self.mn.real_bps
+            ]
             if not links:
                 error(f"src and dst not connected: {words[0]} {words[1]}\n")
             for link in links:
-                self._change("cut", f"link {link.intf1} {link.intf2}", back=words[2] == "up")
+                self._change(
+                    "cut", f"link {link.intf1} {link.intf2}", back=words[2] == "up"
+                )
 
     def do_switch(self, line: str) -> None:
         """Take the power of a switch away, or give it back.
@@ -485,7 +524,9 @@ class Prompt(CLI):  # type: ignore[misc]
                 if report.error is not None:
                     raise FaultError(None, f"{target}: {report.error}")
                 if time.monotonic() > deadline:
-                    raise FaultError(None, f"{target} was not {goal} after {CHANGE_S:g} s")
+                    raise FaultError(
+                        None, f"{target} was not {goal} after {CHANGE_S:g} s"
+                    )
                 time.sleep(0.02)
 
     # -- of Mininet, what makes no sense here
@@ -493,7 +534,12 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_ports(self, _line: str) -> None:
         "Ports of packet and optical switches, and what their interfaces are called."
         for node in self.mn.switches:
-            output(" ".join([node.name, *(f"{plug}={plug.name}" for plug in node.intfList())]) + "\n")
+            output(
+                " ".join(
+                    [node.name, *(f"{plug}={plug.name}" for plug in node.intfList())]
+                )
+                + "\n"
+            )
 
     def do_dpctl(self, line: str) -> None:
         """Run ovs-ofctl on all packet switches.
@@ -505,7 +551,11 @@ class Prompt(CLI):  # type: ignore[misc]
         for name in self.mn.lab.fabric.packet_switches:
             output(f"*** {name} {'-' * 72}\n")
             bridge = self.mn.lab.bridge(name)
-            output(self.mn[name].cmd("ovs-ofctl", "-O", "OpenFlow13", words[0], bridge, *words[1:]))
+            output(
+                self.mn[name].cmd(
+                    "ovs-ofctl", "-O", "OpenFlow13", words[0], bridge, *words[1:]
+                )
+            )
 
 
 class _Words(argparse.ArgumentParser):
@@ -518,7 +568,9 @@ class _Words(argparse.ArgumentParser):
 def _capture_of(line: str) -> argparse.Namespace:
     """Return the options of ``capture``, which are those of the shell's command. Raises ValueError,
     argparse.ArgumentError."""
-    words = _Words(prog="capture", add_help=False, allow_abbrev=False, exit_on_error=False)
+    words = _Words(
+        prog="capture", add_help=False, allow_abbrev=False, exit_on_error=False
+    )
     words.add_argument("port")
     words.add_argument("-w", "--write")
     words.add_argument("-t", "--time", type=float, default=CAPTURE_S)

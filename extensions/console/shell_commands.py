@@ -14,7 +14,13 @@ import typer
 from ringlight.experiments.cli import calls, options, rest
 from ringlight.experiments.cli.common import answer, echo, fail, listing, say, table
 from ringlight.experiments.cli.labs import processes_of_lab
-from ringlight.extensions.console.looking import PANEL, LabId, capture, graph, is_scenario
+from ringlight.extensions.console.looking import (
+    PANEL,
+    LabId,
+    capture,
+    graph,
+    is_scenario,
+)
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import program_kinds
 from ringlight.testbed.preloaded import lab_modules
@@ -39,8 +45,14 @@ class _Asked:
         rows = []
         for switch in fabric.optical_switches.values():
             if switch.name not in of_circuits:
-                for cross_connect in calls.get(f"/v1/optical-switches/{switch.name}/cross-connects"):
-                    colour = "" if cross_connect["wavelength"] is None else f"λ{cross_connect['wavelength']}"
+                for cross_connect in calls.get(
+                    f"/v1/optical-switches/{switch.name}/cross-connects"
+                ):
+                    colour = (
+                        ""
+                        if cross_connect["wavelength"] is None
+                        else f"λ{cross_connect['wavelength']}"
+                    )
                     ends = (
                         f"{switch.name}:{cross_connect['ingress']}",
                         f"{switch.name}:{cross_connect['egress'] - switch.size}",
@@ -59,10 +71,15 @@ class _Asked:
             echo("no circuit is lit")
 
     def regroup(self, words: list[str]) -> None:
-        unknown = [word for word in words if word.startswith("-") and word != "--dry-run"]
+        unknown = [
+            word for word in words if word.startswith("-") and word != "--dry-run"
+        ]
         if unknown:
             fail(f"there is no option {unknown[0]}; there is --dry-run")
-        rest.regroup([word for word in words if word != "--dry-run"], dry_run="--dry-run" in words)
+        rest.regroup(
+            [word for word in words if word != "--dry-run"],
+            dry_run="--dry-run" in words,
+        )
 
     def path(self, source: str, destination: str) -> None:
         rest.path(source, destination)
@@ -74,7 +91,9 @@ class _Asked:
         from ringlight.experiments.client import ApiError, Unreachable
 
         try:
-            hops = calls.call("GET", "/v1/paths", source=source, destination=target)["hops"]
+            hops = calls.call("GET", "/v1/paths", source=source, destination=target)[
+                "hops"
+            ]
         except (ApiError, Unreachable):
             return ""
         return ", ".join(" ".join(hop["path"]) for hop in hops)
@@ -85,7 +104,11 @@ class _Asked:
         try:
             calls.call("GET", "/v1/paths", source=source, destination=target)
         except (ApiError, Unreachable) as error:
-            return str(error).removeprefix(f"a packet from {source} to {target} ").removeprefix("is ")
+            return (
+                str(error)
+                .removeprefix(f"a packet from {source} to {target} ")
+                .removeprefix("is ")
+            )
         return "the flow tables lead there, yet no answer came"
 
 
@@ -100,7 +123,10 @@ def shell(
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File of commands, one a line; -: standard input.")
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="File of commands, one a line; -: standard input."
+        ),
     ] = None,
     *,
     place: options.Place,
@@ -131,7 +157,11 @@ def lines_of(file: Path | None) -> Iterable[str] | None:
     Raises UserError.
     """
     if file is not None and str(file) != "-":
-        from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
+        from ringlight.experiments.language.text import (
+            SCENARIO_BYTES,
+            ScenarioError,
+            read_text,
+        )
 
         try:
             return read_text(file, SCENARIO_BYTES).splitlines()
@@ -141,13 +171,20 @@ def lines_of(file: Path | None) -> Iterable[str] | None:
 
 
 @contextmanager
-def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> Iterator[Attached]:
+def _own_lab(
+    scenario: Path, place: options.Place, built: options.OpenLab
+) -> Iterator[Attached]:
     """Yield a lab of the command's own, which is removed afterwards."""
     from ringlight.testbed.emulation.attached import of_lab
 
-    with forking(lab_modules()), processes_of_lab(scenario, place, built, follow=True) as processes:
+    with (
+        forking(lab_modules()),
+        processes_of_lab(scenario, place, built, follow=True) as processes,
+    ):
         addresses = processes.addresses
-        say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
+        say(
+            f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs"
+        )
         built.heed_flags()
         calls.is_at(addresses.rest, addresses.cacert)
         yield of_lab(processes.lab)
@@ -167,11 +204,17 @@ def _prompt(lab: Attached, lines: Iterable[str] | None) -> int:
 
 def execute(
     context: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="GPU, switch, averager, or O-NIC: onic-g0.")],
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE", help="GPU, switch, averager, or O-NIC: onic-g0."
+        ),
+    ],
     network: Annotated[
         bool,
         typer.Option(
-            "--network", help="In the node's network with this machine's programs, even while a job runs."
+            "--network",
+            help="In the node's network with this machine's programs, even while a job runs.",
         ),
     ] = False,
     lab_id: LabId = None,
@@ -202,7 +245,10 @@ def ping(
     target: Annotated[str, typer.Argument(metavar="[GPU]")] = "",
     count: Annotated[int, typer.Option("--count", "-c", min=1)] = 4,
     control: Annotated[
-        bool, typer.Option("--control", help="Over the O-NICs' control network, not over light.")
+        bool,
+        typer.Option(
+            "--control", help="Over the O-NICs' control network, not over light."
+        ),
     ] = False,
     lab_id: LabId = None,
 ) -> None:
@@ -219,7 +265,10 @@ def ping(
     calls.ask_controller_of(lab)
     _known(lab, *([source, target] if source else []))
     if control and not lab.fabric.onics:
-        fail("--control: there are no O-NICs in this lab, and so no control network beside the light", 2)
+        fail(
+            "--control: there are no O-NICs in this lab, and so no control network beside the light",
+            2,
+        )
     if source:
         _ping_one(lab, source, target, count, control=control)
         return
@@ -227,7 +276,9 @@ def ping(
     for row in measures.ping_all(lab, list(lab.fabric.gpus), control=control):
         pinged |= {(result.source, result.target): result for result in row}
         if row:
-            marks = [result.target if result.rtt_s is not None else "X" for result in row]
+            marks = [
+                result.target if result.rtt_s is not None else "X" for result in row
+            ]
             echo(" ".join([row[0].source, "->", *marks]))
     echo(measures.results(pinged))
     if lab.fabric.onics and not control:
@@ -238,14 +289,18 @@ def ping(
         raise typer.Exit(1)
 
 
-def _ping_one(lab: Attached, source: str, target: str, count: int, *, control: bool) -> None:
+def _ping_one(
+    lab: Attached, source: str, target: str, count: int, *, control: bool
+) -> None:
     """Lines of single pings, and the way that they took. Raises LabError; typer.Exit for a loss."""
     from ringlight.extensions.console import measures
 
     by_light = source in lab.fabric.onics and not control
     places = lab.places()
     if source not in places or target not in places:
-        lab.place(source if source not in places else target)  # says why there is nothing
+        lab.place(
+            source if source not in places else target
+        )  # says why there is nothing
     lost = 0
     for _ in range(count):
         if by_light:
@@ -255,9 +310,17 @@ def _ping_one(lab: Attached, source: str, target: str, count: int, *, control: b
         echo(measures.line(result))
         lost += result.rtt_s is None
     if result.rtt_s is None:
-        say(measures.no_answer(result) if by_light else _Asked(lab).why_not(source, target))
+        say(
+            measures.no_answer(result)
+            if by_light
+            else _Asked(lab).why_not(source, target)
+        )
     elif source in lab.fabric.onics:
-        echo("answers took the control network" if by_light else "over the control network")
+        echo(
+            "answers took the control network"
+            if by_light
+            else "over the control network"
+        )
     elif way := _Asked(lab).way(source, target):
         echo(f"over {way}")
     if lost:
@@ -267,7 +330,9 @@ def _ping_one(lab: Attached, source: str, target: str, count: int, *, control: b
 def iperf(
     client: Annotated[str, typer.Argument(metavar="GPU")],
     server: Annotated[str, typer.Argument(metavar="GPU")],
-    seconds: Annotated[float, typer.Option("--time", "-t", min=0.1, max=3600, help="Seconds to send.")] = 5.0,
+    seconds: Annotated[
+        float, typer.Option("--time", "-t", min=0.1, max=3600, help="Seconds to send.")
+    ] = 5.0,
     lab_id: LabId = None,
     as_json: options.Json = False,
 ) -> None:
@@ -291,9 +356,7 @@ def iperf(
 
     def write(_: object) -> None:
         real = format_rate(measurement.received_bps * lab.scale)
-        emulated = (
-            f"{format_rate(measurement.received_bps)} received, {format_rate(measurement.sent_bps)} sent"
-        )
+        emulated = f"{format_rate(measurement.received_bps)} received, {format_rate(measurement.sent_bps)} sent"
         echo(f"{client} -> {server}: {emulated}; as real, {real}")
         if measurement.over is not None:
             echo(f"over {measurement.over}")

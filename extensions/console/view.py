@@ -81,7 +81,9 @@ class LabNode(Node):  # type: ignore[misc]
         """Have a shell where the node is now. Raises LabError."""
         current = self.lab.place(self.name)
         place = NodePlace(current.namespace, host=current.host)
-        if self.shell is not None and (place != self._place or self.shell.poll() is not None):
+        if self.shell is not None and (
+            place != self._place or self.shell.poll() is not None
+        ):
             self.terminate()
         if self.shell is None:
             self._place = place
@@ -93,7 +95,9 @@ class LabNode(Node):  # type: ignore[misc]
 
     def _popen(self, cmd: list[str], **params: Any) -> Any:
         assert self._place is not None
-        return super()._popen(self._place.command(cmd), **{"env": self.lab.environment(), **params})
+        return super()._popen(
+            self._place.command(cmd), **{"env": self.lab.environment(), **params}
+        )
 
     def sendCmd(self, *args: Any, **kwargs: Any) -> None:
         """Start a command in the node's shell. Raises LabError."""
@@ -107,7 +111,12 @@ class LabNode(Node):  # type: ignore[misc]
         If the node is on another host, each command has a shell of its own.
         """
         if not self._starting and (there := self.lab.place(self.name)).host is not None:
-            words = " ".join(map(str, args[0] if len(args) == 1 and isinstance(args[0], list) else args))
+            words = " ".join(
+                map(
+                    str,
+                    args[0] if len(args) == 1 and isinstance(args[0], list) else args,
+                )
+            )
             done = self.lab.run(there, ["sh", "-c", words], timeout_s=ELSEWHERE_S)
             return done.stdout + done.stderr
         if not self._starting:
@@ -122,7 +131,10 @@ class LabNode(Node):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         """As Mininet's dump, with kernel names."""
-        plugs = ",".join(plug.name + (f":{plug.IP()}" if plug.IP() else "") for plug in self.intfList())
+        plugs = ",".join(
+            plug.name + (f":{plug.IP()}" if plug.IP() else "")
+            for plug in self.intfList()
+        )
         return f"<{self.kind} {self.name}: {plugs}>"
 
     def states(self) -> Mapping[str, str]:
@@ -132,7 +144,9 @@ class LabNode(Node):  # type: ignore[misc]
         except LabError:
             return {}
         if place.host is not None:
-            return _states_of(self.lab.run(place, ["ip", "-j", "link"], timeout_s=10.0).stdout)
+            return _states_of(
+                self.lab.run(place, ["ip", "-j", "link"], timeout_s=10.0).stdout
+            )
         if place.namespace is None:
             return _states()
         from ringlight.testbed.emulation.kernel import namespaces
@@ -150,7 +164,10 @@ class LabNode(Node):  # type: ignore[misc]
 def _states_of(text: str) -> dict[str, str]:
     """The same of what ``ip -j link`` says."""
     links = json.loads(text or "[]")
-    return {link["ifname"]: "OK" if {"UP", "LOWER_UP"} <= set(link["flags"]) else "DOWN" for link in links}
+    return {
+        link["ifname"]: "OK" if {"UP", "LOWER_UP"} <= set(link["flags"]) else "DOWN"
+        for link in links
+    }
 
 
 def _states() -> dict[str, str]:
@@ -161,8 +178,14 @@ def _states() -> dict[str, str]:
     from ringlight.testbed.emulation.kernel import netlink
 
     with IPRoute() as here:
-        states = {link.get("ifname"): netlink.state_of(link["flags"]) for link in here.get_links()}
-    return {str(name): "OK" if state.up and state.carrier else "DOWN" for name, state in states.items()}
+        states = {
+            link.get("ifname"): netlink.state_of(link["flags"])
+            for link in here.get_links()
+        }
+    return {
+        str(name): "OK" if state.up and state.carrier else "DOWN"
+        for name, state in states.items()
+    }
 
 
 def _at_device(lab: Attached, gpu: str) -> str:
@@ -186,10 +209,21 @@ class View(Mininet):  # type: ignore[misc]
             self.nameToNode[name] = node
             (self.hosts if kind == "gpu" else self.switches).append(node)
         for onic in lab.fabric.onics:
-            self._join(onic, NIC, f"{onic}-{NIC}", f"onic-{onic}", HOST_NAME, f"onic-{onic}-{HOST_NAME}")
+            self._join(
+                onic,
+                NIC,
+                f"{onic}-{NIC}",
+                f"onic-{onic}",
+                HOST_NAME,
+                f"onic-{onic}-{HOST_NAME}",
+            )
         for link in (*lab.fabric.links, *lab.fabric.cables):
-            (a, of_a, label_a), (b, of_b, label_b) = (self._end(port) for port in (link.a, link.b))
-            self.real_bps[self._join(a, of_a, label_a, b, of_b, label_b)] = link.rate_bps
+            (a, of_a, label_a), (b, of_b, label_b) = (
+                self._end(port) for port in (link.a, link.b)
+            )
+            self.real_bps[self._join(a, of_a, label_a, b, of_b, label_b)] = (
+                link.rate_bps
+            )
         for gpu in lab.fabric.gpus.values():
             if not self[gpu.name].intfs:
                 Plug(NIC, self[gpu.name]).label = f"{gpu.name}:0"
@@ -199,7 +233,9 @@ class View(Mininet):  # type: ignore[misc]
     def _end(self, port: Port) -> tuple[str, str, str]:
         return self.lab.owner(port), self.lab.interface(port), str(port)
 
-    def _join(self, a: str, of_a: str, label_a: str, b: str, of_b: str, label_b: str) -> Any:
+    def _join(
+        self, a: str, of_a: str, label_a: str, b: str, of_b: str, label_b: str
+    ) -> Any:
         cable = self.addLink(self[a], self[b], intfName1=of_a, intfName2=of_b)
         cable.intf1.label, cable.intf2.label = label_a, label_b
         return cable

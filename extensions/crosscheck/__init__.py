@@ -3,5 +3,7 @@
 from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
-    name="crosscheck", commands="cli:register", methods={"Study.crosscheck": "script:crosscheck"}
+    name="crosscheck",
+    commands="cli:register",
+    methods={"Study.crosscheck": "script:crosscheck"},
 )

@@ -53,15 +53,28 @@ def run_blind(
     """
     drawn = parse(scenario_of(experiments, seed), f"blind-{seed}.yaml")
     emulation.check_ready()
-    done, _ = carry_out_experiment(drawn, simulation, parent, suffix="-simulated", reporter=reporter)
+    done, _ = carry_out_experiment(
+        drawn, simulation, parent, suffix="-simulated", reporter=reporter
+    )
     simulated = done.path
     predictions = predicted_of(side(simulated))
-    sha256 = hashlib.sha256(json.dumps(predictions, sort_keys=True).encode()).hexdigest()
+    sha256 = hashlib.sha256(
+        json.dumps(predictions, sort_keys=True).encode()
+    ).hexdigest()
     with writing(simulated):
-        write_json(simulated / "predicted.json", {"sha256": sha256, "predictions": predictions})
-    if resume is not None and (kept := environment_of(resume).get("predicted_sha256")) != sha256:
-        raise ScenarioError(f"{resume}: its predictions have SHA-256 {kept}, those made now {sha256}")
-    reporter.say(f"predicted before anything is emulated: {simulated / 'predicted.json'}, SHA-256 {sha256}")
+        write_json(
+            simulated / "predicted.json", {"sha256": sha256, "predictions": predictions}
+        )
+    if (
+        resume is not None
+        and (kept := environment_of(resume).get("predicted_sha256")) != sha256
+    ):
+        raise ScenarioError(
+            f"{resume}: its predictions have SHA-256 {kept}, those made now {sha256}"
+        )
+    reporter.say(
+        f"predicted before anything is emulated: {simulated / 'predicted.json'}, SHA-256 {sha256}"
+    )
     done, _ = carry_out_experiment(
         drawn,
         emulation,
@@ -90,11 +103,15 @@ def beside_trivial(entries: Sequence[Entry], simulated: Sequence[Run]) -> None:
     runs = {run.name: run for run in simulated}
     for entry in entries:
         plan, job = runs[entry["run"]].plan, entry["job"]
-        trivial_s = ideal_all_reduce_s(plan.setting, plan.job(job), runs[entry["run"]].jobs[job].gpus)
+        trivial_s = ideal_all_reduce_s(
+            plan.setting, plan.job(job), runs[entry["run"]].jobs[job].gpus
+        )
         emulated_s = entry["allreduce_s"]["emulated"]
         entry["trivial"] = {
             "allreduce_s": trivial_s,
-            "difference_percent": 100 * (trivial_s / emulated_s - 1) if emulated_s > 0 else 0.0,
+            "difference_percent": 100 * (trivial_s / emulated_s - 1)
+            if emulated_s > 0
+            else 0.0,
         }
 
 
@@ -113,7 +130,10 @@ def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
             kind: {
                 "jobs": len(entries_of_kind),
                 **{
-                    f: _spread((e[f]["difference_percent"] for e in entries_of_kind), limit_percent)
+                    f: _spread(
+                        (e[f]["difference_percent"] for e in entries_of_kind),
+                        limit_percent,
+                    )
                     for f in (*FIGURES, TRIVIAL)
                 },
             }
@@ -125,10 +145,16 @@ def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
                 "job": entry["job"],
                 "cause": cause_of(entry),
                 "explained": cause_of(entry) is not None,
-                **{figure: entry[figure]["difference_percent"] for figure in (*FIGURES, TRIVIAL)},
+                **{
+                    figure: entry[figure]["difference_percent"]
+                    for figure in (*FIGURES, TRIVIAL)
+                },
             }
             for entry in entries
-            if any(abs(entry[figure]["difference_percent"]) > limit_percent for figure in FIGURES)
+            if any(
+                abs(entry[figure]["difference_percent"]) > limit_percent
+                for figure in FIGURES
+            )
         ],
     }
 
@@ -138,4 +164,9 @@ def _spread(differences: Iterable[float], limit_percent: float) -> dict[str, flo
     # The least that has 95 of 100 at or below it.
     rank = -(-95 * len(sizes) // 100)
     within = sum(size <= limit_percent for size in sizes) / len(sizes)
-    return {"median": median(sizes), "p95": sizes[rank - 1], "most": sizes[-1], "within": within}
+    return {
+        "median": median(sizes),
+        "p95": sizes[rank - 1],
+        "most": sizes[-1],
+        "within": within,
+    }

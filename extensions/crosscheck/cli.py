@@ -18,32 +18,50 @@ from ringlight.experiments.runner.executor_kinds import remote_options
 def crosscheck(
     context: typer.Context,
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); none with --random.")
+        Path | None,
+        typer.Argument(
+            metavar="[SCENARIO]", help="Scenario file (YAML); none with --random."
+        ),
     ] = None,
     random: Annotated[
         int | None,
         typer.Option(
-            "--random", metavar="N", min=1, max=1000, help="Blind test of N experiments that chance draws."
+            "--random",
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Blind test of N experiments that chance draws.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of --random.")] = 1,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Emulated run folder in which --random goes on."),
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Emulated run folder in which --random goes on.",
+        ),
     ] = None,
     arm: options.Arms = None,
     iterations: Annotated[
         int | None,
-        typer.Option("--iterations", min=1, help="Number of iterations, in place of the scenario's."),
+        typer.Option(
+            "--iterations",
+            min=1,
+            help="Number of iterations, in place of the scenario's.",
+        ),
     ] = None,
     emulated: Annotated[
         Path | None,
         typer.Option(
-            "--emulated", metavar="RUN", help="Run folder of an earlier run, in place of a new one."
+            "--emulated",
+            metavar="RUN",
+            help="Run folder of an earlier run, in place of a new one.",
         ),
     ] = None,
     limit: Annotated[
-        float, typer.Option("--limit", min=0, help="Largest difference allowed, per cent.")
+        float,
+        typer.Option("--limit", min=0, help="Largest difference allowed, per cent."),
     ] = 10.0,
     mtu: Mtu = None,
     latency: Latency = "0 s",
@@ -64,7 +82,9 @@ def crosscheck(
     from ringlight.extensions.crosscheck.command import run_crosscheck, show
 
     if random is not None:
-        refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
+        refuse(
+            context, ("scenario", "arm", "iterations", "emulated"), "not with --random"
+        )
         with emulation(lab, context, remote) as backend:
             folder, document = run_blind(
                 random,

@@ -42,7 +42,9 @@ class _Plain(yaml.SafeDumper):
 _REPEATED = ("training", "workload")
 
 
-def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | None) -> Experiment:
+def trimmed(
+    experiment: Experiment, arms: Collection[str], iterations: int | None
+) -> Experiment:
     """Return the experiment with some of its arms, or another number of iterations of every job.
 
     Raises ScenarioError, also for an event that then never comes.
@@ -51,12 +53,18 @@ def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | Non
     for arm in arms:
         if arm not in experiment.arms:
             there = ", ".join(experiment.arms)
-            raise ScenarioError(f"{experiment.path}: there is no arm {arm}; there are {there}")
+            raise ScenarioError(
+                f"{experiment.path}: there is no arm {arm}; there are {there}"
+            )
     # Without arms in the file there is one, which is all of it.
     if arms and raw.get("arms"):
         kept = list(arms)
         for arm in kept:
-            kept += [like for like in [(raw["arms"][arm] or {}).get("like")] if like and like not in kept]
+            kept += [
+                like
+                for like in [(raw["arms"][arm] or {}).get("like")]
+                if like and like not in kept
+            ]
         raw["arms"] = {name: arm for name, arm in raw["arms"].items() if name in kept}
     for key in _OF_ALL_ARMS if arms else ():
         raw.pop(key, None)
@@ -64,7 +72,10 @@ def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | Non
         parameter.pop("fitted_to", None)
     if iterations is not None:
         jobs = (raw.get("jobs") or {}).values()
-        for training in (raw.get("training"), *(job.get(key) for job in jobs for key in _REPEATED)):
+        for training in (
+            raw.get("training"),
+            *(job.get(key) for job in jobs for key in _REPEATED),
+        ):
             if training:
                 training.pop("samples", None)
                 training["iterations"] = iterations
@@ -98,7 +109,10 @@ def run_crosscheck(
     else:
         experiment = trimmed(experiment, arms, iterations)
     # Only what both can run is compared.
-    refused = {**choose(experiment, simulation).refused, **choose(experiment, emulation).refused}
+    refused = {
+        **choose(experiment, simulation).refused,
+        **choose(experiment, emulation).refused,
+    }
     both = [arm for arm in experiment.arms if arm not in refused]
     if not both:
         raise ScenarioError(
@@ -117,7 +131,9 @@ def run_crosscheck(
 
     simulated = simulate(experiment)
     if emulated is None:
-        done, _ = carry_out_experiment(experiment, emulation, parent, arms=both, reporter=reporter)
+        done, _ = carry_out_experiment(
+            experiment, emulation, parent, arms=both, reporter=reporter
+        )
         emulated = done.path
         ran = experiment_of(emulated)
         if ran.scale != experiment.scale:
@@ -135,27 +151,42 @@ def flow_by_flow(experiment: Experiment) -> Experiment:
 
     That would have no iterations.
     """
-    return replace(experiment, plans=tuple(replace(plan, source=None) for plan in experiment.plans))
+    return replace(
+        experiment, plans=tuple(replace(plan, source=None) for plan in experiment.plans)
+    )
 
 
 def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Experiment:
     """Return the experiment of an emulated run. Raises ScenarioError if the run is not of the requested
     experiment."""
     if read_json(run / "environment.json").get("backend") != "emulation":
-        raise ScenarioError(f"{run}: this run was simulated; --emulated wants one that ran on a testbed")
+        raise ScenarioError(
+            f"{run}: this run was simulated; --emulated wants one that ran on a testbed"
+        )
     ran = experiment_of(run)
     if ran.spec.name != experiment.spec.name:
-        raise ScenarioError(f"{run}: a run of {ran.spec.name}, not of {experiment.spec.name}")
+        raise ScenarioError(
+            f"{run}: a run of {ran.spec.name}, not of {experiment.spec.name}"
+        )
     if ran.text != experiment.text:
-        reporter.say(f"{run.name} was made from another version of {experiment.path}; that one is simulated")
+        reporter.say(
+            f"{run.name} was made from another version of {experiment.path}; that one is simulated"
+        )
     return replace(ran, path=str(run / "scenario.yaml"))
 
 
 def side(folder: Path) -> Side:
     """Return a finished run folder as a side of the comparison. Raises ScenarioError."""
     records = read_records(folder / "events.jsonl")
-    links = [r for r in records if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)]
-    runs, environment = runs_of(records, experiment_of(folder).plans), read_json(folder / "environment.json")
+    links = [
+        r
+        for r in records
+        if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)
+    ]
+    runs, environment = (
+        runs_of(records, experiment_of(folder).plans),
+        read_json(folder / "environment.json"),
+    )
     return Side(str(folder), runs, links, read_result(folder), environment)
 
 
@@ -191,7 +222,14 @@ def show(result: Mapping[str, Any], folder: Path) -> None:
     if "blind" in result:
         _show_spread(result["blind"]["kinds"], whats)
     table(
-        ["run", "job", *(f"{what}, {c}" for what in whats.values() for c in compared), "off"], rows, numeric=2
+        [
+            "run",
+            "job",
+            *(f"{what}, {c}" for what in whats.values() for c in compared),
+            "off",
+        ],
+        rows,
+        numeric=2,
     )
     worst = [(what, result["worst"][figure]) for figure, what in whats.items()]
     largest = ", ".join(
@@ -206,9 +244,13 @@ def show(result: Mapping[str, Any], folder: Path) -> None:
         echo("The emulated run is not complete; what there is of it was compared.")
     for off in ("emulation", "simulation"):
         entries = [entry for entry in result["entries"] if entry["off"] == off]
-        most = max(entries, key=lambda entry: abs(entry["causes"]["gap_s"]), default=None)
+        most = max(
+            entries, key=lambda entry: abs(entry["causes"]["gap_s"]), default=None
+        )
         if most is not None:
-            echo(f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}.")
+            echo(
+                f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}."
+            )
     echo(f"Page: {(folder / 'crosscheck.html').resolve()}")
 
 
@@ -219,7 +261,11 @@ def _show_spread(kinds: Mapping[str, Any], whats: Mapping[str, str]) -> None:
         [
             kind,
             figures["jobs"],
-            *(f"{figures[figure][key]:.1f} %" for figure in (*whats, "trivial") for key in sizes),
+            *(
+                f"{figures[figure][key]:.1f} %"
+                for figure in (*whats, "trivial")
+                for key in sizes
+            ),
         ]
         for kind, figures in kinds.items()
     ]

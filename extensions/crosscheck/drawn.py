@@ -45,9 +45,17 @@ class _Draw:
     ``all_reduce_s``: between which times a ring's all-reduce at the rate of a NIC is, as emulated.
     """
 
-    def __init__(self, random: Random, gpus: int, all_reduce_s: tuple[float, float] = ALL_REDUCE_S) -> None:
+    def __init__(
+        self,
+        random: Random,
+        gpus: int,
+        all_reduce_s: tuple[float, float] = ALL_REDUCE_S,
+    ) -> None:
         self.random, self.all_reduce_s = random, all_reduce_s
-        self.time, self.payload = random.choice((4, 10, 20)), random.choice((10, 20, 40))
+        self.time, self.payload = (
+            random.choice((4, 10, 20)),
+            random.choice((10, 20, 40)),
+        )
         most_bps = min(60e6, MOST_BPS / gpus)
         emulated_bps = random.uniform(most_bps / 2, most_bps)
         self.nic_bps = round(emulated_bps * self.time * self.payload, -8)
@@ -77,7 +85,11 @@ class _Draw:
         return {name: self.job(ranks, collectives) for name, ranks in parts.items()}
 
     def job(self, ranks: Sequence[str], collectives: Sequence[str]) -> Part:
-        able = [name for name in collectives if name not in OF_POWERS or len(ranks) & (len(ranks) - 1) == 0]
+        able = [
+            name
+            for name in collectives
+            if name not in OF_POWERS or len(ranks) & (len(ranks) - 1) == 0
+        ]
         all_reduce_s = self.random.uniform(*self.all_reduce_s)
         sent = 2 * (len(ranks) - 1) / len(ranks)
         gradient = all_reduce_s * self.nic_bps / self.time / 8 / sent
@@ -97,7 +109,13 @@ class _Draw:
 
 #: Collectives that only so many ranks as a power of two can do.
 OF_POWERS = ("halving-doubling", "recursive-doubling")
-_ON_PACKETS = ("ring", "halving-doubling", "recursive-doubling", "binary-tree", "bidirectional-ring")
+_ON_PACKETS = (
+    "ring",
+    "halving-doubling",
+    "recursive-doubling",
+    "binary-tree",
+    "bidirectional-ring",
+)
 
 
 def _half_way(job: Part, name: str) -> Part:
@@ -109,15 +127,25 @@ def _tree(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     leaves, each = random.randint(2, 3), random.randint(2, 4)
     draw = _Draw(random, leaves * each)
     fabric = _leaves(draw, leaves, each, random.choice((1.0, 1.5, 2.0)))
-    return draw, fabric, draw.jobs([f"g{k}" for k in range(leaves * each)], _ON_PACKETS), []
+    return (
+        draw,
+        fabric,
+        draw.jobs([f"g{k}" for k in range(leaves * each)], _ON_PACKETS),
+        [],
+    )
 
 
 def _leaves(draw: _Draw, leaves: int, each: int, narrow: float, **uplink: str) -> Part:
     """So many GPUs under each leaf, whose uplink has an ``narrow``-th of half of their rates."""
     names = [f"g{k}" for k in range(leaves * each)]
-    links = [draw.nic(gpu, f"leaf{k // each}:{k % each + 1}") for k, gpu in enumerate(names)]
+    links = [
+        draw.nic(gpu, f"leaf{k // each}:{k % each + 1}") for k, gpu in enumerate(names)
+    ]
     links += [
-        {**draw.link(f"leaf{k}:{each + 1}", f"root:{k + 1}", each / narrow / 2), **uplink}
+        {
+            **draw.link(f"leaf{k}:{each + 1}", f"root:{k + 1}", each / narrow / 2),
+            **uplink,
+        }
         for k in range(leaves)
     ]
     return {
@@ -156,7 +184,9 @@ def _far(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     each = random.randint(2, 3)
     draw = _Draw(random, 2 * each, FAR_S)
     delay_s = random.uniform(*DELAY_S) / draw.time
-    more = {"delay": f"{1e3 * delay_s:.3f} ms"} if "delay" in LinkSpec.model_fields else {}
+    more = (
+        {"delay": f"{1e3 * delay_s:.3f} ms"} if "delay" in LinkSpec.model_fields else {}
+    )
     fabric = _leaves(draw, 2, each, random.choice((1.0, 2.0)), **more)
     return draw, fabric, draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS), []
 
@@ -174,9 +204,13 @@ def _mixed(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     draw = _Draw(random, 8, THIN_S)
     names = random.sample([f"g{k}" for k in range(8)], 8)
     jobs: dict[str, Part] = {}
-    for name, ranks in zip(("red", "blue", "green"), (names[:4], names[4:6], names[6:]), strict=True):
+    for name, ranks in zip(
+        ("red", "blue", "green"), (names[:4], names[4:6], names[6:]), strict=True
+    ):
         taken = {job["training"]["collective"] for job in jobs.values()}
-        jobs[name] = draw.job(ranks, [collective for collective in _ON_PACKETS if collective not in taken])
+        jobs[name] = draw.job(
+            ranks, [collective for collective in _ON_PACKETS if collective not in taken]
+        )
     return draw, _leaves(draw, 2, 4, random.choice((1.0, 2.0, 3.0))), jobs, []
 
 
@@ -187,43 +221,64 @@ def _paths(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     fabric = {
         "paths": random.choice(("even", "hash")),
         "leaf_spine": {
-            "leaves": 2, "spines": spines, "gpus_per_leaf": each, "gpu": _GPU, "rate": draw.rate(),
-            "uplink_rate": draw.rate(random.choice((0.5, 0.75, 1.0))), "queue": draw.queue,
+            "leaves": 2,
+            "spines": spines,
+            "gpus_per_leaf": each,
+            "gpu": _GPU,
+            "rate": draw.rate(),
+            "uplink_rate": draw.rate(random.choice((0.5, 0.75, 1.0))),
+            "queue": draw.queue,
         },
-    }  # fmt: skip
+    }
     jobs = draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS)
     events = []
     if random.random() < 0.5:
         when = _half_way(jobs["red"], "red")
         cable = f"link leaf{random.randrange(2)}:{each + 1} spine0"
         port = int(cable[9]) + 1
-        events.append({"name": "cut", "when": when, "do": "cut", "target": f"{cable}:{port}"})
+        events.append(
+            {"name": "cut", "when": when, "do": "cut", "target": f"{cable}:{port}"}
+        )
     return draw, fabric, jobs, events
 
 
-def _optical(random: Random, switches: int) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+def _optical(
+    random: Random, switches: int
+) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     """GPUs behind optical switches, each lit to one of two packet switches; sometimes light is moved."""
     count = 2 * random.randint(2, 4)
     draw = _Draw(random, count)
     names = [f"g{k}" for k in range(count)]
-    uplink = draw.link(f"tor0:{count + 1}", f"tor1:{count + 1}", random.choice((0.5, 1.0, 1.5)))
+    uplink = draw.link(
+        f"tor0:{count + 1}", f"tor1:{count + 1}", random.choice((0.5, 1.0, 1.5))
+    )
     links, of = [], {}
     for k in range(count):
         # GPUs and ports of both packet switches are dealt out to the optical switches in turn.
         ocs, first_port = f"ocs{k % switches}", 3 * (k // switches)
         links.append(draw.nic(names[k], f"{ocs}:{first_port + 1}"))
-        links += [draw.link(f"tor{t}:{k + 1}", f"{ocs}:{first_port + 2 + t}") for t in range(2)]
+        links += [
+            draw.link(f"tor{t}:{k + 1}", f"{ocs}:{first_port + 2 + t}")
+            for t in range(2)
+        ]
         of[names[k]] = ocs
     circuits = []
     for ocs in sorted(set(of.values())):
         mine = [k for k in range(count) if of[names[k]] == ocs]
         ports = [f"tor{t}:{k + 1}" for k in mine for t in range(2)]
-        circuits += [[names[k], port] for k, port in zip(mine, random.sample(ports, len(mine)), strict=True)]
+        circuits += [
+            [names[k], port]
+            for k, port in zip(mine, random.sample(ports, len(mine)), strict=True)
+        ]
     fabric = {
         "servers": {f"s{k}": {"gpus": {gpu: _GPU}} for k, gpu in enumerate(names)},
         "packet_switches": {f"tor{t}": {"ports": count + 1} for t in range(2)},
         "optical_switches": {
-            f"ocs{k}": {"size": 3 * (count // switches), "driver": "scpi", "profile": "mems"}
+            f"ocs{k}": {
+                "size": 3 * (count // switches),
+                "driver": "scpi",
+                "profile": "mems",
+            }
             for k in range(switches)
         },
         "links": [*links, uplink],
@@ -232,8 +287,16 @@ def _optical(random: Random, switches: int) -> tuple[_Draw, Part, dict[str, Part
     when = random.choice(("never", "start", "half way"))
     # The controller regroups rings.
     jobs = draw.jobs(names, _ON_PACKETS if when == "never" else ("ring",))
-    moments: dict[str, Any] = {"start": "start", "half way": _half_way(jobs["red"], "red")}
-    return draw, fabric, jobs, [{"when": moments[when], "do": "regroup"}] if when in moments else []
+    moments: dict[str, Any] = {
+        "start": "start",
+        "half way": _half_way(jobs["red"], "red"),
+    }
+    return (
+        draw,
+        fabric,
+        jobs,
+        [{"when": moments[when], "do": "regroup"}] if when in moments else [],
+    )
 
 
 def _grid(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
@@ -241,9 +304,14 @@ def _grid(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     rows, columns = random.choice(((2, 2), (2, 4), (1, 4)))
     draw = _Draw(random, rows * columns)
     grid = {
-        "rows": rows, "columns": columns, "gpu": _GPU, "rate": draw.rate(), "queue": draw.queue,
-        "wavelengths": 4, "wss": {"profile": "ideal"},
-    }  # fmt: skip
+        "rows": rows,
+        "columns": columns,
+        "gpu": _GPU,
+        "rate": draw.rate(),
+        "queue": draw.queue,
+        "wavelengths": 4,
+        "wss": {"profile": "ideal"},
+    }
     nodes = [f"n{k}" for k in range(rows * columns)]
     jobs = {"red": draw.job(nodes, ("halving-doubling", "recursive-doubling"))}
     return draw, {"grids": {"n": grid}}, jobs, []
@@ -254,10 +322,18 @@ def _ring(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     nodes, wavelengths = random.randint(4, 8), random.randint(1, 3)
     draw = _Draw(random, nodes)
     ring = {
-        "nodes": nodes, "gpu": _GPU, "rate": draw.rate(), "queue": draw.queue, "wavelengths": wavelengths,
+        "nodes": nodes,
+        "gpu": _GPU,
+        "rate": draw.rate(),
+        "queue": draw.queue,
+        "wavelengths": wavelengths,
         "wss": {"driver": "scpi", "profile": "mrr"},
-    }  # fmt: skip
-    jobs = {"red": draw.job([f"r{k}" for k in range(nodes)], ("ring", "wrht", "binary-tree"))}
+    }
+    jobs = {
+        "red": draw.job(
+            [f"r{k}" for k in range(nodes)], ("ring", "wrht", "binary-tree")
+        )
+    }
     return draw, {"rings": {"r": ring}}, jobs, []
 
 
@@ -316,7 +392,12 @@ def scenario_of(experiments: int, seed: int) -> str:
             "description": f"{experiments} experiments drawn by chance from seed {seed}.",
             "tcp": {"congestion_control": "reno", "rto_min": RTO_MIN},
             "link_test": {"duration": "800 ms"},
-            "training": {"model": "resnet50", "compute": "100 ms", "batch": 16, "iterations": 5},
+            "training": {
+                "model": "resnet50",
+                "compute": "100 ms",
+                "batch": 16,
+                "iterations": 5,
+            },
             "fabrics": fabrics,
             "arms": arms,
         },

@@ -40,7 +40,9 @@ Entry = Mapping[str, Any]
 
 def title_of(entry: Entry) -> str:
     """Return the title of a run on the page."""
-    point = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in entry["point"].items())
+    point = ", ".join(
+        f"{path.rpartition('.')[2]} {value}" for path, value in entry["point"].items()
+    )
     return f"{entry['arm']}, {point}" if point else str(entry["arm"])
 
 
@@ -61,13 +63,17 @@ def render(experiment: Experiment, result: Mapping[str, Any], folder: Path) -> s
     with drawing(folder, png=True) as draw:
         if blind:
             caption = "Each job's difference, by kind of fabric. The band is the limit."
-            apart = draw("spread", caption, spread_figure, entries, result["limit_percent"])
+            apart = draw(
+                "spread", caption, spread_figure, entries, result["limit_percent"]
+            )
         else:
             caption = (
                 "How much longer (right) or shorter (left) an iteration is simulated than emulated. The band "
                 "is the limit. Filled: iteration; ring: all-reduce alone."
             )
-            apart = draw("differences", caption, _differences, entries, result["limit_percent"])
+            apart = draw(
+                "differences", caption, _differences, entries, result["limit_percent"]
+            )
         some = f" The first {_SERIES} jobs." if len(entries) > _SERIES else ""
         caption = "Every iteration's duration, on its slowest rank: emulated (measured) and simulated."
         each = draw("iterations", caption + some, _series, entries[:_SERIES])
@@ -86,7 +92,9 @@ def render(experiment: Experiment, result: Mapping[str, Any], folder: Path) -> s
 
 def _differences(entries: Sequence[Entry], limit: float) -> Figure:
     figure, axis = chart(0.9 + 0.3 * len(entries), left=2.6, top=0.1)
-    whole, alone = ([entry[figure]["difference_percent"] for entry in entries] for figure in JUDGED)
+    whole, alone = (
+        [entry[figure]["difference_percent"] for entry in entries] for figure in JUDGED
+    )
     places = range(len(entries))
     axis.axvspan(-limit, limit, color=LIGHT, alpha=0.16, linewidth=0)
     axis.axvline(0, color=QUIET, linewidth=1)
@@ -104,10 +112,19 @@ def _series(entries: Sequence[Entry]) -> Figure:
     columns = min(3, len(entries))
     rows = math.ceil(len(entries) / columns)
     figure, axes = sheet(0.8 + 1.75 * rows, rows=rows, columns=columns, top=0.5)
-    for axis in axes[-1][len(entries) - columns * rows :] if len(entries) < columns * rows else ():
+    for axis in (
+        axes[-1][len(entries) - columns * rows :]
+        if len(entries) < columns * rows
+        else ()
+    ):
         axis.axis("off")
-    for axis, entry in zip((axis for line in axes for axis in line), entries, strict=False):
-        for side, colour, dash in (("emulated", _EMULATED, "-"), ("simulated", _SIMULATED, _DASHED)):
+    for axis, entry in zip(
+        (axis for line in axes for axis in line), entries, strict=False
+    ):
+        for side, colour, dash in (
+            ("emulated", _EMULATED, "-"),
+            ("simulated", _SIMULATED, _DASHED),
+        ):
             values = entry["series"][side]
             axis.plot(range(1, len(values) + 1), values, color=colour, linestyle=dash)
         top = 1.15 * max(max(values) for values in entry["series"].values())
@@ -115,12 +132,16 @@ def _series(entries: Sequence[Entry]) -> Figure:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0][0].set_ylabel("iteration, s")
     axes[-1][0].set_xlabel("iteration")
-    legend(figure, "how known", [key(_EMULATED, "emulated"), key(_SIMULATED, "simulated")])
+    legend(
+        figure, "how known", [key(_EMULATED, "emulated"), key(_SIMULATED, "simulated")]
+    )
     return figure
 
 
 def _header(experiment: Experiment, result: Mapping[str, Any]) -> str:
-    whole, alone = (abs(result["worst"][figure]["difference_percent"]) for figure in JUDGED)
+    whole, alone = (
+        abs(result["worst"][figure]["difference_percent"]) for figure in JUDGED
+    )
     apart = f"{whole:.1f} % in an iteration and {alone:.1f} % in its all-reduce"
     emulated, scale = result["emulated"], experiment.plans[0].setting.scale
     if "blind" in result:
@@ -131,7 +152,10 @@ def _header(experiment: Experiment, result: Mapping[str, Any]) -> str:
             f"{words} {of['median']:.1f}\N{NO-BREAK SPACE}% of an all-reduce, 95 of 100 within "
             f"{of['p95']:.1f}\N{NO-BREAK SPACE}%",
             f"{experiment.spec.description} All were predicted before the first ran on the testbed.",
-            [("workers", emulated["runtime"]), ("the emulation calls itself", emulated["fidelity"])],
+            [
+                ("workers", emulated["runtime"]),
+                ("the emulation calls itself", emulated["fidelity"]),
+            ],
             emulated["complete"],
         )
     headline = f"Simulation and emulation are apart by up to {apart}"
@@ -151,7 +175,10 @@ def _header(experiment: Experiment, result: Mapping[str, Any]) -> str:
 
 
 def _hero(entries: Sequence[Entry], result: Mapping[str, Any]) -> str:
-    inside, off = sum(entry["within_limit"] for entry in entries), [entry["off"] for entry in entries]
+    inside, off = (
+        sum(entry["within_limit"] for entry in entries),
+        [entry["off"] for entry in entries],
+    )
     cards = []
     for figure, what in _SAID.items():
         worst = max(entries, key=lambda entry: abs(entry[figure]["difference_percent"]))
@@ -162,8 +189,16 @@ def _hero(entries: Sequence[Entry], result: Mapping[str, Any]) -> str:
     return hero(
         [
             *cards,
-            (f"Within {result['limit_percent']:g} %", within, "jobs in runs, iteration and all-reduce both"),
-            ("Which is off", f"{off.count('simulation')} <small>× simulation</small>", rest),
+            (
+                f"Within {result['limit_percent']:g} %",
+                within,
+                "jobs in runs, iteration and all-reduce both",
+            ),
+            (
+                "Which is off",
+                f"{off.count('simulation')} <small>× simulation</small>",
+                rest,
+            ),
         ]
     )
 
@@ -206,7 +241,10 @@ def _why(entries: Sequence[Entry]) -> str:
     columns = [
         ("", _label),
         ("off", lambda entry: entry["off"]),
-        ("emulated is longer by", lambda entry: f"{signed(1000 * entry['causes']['gap_s'])} ms"),
+        (
+            "emulated is longer by",
+            lambda entry: f"{signed(1000 * entry['causes']['gap_s'])} ms",
+        ),
         ("of which", lambda entry: text("; ".join(entry["why"]))),
     ]
     return (
@@ -240,5 +278,9 @@ def _sides(result: Mapping[str, Any]) -> str:
 
 def _limits(result: Mapping[str, Any]) -> str:
     left_out, missing = result["simulated"].get("left_out", ()), result["not_compared"]
-    alone = f"Not compared, as only one side has them: {text(', '.join(missing))}." if missing else ""
+    alone = (
+        f"Not compared, as only one side has them: {text(', '.join(missing))}."
+        if missing
+        else ""
+    )
     return f"<h2>What the simulation leaves out</h2>{listing(map(text, left_out))}{quiet(alone)}"

@@ -29,5 +29,7 @@ def crosscheck(
     experiment = study.experiment(scale_here, auto=True)
     emulation, simulation = EmulationBackend(runtime), SimulationBackend()
     reporter = Reporter(quiet=quiet)
-    _, result = run_crosscheck(experiment, emulation, simulation, Path(runs), reporter, limit_percent=limit)
+    _, result = run_crosscheck(
+        experiment, emulation, simulation, Path(runs), reporter, limit_percent=limit
+    )
     return result

@@ -32,11 +32,15 @@ class Side:
         """Return the runs by arm and point, with the repetitions of a run together."""
         grouped: dict[Key, list[Run]] = {}
         for run in self.runs:
-            grouped.setdefault((run.plan.arm, tuple(run.plan.point.items())), []).append(run)
+            grouped.setdefault(
+                (run.plan.arm, tuple(run.plan.point.items())), []
+            ).append(run)
         return grouped
 
 
-def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PERCENT) -> dict[str, Any]:
+def crosscheck(
+    emulated: Side, simulated: Side, limit_percent: float = LIMIT_PERCENT
+) -> dict[str, Any]:
     """Return the object of ``crosscheck.json``.
 
     Runs that only one side has are named in ``not_compared``, and so are jobs that did not succeed. For an
@@ -49,13 +53,17 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
         ours, theirs = measured[key], computed[key][0]
         for job in theirs.jobs:
             if all(run.jobs[job].jct_s is not None for run in (*ours, theirs)):
-                entries.append(_entry(ours, theirs, job, emulated, simulated, limit_percent))
+                entries.append(
+                    _entry(ours, theirs, job, emulated, simulated, limit_percent)
+                )
             else:
                 missing.append(f"{theirs.name}, job {job}")
     if not entries:
         raise ValueError("the two have no finished run in common")
     for mine, other in ((measured, computed), (computed, measured)):
-        missing += [run.name for key, runs in mine.items() if key not in other for run in runs]
+        missing += [
+            run.name for key, runs in mine.items() if key not in other for run in runs
+        ]
     fidelity, facts = emulated.result["fidelity"], simulated.environment
     return {
         "schema": SCHEMA_VERSION,
@@ -93,8 +101,12 @@ def predicted_of(simulated: Side) -> dict[str, dict[str, dict[str, float | None]
     return {
         run.name: {
             name: {
-                "iteration_s": mean_of([job], lambda it: it.whole_s) if job.iterations else None,
-                "allreduce_s": mean_of([job], lambda it: it.all_reduce_s) if job.iterations else None,
+                "iteration_s": mean_of([job], lambda it: it.whole_s)
+                if job.iterations
+                else None,
+                "allreduce_s": mean_of([job], lambda it: it.all_reduce_s)
+                if job.iterations
+                else None,
                 "completion_s": job.jct_s,
             }
             for name, job in run.jobs.items()
@@ -112,7 +124,12 @@ def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
 
 
 def _entry(
-    ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side, limit_percent: float
+    ours: Sequence[Run],
+    theirs: Run,
+    job: str,
+    emulated: Side,
+    simulated: Side,
+    limit_percent: float,
 ) -> Entry:
     """Return the entry of one job in one run. ``ours`` are the emulated repetitions."""
     known = Known(
@@ -131,6 +148,11 @@ def _entry(
         "ranks": len(theirs.jobs[job].gpus),
         "repeats": len(ours),
         **figures,
-        "within_limit": all(abs(figures[f]["difference_percent"]) <= limit_percent for f in JUDGED),
-        "series": {"emulated": series(ours[0].jobs[job]), "simulated": series(theirs.jobs[job])},
+        "within_limit": all(
+            abs(figures[f]["difference_percent"]) <= limit_percent for f in JUDGED
+        ),
+        "series": {
+            "emulated": series(ours[0].jobs[job]),
+            "simulated": series(theirs.jobs[job]),
+        },
     }

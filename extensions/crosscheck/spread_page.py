@@ -20,17 +20,27 @@ Entry = Mapping[str, Any]
 def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:
     """Return a figure with a dot for each job, by kind of fabric. The band is the limit, per cent."""
     kinds = list(dict.fromkeys(kind_of(entry["arm"]) for entry in entries))
-    figure, axes = sheet(0.8 + 0.34 * len(kinds), columns=len(FIGURES), left=0.9, top=0.3)
+    figure, axes = sheet(
+        0.8 + 0.34 * len(kinds), columns=len(FIGURES), left=0.9, top=0.3
+    )
     for axis, (key, what) in zip(axes[0], FIGURES.items(), strict=True):
-        reach = 1.15 * max(limit, *(abs(entry[key]["difference_percent"]) for entry in entries))
+        reach = 1.15 * max(
+            limit, *(abs(entry[key]["difference_percent"]) for entry in entries)
+        )
         axis.axvspan(-limit, limit, color=LIGHT, alpha=0.16, linewidth=0)
         axis.axvline(0, color=QUIET, linewidth=1)
         for y, kind in enumerate(kinds):
-            differences = [e[key]["difference_percent"] for e in entries if kind_of(e["arm"]) == kind]
+            differences = [
+                e[key]["difference_percent"]
+                for e in entries
+                if kind_of(e["arm"]) == kind
+            ]
             look: Any = {"linestyle": "", "marker": "o", "markersize": 4, "alpha": 0.55}
             axis.plot(differences, [y] * len(differences), color=PALETTE[1], **look)
         named_rows(axis, kinds if axis is axes[0][0] else [""] * len(kinds))
-        axis.set(xlim=(-reach, reach), title=what, xlabel="simulated against emulated, %")
+        axis.set(
+            xlim=(-reach, reach), title=what, xlabel="simulated against emulated, %"
+        )
     return figure
 
 
@@ -54,7 +64,9 @@ def spread_parts(result: Mapping[str, Any], picture: str) -> list[str]:
         ("bytes over the NIC's rate, median", size("trivial", "median")),
         ("95 of 100 within", size("trivial", "p95")),
     ]
-    table = table_of(blind["kinds"].items(), columns, strong=lambda item: item[0] == "all")
+    table = table_of(
+        blind["kinds"].items(), columns, strong=lambda item: item[0] == "all"
+    )
     unexplained = sum(not entry["explained"] for entry in blind["outliers"])
     outliers = table_of(
         blind["outliers"],
@@ -63,7 +75,11 @@ def spread_parts(result: Mapping[str, Any], picture: str) -> list[str]:
             ("job", lambda entry: text(entry["job"])),
             (
                 "cause that the run names",
-                lambda entry: text(entry["cause"]) if entry["cause"] else mark("doubtful", "unexplained"),
+                lambda entry: (
+                    text(entry["cause"])
+                    if entry["cause"]
+                    else mark("doubtful", "unexplained")
+                ),
             ),
             *((what, _signed(figure)) for figure, what in FIGURES.items()),
             ("bytes over the NIC's rate", _signed("trivial")),

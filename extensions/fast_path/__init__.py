@@ -8,5 +8,7 @@ programs (``fastpath.c``) look up, ``datapath.py`` has their maps, and ``carrier
 from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
-    name="fast_path", devices={"fast_path": "device:FAST_PATH"}, services=("service:add_carried",)
+    name="fast_path",
+    devices={"fast_path": "device:FAST_PATH"},
+    services=("service:add_carried",),
 )

@@ -38,7 +38,10 @@ class Carried:
         """Add what was carried to a switch's answers about flows, groups, tables or ports."""
         of_ports = isinstance(replies[0], parser.OFPPortStatsReply)
         counters = self._ask(f"{'ports' if of_ports else 'counts'} {dpid}")
-        flows = {(row[0], bytes.fromhex(row[1])): row[2:] for row in counters.get("flows", ())}
+        flows = {
+            (row[0], bytes.fromhex(row[1])): row[2:]
+            for row in counters.get("flows", ())
+        }
         groups = {(row[0], row[1]): row[2:] for row in counters.get("groups", ())}
         ports = {row[0]: row[1:] for row in counters.get("ports", ())}
         matched = sum(packets for packets, _ in flows.values())
@@ -55,7 +58,9 @@ class Carried:
             elif isinstance(reply, parser.OFPTableStatsReply):
                 reply.body = [_more_matched(table, matched) for table in reply.body]
             elif isinstance(reply, parser.OFPPortStatsReply):
-                reply.body = [_more_passed(port, ports.get(port.port_no)) for port in reply.body]
+                reply.body = [
+                    _more_passed(port, ports.get(port.port_no)) for port in reply.body
+                ]
 
     def close(self) -> None:
         with self._lock:
@@ -78,7 +83,9 @@ class Carried:
                 reply: dict[str, Any] = json.loads(received)
             except (OSError, ValueError) as error:
                 self._hang_up()
-                raise NotConnectedError(f"the fast path at {self._path} does not answer: {error}") from error
+                raise NotConnectedError(
+                    f"the fast path at {self._path} does not answer: {error}"
+                ) from error
             return reply
 
     def _hang_up(self) -> None:
@@ -99,7 +106,8 @@ def _more_matched(table: Any, packets: int) -> Any:
     if table.table_id:
         return table
     return table._replace(
-        lookup_count=table.lookup_count + packets, matched_count=table.matched_count + packets
+        lookup_count=table.lookup_count + packets,
+        matched_count=table.matched_count + packets,
     )
 
 
@@ -109,5 +117,8 @@ def _more_passed(port: Any, lacks: Sequence[int] | None) -> Any:
         return port
     names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")
     return port._replace(
-        **{name: getattr(port, name) + more for name, more in zip(names, lacks, strict=True)}
+        **{
+            name: getattr(port, name) + more
+            for name, more in zip(names, lacks, strict=True)
+        }
     )

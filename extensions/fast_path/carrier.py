@@ -121,7 +121,9 @@ class BridgeTable:
             case "echo":
                 connection.sendall(openflow.echo(message))
             case "error":
-                raise MalformedError(f"{self.name} refuses a question: {message.body[:4].hex()}")
+                raise MalformedError(
+                    f"{self.name} refuses a question: {message.body[:4].hex()}"
+                )
             case "lost":
                 raise MalformedError(f"{self.name} has more changes than it could tell")
             case "barrier":
@@ -163,7 +165,9 @@ class BridgeTable:
                 with suppress(OSError):
                     interfaces[port.number] = socket.if_nametoindex(port.name)
         ways = [number for number in interfaces if self._ports[number].name not in left]
-        self._maps.write(compile_table(self._flows.values(), self._groups.values(), ways), interfaces)
+        self._maps.write(
+            compile_table(self._flows.values(), self._groups.values(), ways), interfaces
+        )
         self._maps.open_ports(interfaces)
 
     def counts(self) -> Mapping[str, object]:
@@ -184,7 +188,11 @@ class BridgeTable:
 
     def extras(self) -> Mapping[str, object]:
         """Return what is missing in the kernel's counters of ports, as a document."""
-        return {"ports": [[number, *counts] for number, counts in self._maps.extras().items()]}
+        return {
+            "ports": [
+                [number, *counts] for number, counts in self._maps.extras().items()
+            ]
+        }
 
 
 class Carrier(Device):
@@ -198,14 +206,21 @@ class Carrier(Device):
     forwards = True
 
     def __init__(
-        self, bridges: Mapping[str, int], path: Path, smoother: tuple[str, str], group: int = 0
+        self,
+        bridges: Mapping[str, int],
+        path: Path,
+        smoother: tuple[str, str],
+        group: int = 0,
     ) -> None:
         self._datapath = Datapath()
         self._smoother, self._group = smoother, group
         self._tables = {
-            name: BridgeTable(name, SwitchMaps(self._datapath, index)) for index, name in enumerate(bridges)
+            name: BridgeTable(name, SwitchMaps(self._datapath, index))
+            for index, name in enumerate(bridges)
         }
-        self._by_dpid = {str(dpid): self._tables[name] for name, dpid in bridges.items()}
+        self._by_dpid = {
+            str(dpid): self._tables[name] for name, dpid in bridges.items()
+        }
         self._interfaces: set[str] = set()
         self._path = path
         self._listener: socket.socket | None = None
@@ -323,7 +338,11 @@ class Carrier(Device):
 
     def _pause(self) -> float | None:
         """Seconds until a bridge is to be tried again; None while all are connected."""
-        due = [table.retry_at for table in self._tables.values() if table.connection is None]
+        due = [
+            table.retry_at
+            for table in self._tables.values()
+            if table.connection is None
+        ]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _read(self, table: BridgeTable) -> None:
@@ -340,7 +359,11 @@ class Carrier(Device):
         deadline = time.monotonic() + SETTLE_S
         while table.connection is not None:
             self._read(table)
-            if table.connection is None or not table.asked or time.monotonic() > deadline:
+            if (
+                table.connection is None
+                or not table.asked
+                or time.monotonic() > deadline
+            ):
                 return
             # Not select(), which knows no descriptor beyond 1023: a lab of many bridges has some.
             poll = select.poll()
@@ -354,7 +377,9 @@ class Carrier(Device):
             try:
                 table.act(left)
             except ebpf.EbpfError as error:
-                log.error("%s is left to Open vSwitch for %g s: %s", table.name, FULL_S, error)
+                log.error(
+                    "%s is left to Open vSwitch for %g s: %s", table.name, FULL_S, error
+                )
                 if table.connection is not None:
                     self._selector.unregister(table.connection)
                 table.lose(FULL_S)
@@ -383,7 +408,10 @@ class Carrier(Device):
                 raise ConnectionResetError
             self._clients[client] = rest
             for line in lines:
-                client.sendall(json.dumps(self._answer(line.decode("ascii", "replace"))).encode() + b"\n")
+                client.sendall(
+                    json.dumps(self._answer(line.decode("ascii", "replace"))).encode()
+                    + b"\n"
+                )
         except OSError:
             self._selector.unregister(client)
             del self._clients[client]
@@ -397,4 +425,8 @@ class Carrier(Device):
         for table in self._tables.values():
             self._hear(table)
         self._act()
-        return bridge_table.counts() if what == "counts" and bridge_table is not None else {}
+        return (
+            bridge_table.counts()
+            if what == "counts" and bridge_table is not None
+            else {}
+        )

@@ -56,8 +56,14 @@ class Datapath:
     """The programs and maps of one lab. Raises EbpfError, BuildError."""
 
     def __init__(self) -> None:
-        programs, self.maps = ebpf.load(build_object(SOURCE), [CLAIM, CARRY, SMOOTH], _SIZES, {})
-        self.claim, self.carry, self._smooth = programs[CLAIM], programs[CARRY], programs[SMOOTH]
+        programs, self.maps = ebpf.load(
+            build_object(SOURCE), [CLAIM, CARRY, SMOOTH], _SIZES, {}
+        )
+        self.claim, self.carry, self._smooth = (
+            programs[CLAIM],
+            programs[CARRY],
+            programs[SMOOTH],
+        )
         numbers = itertools.count(1)
         #: Of subtables, groups and counters: never given twice.
         self.number: Callable[[], int] = lambda: next(numbers)
@@ -86,7 +92,11 @@ class SwitchMaps:
         self._counters: dict[FlowName | GroupName, int] = {}
         self._described: Mapping[int, Group] = {}
         #: Contents by map, without the ports and the counters, which the kernel changes.
-        self._contents: dict[str, dict[bytes, bytes]] = {"groups": {}, "rules": {}, "tables": {}}
+        self._contents: dict[str, dict[bytes, bytes]] = {
+            "groups": {},
+            "rules": {},
+            "tables": {},
+        }
 
     def write(self, table: CompiledTable, interfaces: Mapping[int, int]) -> None:
         """Make the maps say what a table says; what is in both is not touched.
@@ -95,11 +105,19 @@ class SwitchMaps:
         old ones go after it, so that a packet never meets half a rule.
         """
         # A group that is written again counts from nothing, as Open vSwitch has it.
-        old = {number for number, group in self._described.items() if table.described.get(number) != group}
+        old = {
+            number
+            for number, group in self._described.items()
+            if table.described.get(number) != group
+        }
         outdated = [
             self._counters.pop(name)
             for name in list(self._counters)
-            if (name not in table.flows if isinstance(name[1], bytes) else name[0] in old)
+            if (
+                name not in table.flows
+                if isinstance(name[1], bytes)
+                else name[0] in old
+            )
         ]
         self._described = table.described
         for counted in _counted(table):
@@ -112,11 +130,15 @@ class SwitchMaps:
             self._groups.setdefault(group, self._number())
         contents = {
             "groups": {
-                _U32.pack(self._groups[group]): self._group_value(group, selection, interfaces)
+                _U32.pack(self._groups[group]): self._group_value(
+                    group, selection, interfaces
+                )
                 for group, selection in table.groups.items()
             },
             "rules": {
-                KEY.pack(self._subtables[place], value): self._rule_value(rule, interfaces)
+                KEY.pack(self._subtables[place], value): self._rule_value(
+                    rule, interfaces
+                )
                 for (place, value), rule in table.rules.items()
             },
             "tables": {_U32.pack(self._index): self._table_value(table.subtables)},
@@ -172,30 +194,46 @@ class SwitchMaps:
         return extras
 
     def _outputs(
-        self, counter: FlowName | GroupName | None, ports: Iterable[int], interfaces: Mapping[int, int]
+        self,
+        counter: FlowName | GroupName | None,
+        ports: Iterable[int],
+        interfaces: Mapping[int, int],
     ) -> bytes:
         indexes = [interfaces[port] for port in ports]
         number = self._counters[counter] if counter else 0
-        return OUTPUTS_VALUE.pack(number, len(indexes), *indexes, *[0] * (OUTPUTS - len(indexes)))
+        return OUTPUTS_VALUE.pack(
+            number, len(indexes), *indexes, *[0] * (OUTPUTS - len(indexes))
+        )
 
     def _rule_value(self, rule: Rule, interfaces: Mapping[int, int]) -> bytes:
         if rule.action is None:
             return RULE_HEAD.pack(LEAVE, 0) + self._outputs(None, (), interfaces)
         group = rule.action.group
-        head = RULE_HEAD.pack(OUTPUT, 0) if group is None else RULE_HEAD.pack(GROUP, self._groups[group])
+        head = (
+            RULE_HEAD.pack(OUTPUT, 0)
+            if group is None
+            else RULE_HEAD.pack(GROUP, self._groups[group])
+        )
         return head + self._outputs(rule.flow, rule.action.ports, interfaces)
 
-    def _group_value(self, group: int, selection: Selection, interfaces: Mapping[int, int]) -> bytes:
+    def _group_value(
+        self, group: int, selection: Selection, interfaces: Mapping[int, int]
+    ) -> bytes:
         slots = bytes(selection.slots) + bytes(SLOTS - len(selection.slots))
         buckets = [
-            self._outputs((group, index), ports, interfaces) for index, ports in enumerate(selection.buckets)
+            self._outputs((group, index), ports, interfaces)
+            for index, ports in enumerate(selection.buckets)
         ]
         buckets += [bytes(OUTPUTS_VALUE.size)] * (BUCKETS - len(buckets))
-        head = GROUP_HEAD.pack(self._counters[group, None], len(selection.slots) - 1, slots)
+        head = GROUP_HEAD.pack(
+            self._counters[group, None], len(selection.slots) - 1, slots
+        )
         return head + b"".join(buckets)
 
     def _table_value(self, subtables: Iterable[Place]) -> bytes:
-        packed = [SUBTABLE.pack(self._subtables[place], place[1]) for place in subtables]
+        packed = [
+            SUBTABLE.pack(self._subtables[place], place[1]) for place in subtables
+        ]
         return (_U32.pack(len(packed)) + b"".join(packed)).ljust(TABLE_SIZE, b"\0")
 
 

@@ -20,7 +20,9 @@ class FastPath(DeviceKind):
         if has_kernel_datapath():
             return None
         smoother = site.lab.interface("smoother", 1), site.lab.interface("smoother", 2)
-        return Carrier(site.bridges, site.state / "fastpath.sock", smoother, site.lab.link_group)
+        return Carrier(
+            site.bridges, site.state / "fastpath.sock", smoother, site.lab.link_group
+        )
 
 
 FAST_PATH = FastPath()

@@ -90,7 +90,17 @@ class PortDescription:
     config: int
 
 
-Kind = Literal["echo", "error", "barrier", "flows", "groups", "ports", "ports gone", "group changed", "lost"]
+Kind = Literal[
+    "echo",
+    "error",
+    "barrier",
+    "flows",
+    "groups",
+    "ports",
+    "ports gone",
+    "group changed",
+    "lost",
+]
 #: Messages that are taken as they are.
 _PLAIN: Mapping[int, Kind] = {
     ERROR: "error",
@@ -131,14 +141,21 @@ def greeting() -> bytes:
     return (
         _message(HELLO, 0, versions)
         + _message(SET_CONFIG, 1, config)
-        + _message(SET_ASYNC, 2, b"".join(struct.pack("!HHI", kind, 8, bits) for kind, bits in _TOLD))
+        + _message(
+            SET_ASYNC,
+            2,
+            b"".join(struct.pack("!HHI", kind, 8, bits) for kind, bits in _TOLD),
+        )
     )
 
 
 def questions(xid: int) -> bytes:
     """Return the requests for everything, which end with a barrier. All have the transaction number
     ``xid``."""
-    monitor = struct.pack("!IIIHBB", 1, _ANY, _ANY, _MONITOR_FLAGS, _ALL_TABLES, 0) + _EVERYTHING
+    monitor = (
+        struct.pack("!IIIHBB", 1, _ANY, _ANY, _MONITOR_FLAGS, _ALL_TABLES, 0)
+        + _EVERYTHING
+    )
     return (
         _ask(PORT_DESC, xid, struct.pack("!I4x", _ANY))
         + ask_groups(xid)
@@ -187,7 +204,12 @@ def _told(kind: int, xid: int, body: bytes) -> Told | None:
         return Told(plain, xid, body)
     if kind == PORT_STATUS:
         gone = body[0] == _PORT_REMOVED
-        return Told("ports gone" if gone else "ports", xid, ports=tuple(_ports(body[8:])), more=True)
+        return Told(
+            "ports gone" if gone else "ports",
+            xid,
+            ports=tuple(_ports(body[8:])),
+            more=True,
+        )
     if kind == MULTIPART_REPLY:
         what, flags = _MULTIPART.unpack_from(body)
         return _answer(what, xid, body[_MULTIPART.size :], bool(flags & _MORE))
@@ -240,7 +262,9 @@ def _groups(body: bytes) -> Iterator[Group]:
     for part in _parts(body, "a group", _GROUP.size):
         length, kind, number, buckets = _GROUP.unpack_from(part)
         end = _GROUP.size + buckets
-        yield Group(number, kind, tuple(_buckets(part[_GROUP.size : end])), chosen=length > end)
+        yield Group(
+            number, kind, tuple(_buckets(part[_GROUP.size : end])), chosen=length > end
+        )
 
 
 def _buckets(body: bytes) -> Iterator[Bucket]:
@@ -253,7 +277,9 @@ def _buckets(body: bytes) -> Iterator[Bucket]:
             if kind == 0:
                 (weight,) = struct.unpack_from("!H", part, place + 4)
             else:
-                watched = watched or struct.unpack_from("!I", part, place + 4)[0] != _ANY
+                watched = (
+                    watched or struct.unpack_from("!I", part, place + 4)[0] != _ANY
+                )
             place += max(8, _padded(size))
         yield Bucket(weight, part[_BUCKET.size : end], watched)
 
@@ -261,7 +287,11 @@ def _buckets(body: bytes) -> Iterator[Bucket]:
 def _ports(body: bytes) -> Iterator[PortDescription]:
     for part in _parts(body, "a port", _PORT.size, place=4):
         number, _, _, name, config, _ = _PORT.unpack_from(part)
-        yield PortDescription(number, name[:_LONGEST_NAME].rstrip(b"\0").decode("utf-8", "replace"), config)
+        yield PortDescription(
+            number,
+            name[:_LONGEST_NAME].rstrip(b"\0").decode("utf-8", "replace"),
+            config,
+        )
 
 
 def _padded(size: int) -> int:

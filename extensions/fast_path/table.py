@@ -219,26 +219,40 @@ def select(buckets: Iterable[Bucket]) -> tuple[int, ...] | None:
 
 def selection(group: Group, ports: Iterable[int]) -> Selection | None:
     """Return a group in the form that the programs use, None if they cannot perform what the group does."""
-    if group.kind not in (_SELECT, _INDIRECT) or group.chosen or any(b.watched for b in group.buckets):
+    if (
+        group.kind not in (_SELECT, _INDIRECT)
+        or group.chosen
+        or any(b.watched for b in group.buckets)
+    ):
         return None
     actions = [read_actions(bucket.actions) for bucket in group.buckets]
     known = set(ports)
-    if not all(a is not None and a.group is None and known.issuperset(a.ports) for a in actions):
+    if not all(
+        a is not None and a.group is None and known.issuperset(a.ports) for a in actions
+    ):
         return None
-    slots = select(group.buckets) if group.kind == _SELECT else (0,) * len(group.buckets)
+    slots = (
+        select(group.buckets) if group.kind == _SELECT else (0,) * len(group.buckets)
+    )
     if not slots or (group.kind == _INDIRECT and len(group.buckets) != 1):
         return None
-    return Selection(slots, tuple(action.ports for action in actions if action is not None))
+    return Selection(
+        slots, tuple(action.ports for action in actions if action is not None)
+    )
 
 
-def compile_table(flows: Iterable[TableFlow], groups: Iterable[Group], ports: Iterable[int]) -> CompiledTable:
+def compile_table(
+    flows: Iterable[TableFlow], groups: Iterable[Group], ports: Iterable[int]
+) -> CompiledTable:
     """Compile a switch's flows and return the table. Packets meet the flows of table 0 first.
 
     ``ports``: numbers of the ports that packets may leave by; ``groups``: all groups of the switch.
     """
     known = frozenset(ports)
     described = {group.number: group for group in groups}
-    selections = {number: selection(group, known) for number, group in described.items()}
+    selections = {
+        number: selection(group, known) for number, group in described.items()
+    }
     flows = [flow for flow in flows if flow.table == 0]
     rules: dict[tuple[Place, bytes], Rule] = {}
     used: dict[int, Selection] = {}
@@ -246,17 +260,27 @@ def compile_table(flows: Iterable[TableFlow], groups: Iterable[Group], ports: It
         match = read_match(flow.match)
         if match.never:
             continue
-        action = None if flow.idle_s or not match.exact else read_instructions(flow.instructions)
+        action = (
+            None
+            if flow.idle_s or not match.exact
+            else read_instructions(flow.instructions)
+        )
         if action is not None:
             chosen = None if action.group is None else selections.get(action.group)
-            if not known.issuperset(action.ports) or (action.group is not None and chosen is None):
+            if not known.issuperset(action.ports) or (
+                action.group is not None and chosen is None
+            ):
                 action = None
             elif action.group is not None and chosen is not None:
                 used[action.group] = chosen
         place = (flow.priority, match.mask), match.value
         # Two flows meet here only where one matches more than the programs see.
         met = place in rules
-        rules[place] = Rule(None) if action is None or met else Rule(action, (flow.priority, flow.match))
+        rules[place] = (
+            Rule(None)
+            if action is None or met
+            else Rule(action, (flow.priority, flow.match))
+        )
     order = sorted({place for place, _ in rules}, key=lambda place: -place[0])
     if len(order) > SUBTABLES:
         # What is looked at too late to be found is left.

@@ -67,11 +67,16 @@ def access_of(entry: Entry) -> Access:
     """
     host, port = entry.address()
     named = ("ca_file", "cert_file", "key_file")
-    files = {key: Path(str(entry.keys[key])) if entry.keys.get(key) else None for key in named}
+    files = {
+        key: Path(str(entry.keys[key])) if entry.keys.get(key) else None
+        for key in named
+    }
     if (files["cert_file"] is None) != (files["key_file"] is None):
         raise entry.wrong("key_file", "cert_file and key_file go together")
     tls, server_name = entry.flag("tls", True), entry.text("server_name")
-    return Access(host, port, entry.credentials(), tls, **files, server_name=server_name)
+    return Access(
+        host, port, entry.credentials(), tls, **files, server_name=server_name
+    )
 
 
 #: Status codes by which the switch rejects a Set; it has changed nothing then.
@@ -93,7 +98,9 @@ Elem = str | tuple[str, Mapping[str, str]]
 def path_of(elems: Iterable[Elem], origin: str = "") -> Any:
     """Return a path as a gNMI message."""
     path_elems = [
-        gnmi.PathElem(name=elem) if isinstance(elem, str) else gnmi.PathElem(name=elem[0], key=dict(elem[1]))
+        gnmi.PathElem(name=elem)
+        if isinstance(elem, str)
+        else gnmi.PathElem(name=elem[0], key=dict(elem[1]))
         for elem in elems
     ]
     return gnmi.Path(origin=origin, elem=path_elems)
@@ -108,7 +115,11 @@ class GnmiClient:
         self._channel: Any = None
         self._stub: Any = None
         secret = access.credentials
-        self._metadata = [("username", secret.username), ("password", secret.password)] if secret else []
+        self._metadata = (
+            [("username", secret.username), ("password", secret.password)]
+            if secret
+            else []
+        )
         #: Encoding of the switch; chosen when the driver is opened.
         self.encoding = gnmi.JSON_IETF
 
@@ -143,9 +154,13 @@ class GnmiClient:
                     raise Unreachable(f"{path}: {error.strerror}") from None
 
             credentials = grpc.ssl_channel_credentials(
-                content(access.ca_file), content(access.key_file), content(access.cert_file)
+                content(access.ca_file),
+                content(access.key_file),
+                content(access.cert_file),
             )
-            self._channel = grpc.secure_channel(f"{host}:{access.port}", credentials, options)
+            self._channel = grpc.secure_channel(
+                f"{host}:{access.port}", credentials, options
+            )
         self._stub = gNMIStub(self._channel)
         return self._stub
 
@@ -154,7 +169,9 @@ class GnmiClient:
 
         Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, Refused (NotThere), ProtocolError.
         """
-        return self._ask(lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline)
+        return self._ask(
+            lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline
+        )
 
     def get(self, paths: Sequence[Any], deadline: Deadline, target: str = "") -> Any:
         """Read these paths (:func:`path_of`) of a ``target``. Return the response message.
@@ -169,7 +186,11 @@ class GnmiClient:
         """Return a value as a gNMI message, as JSON in the encoding that the switch accepts."""
         text = json.dumps(content).encode()
         ietf = self.encoding == gnmi.JSON_IETF
-        return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
+        return (
+            gnmi.TypedValue(json_ietf_val=text)
+            if ietf
+            else gnmi.TypedValue(json_val=text)
+        )
 
     def choose_encoding(self, capabilities: Any) -> None:
         """Choose the better of the encodings that the switch supports. Raises ProtocolError."""
@@ -184,7 +205,11 @@ class GnmiClient:
     def _ask(self, method: Callable[[], Any], request: Any, deadline: Deadline) -> Any:
         def call() -> Any:
             try:
-                return method()(request, timeout=min(deadline.check(), REPLY_S), metadata=self._metadata)
+                return method()(
+                    request,
+                    timeout=min(deadline.check(), REPLY_S),
+                    metadata=self._metadata,
+                )
             except grpc.RpcError as error:
                 raised = self._said(error)
                 self.close()
@@ -243,5 +268,7 @@ def updates_of(response: Any) -> Iterator[tuple[int, list[str], dict[str, str], 
             try:
                 value = parse_json(getattr(update.val, kind))
             except (ValueError, RecursionError) as error:
-                raise ProtocolError(f"{where}: not JSON: {' '.join(str(error).split())[:100]}") from None
+                raise ProtocolError(
+                    f"{where}: not JSON: {' '.join(str(error).split())[:100]}"
+                ) from None
             yield number, names, dict(elems[-1].key) if elems else {}, value

@@ -47,7 +47,11 @@ def summary_of(request: bytes) -> str:
     from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
     message = gnmi.SetRequest.FromString(request[5:])
-    parts = {"delete": message.delete, "replace": message.replace, "add": message.update}
+    parts = {
+        "delete": message.delete,
+        "replace": message.replace,
+        "add": message.update,
+    }
     return ", ".join(f"{verb} {len(some)}" for verb, some in parts.items() if some)
 
 
@@ -79,7 +83,11 @@ class GnmiProxy(Proxy):
                 end.shutdown(socket.SHUT_RDWR)
 
     def _calls(
-        self, client: socket.socket, switch: socket.socket, methods: dict[int, str], lost: set[int]
+        self,
+        client: socket.socket,
+        switch: socket.socket,
+        methods: dict[int, str],
+        lost: set[int],
     ) -> None:
         from hpack import Decoder
         from hyperframe.frame import DataFrame, HeadersFrame
@@ -90,8 +98,13 @@ class GnmiProxy(Proxy):
             for frame, raw in frames.feed(data):
                 number = frame.stream_id
                 if isinstance(frame, HeadersFrame):
-                    assert "END_HEADERS" in frame.flags, "headers in several frames are not read here"
-                    headers = {str(name): str(value) for name, value in decoder.decode(frame.data)}
+                    assert "END_HEADERS" in frame.flags, (
+                        "headers in several frames are not read here"
+                    )
+                    headers = {
+                        str(name): str(value)
+                        for name, value in decoder.decode(frame.data)
+                    }
                     methods[number] = headers.get(":path", "").rpartition("/")[2]
                 elif isinstance(frame, DataFrame) and methods.get(number) == "Set":
                     requests[number] = requests.get(number, b"") + frame.data
@@ -106,7 +119,11 @@ class GnmiProxy(Proxy):
                 switch.sendall(raw)
 
     def _answers(
-        self, switch: socket.socket, client: socket.socket, methods: dict[int, str], lost: set[int]
+        self,
+        switch: socket.socket,
+        client: socket.socket,
+        methods: dict[int, str],
+        lost: set[int],
     ) -> None:
         from hyperframe.frame import DataFrame
 
@@ -117,7 +134,11 @@ class GnmiProxy(Proxy):
                     if "END_STREAM" in frame.flags:
                         time.sleep(0.02)
                         return
-                elif self.garble and isinstance(frame, DataFrame) and methods.get(frame.stream_id) == "Get":
+                elif (
+                    self.garble
+                    and isinstance(frame, DataFrame)
+                    and methods.get(frame.stream_id) == "Get"
+                ):
                     client.sendall(raw[: len(raw) // 2])
                     return
                 else:
@@ -134,5 +155,11 @@ class GnmiRig(ScpiRig):
 
     @classmethod
     def missing(cls) -> str:
-        installed = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
-        return "" if installed else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
+        installed = all(
+            importlib.util.find_spec(package) for package in ("pygnmi", "h2")
+        )
+        return (
+            ""
+            if installed
+            else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
+        )

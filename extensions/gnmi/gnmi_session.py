@@ -21,7 +21,13 @@ from typing import Any, ClassVar
 from google.protobuf.message import DecodeError
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
-from ringlight.extensions.gnmi.grpc_calls import MAX_WAITING_BYTES, Call, CallError, Calls, Status
+from ringlight.extensions.gnmi.grpc_calls import (
+    MAX_WAITING_BYTES,
+    Call,
+    CallError,
+    Calls,
+    Status,
+)
 from ringlight.extensions.gnmi.yang_tree import (
     Path,
     Step,
@@ -34,7 +40,13 @@ from ringlight.extensions.gnmi.yang_tree import (
     shown,
 )
 from ringlight.fabric.text import parse_json
-from ringlight.testbed.emulation.optical.commands import NS, Command, DeviceError, Fault, Ticket
+from ringlight.testbed.emulation.optical.commands import (
+    NS,
+    Command,
+    DeviceError,
+    Fault,
+    Ticket,
+)
 from ringlight.testbed.emulation.optical.session import Switch
 
 #: A stream looks this often for changes.
@@ -55,13 +67,18 @@ def read_path(prefix: Any, path: Any) -> Path:
     if path.element or prefix.element:
         raise CallError(Status.UNIMPLEMENTED, "paths have elem, not the old element")
     return tuple(
-        Step(bare(elem.name), tuple(sorted((bare(key), value) for key, value in elem.key.items())))
+        Step(
+            bare(elem.name),
+            tuple(sorted((bare(key), value) for key, value in elem.key.items())),
+        )
         for elem in (*prefix.elem, *path.elem)
     )
 
 
 def write_path(path: Path) -> Any:
-    return gnmi.Path(elem=[gnmi.PathElem(name=step.name, key=dict(step.keys)) for step in path])
+    return gnmi.Path(
+        elem=[gnmi.PathElem(name=step.name, key=dict(step.keys)) for step in path]
+    )
 
 
 def _scalar(leaf: Any) -> Any:
@@ -74,7 +91,9 @@ def _scalar(leaf: Any) -> Any:
         case float():
             return gnmi.TypedValue(float_val=leaf)
         case list():
-            return gnmi.TypedValue(leaflist_val=gnmi.ScalarArray(element=map(_scalar, leaf)))
+            return gnmi.TypedValue(
+                leaflist_val=gnmi.ScalarArray(element=map(_scalar, leaf))
+            )
         case _:
             return gnmi.TypedValue(uint_val=int(leaf))
 
@@ -83,7 +102,9 @@ def json_value(node: Any, encoding: int) -> Any:
     """Return a value as JSON in one of gNMI's two encodings."""
     text = json.dumps(node, separators=(",", ":")).encode()
     ietf = encoding == gnmi.JSON_IETF
-    return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
+    return (
+        gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
+    )
 
 
 def read_value(value: Any) -> Any:
@@ -96,7 +117,9 @@ def read_value(value: Any) -> Any:
             case "string_val" | "ascii_val" | "bool_val" | "int_val" | "uint_val":
                 return getattr(value, kind)
     except (ValueError, RecursionError) as error:
-        raise CallError(Status.INVALID_ARGUMENT, f"a value that is not JSON: {error}") from None
+        raise CallError(
+            Status.INVALID_ARGUMENT, f"a value that is not JSON: {error}"
+        ) from None
     raise CallError(Status.UNIMPLEMENTED, f"a value as {kind} is not taken")
 
 
@@ -195,10 +218,14 @@ class GnmiSession(ABC):
             except CallError as error:
                 self._calls.finish(call, error.status, str(error))
             except DecodeError:
-                self._calls.finish(call, Status.INVALID_ARGUMENT, "not the message of this call")
+                self._calls.finish(
+                    call, Status.INVALID_ARGUMENT, "not the message of this call"
+                )
         self._finish_settings()
         self._subscriptions = [
-            open_subscription for open_subscription in self._subscriptions if not open_subscription.call.over
+            open_subscription
+            for open_subscription in self._subscriptions
+            if not open_subscription.call.over
         ]
         for subscription in self._subscriptions:
             self._stream(subscription, now_ns)
@@ -228,7 +255,9 @@ class GnmiSession(ABC):
             self._calls.finish(call)
 
     def _admit(self, call: Call) -> None:
-        if not self._switch.admits(*(call.metadata.get(key, "") for key in ("username", "password"))):
+        if not self._switch.admits(
+            *(call.metadata.get(key, "") for key in ("username", "password"))
+        ):
             raise CallError(Status.UNAUTHENTICATED, "user name and password, please")
         if self._device.wavelengths:
             raise CallError(Status.UNIMPLEMENTED, "the model has no wavelengths")
@@ -255,13 +284,21 @@ class GnmiSession(ABC):
 
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
         """A container or a leaf, in JSON."""
-        module = next((self.modules[step.name] for step in reversed(place) if step.name in self.modules), "")
+        module = next(
+            (
+                self.modules[step.name]
+                for step in reversed(place)
+                if step.name in self.modules
+            ),
+            "",
+        )
         ietf = encoding == gnmi.JSON_IETF
         document = plain(node, ietf, self.modules, module)
         if ietf and isinstance(document, dict):
             # The outermost names have their model's, whatever the path says.
             document = {
-                name if ":" in name or not module else f"{module}:{name}": x for name, x in document.items()
+                name if ":" in name or not module else f"{module}:{name}": x
+                for name, x in document.items()
             }
         return json_value(document, encoding)
 
@@ -297,12 +334,16 @@ class GnmiSession(ABC):
                 update
                 for place, node in nodes
                 for update in self._updates(
-                    place, _without(node, self.without.get(request.type)), request.encoding
+                    place,
+                    _without(node, self.without.get(request.type)),
+                    request.encoding,
                 )
             ]
             if not nodes and not in_empty_list(root, path):
                 raise CallError(Status.NOT_FOUND, f"{shown(path)} is not there")
-            notifications.append(gnmi.Notification(timestamp=time.time_ns(), update=updates))
+            notifications.append(
+                gnmi.Notification(timestamp=time.time_ns(), update=updates)
+            )
         return gnmi.GetResponse(notification=notifications)
 
     def _updates(self, place: Path, node: Any, encoding: int) -> list[Any]:
@@ -311,11 +352,15 @@ class GnmiSession(ABC):
                 gnmi.Update(path=self._shown(leaf_path), val=_scalar(leaf))
                 for leaf_path, leaf in leaves(node, place)
             ]
-        return [gnmi.Update(path=self._shown(place), val=self._value(node, encoding, place))]
+        return [
+            gnmi.Update(path=self._shown(place), val=self._value(node, encoding, place))
+        ]
 
     def _check_encoding(self, encoding: int) -> None:
         if encoding not in _ENCODINGS:
-            raise CallError(Status.UNIMPLEMENTED, "the encodings are JSON, JSON_IETF and PROTO")
+            raise CallError(
+                Status.UNIMPLEMENTED, "the encodings are JSON, JSON_IETF and PROTO"
+            )
 
     # Set
 
@@ -331,12 +376,16 @@ class GnmiSession(ABC):
             (gnmi.UpdateResult.UPDATE, [update.path for update in request.update]),
         )
         results = [
-            gnmi.UpdateResult(path=write_path(read_path(request.prefix, path)), op=operation)
+            gnmi.UpdateResult(
+                path=write_path(read_path(request.prefix, path)), op=operation
+            )
             for operation, paths in done
             for path in paths
         ]
         answer = gnmi.SetResponse(response=results, timestamp=time.time_ns())
-        tickets = [self._device.submit(now_ns, command) for command in commands] or [Ticket(done=True)]
+        tickets = [self._device.submit(now_ns, command) for command in commands] or [
+            Ticket(done=True)
+        ]
         self._settings.append(_Setting(call, tickets[0], then, answer))
 
     def _finish_settings(self) -> None:
@@ -347,7 +396,9 @@ class GnmiSession(ABC):
                 continue
             error = setting.ticket.error
             if isinstance(error, DeviceError):
-                self._calls.finish(setting.call, _FAULTS[error.fault], self._refusal(error))
+                self._calls.finish(
+                    setting.call, _FAULTS[error.fault], self._refusal(error)
+                )
                 continue
             setting.then()
             self._calls.send(setting.call, setting.answer.SerializeToString())
@@ -358,7 +409,12 @@ class GnmiSession(ABC):
 
     def _subscribe(self, call: Call, now_ns: int) -> None:
         known = next(
-            (subscription for subscription in self._subscriptions if subscription.call is call), None
+            (
+                subscription
+                for subscription in self._subscriptions
+                if subscription.call is call
+            ),
+            None,
         )
         while call.messages:
             request = gnmi.SubscribeRequest.FromString(call.messages.popleft())
@@ -368,23 +424,39 @@ class GnmiSession(ABC):
                 self._subscriptions.append(known)
                 self._tell(known, now_ns, everything=not known.updates_only)
                 self._synchronised(call)
-            elif kind == "poll" and known is not None and known.mode == gnmi.SubscriptionList.POLL:
+            elif (
+                kind == "poll"
+                and known is not None
+                and known.mode == gnmi.SubscriptionList.POLL
+            ):
                 self._tell(known, now_ns, everything=True)
                 self._synchronised(call)
             else:
-                raise CallError(Status.INVALID_ARGUMENT, "subscribe once, and poll what was subscribed so")
+                raise CallError(
+                    Status.INVALID_ARGUMENT,
+                    "subscribe once, and poll what was subscribed so",
+                )
         once = known is not None and known.mode == gnmi.SubscriptionList.ONCE
-        if once or (call.ended and (known is None or known.mode == gnmi.SubscriptionList.POLL)):
+        if once or (
+            call.ended and (known is None or known.mode == gnmi.SubscriptionList.POLL)
+        ):
             self._calls.finish(call)
 
     def _synchronised(self, call: Call) -> None:
-        self._calls.send(call, gnmi.SubscribeResponse(sync_response=True).SerializeToString())
+        self._calls.send(
+            call, gnmi.SubscribeResponse(sync_response=True).SerializeToString()
+        )
 
     def _begin(self, call: Call, request: Any, now_ns: int) -> _Subscription:
         self._check_encoding(request.encoding)
         if request.use_aliases or not request.subscription:
-            raise CallError(Status.INVALID_ARGUMENT, "a subscription has paths and no aliases")
-        paths = [self._path(request.prefix, subscription.path) for subscription in request.subscription]
+            raise CallError(
+                Status.INVALID_ARGUMENT, "a subscription has paths and no aliases"
+            )
+        paths = [
+            self._path(request.prefix, subscription.path)
+            for subscription in request.subscription
+        ]
         intervals = [
             max(subscription.sample_interval, _LEAST_INTERVAL_NS)
             for subscription in request.subscription
@@ -402,7 +474,10 @@ class GnmiSession(ABC):
         )
 
     def _stream(self, subscription: _Subscription, now_ns: int) -> None:
-        if subscription.mode != gnmi.SubscriptionList.STREAM or now_ns < subscription.look_ns:
+        if (
+            subscription.mode != gnmi.SubscriptionList.STREAM
+            or now_ns < subscription.look_ns
+        ):
             return
         subscription.look_ns = now_ns + _LOOK_NS
         if self._calls.waiting_bytes > MAX_WAITING_BYTES:
@@ -427,7 +502,9 @@ class GnmiSession(ABC):
             subscription.updates_only = False
             return
         fresh = {
-            leaf_path: leaf for leaf_path, leaf in now.items() if everything or before.get(leaf_path) != leaf
+            leaf_path: leaf
+            for leaf_path, leaf in now.items()
+            if everything or before.get(leaf_path) != leaf
         }
         gone = [leaf_path for leaf_path in before if leaf_path not in now]
         if not fresh and not gone:
@@ -441,4 +518,6 @@ class GnmiSession(ABC):
             ],
             delete=[self._shown(leaf_path) for leaf_path in gone],
         )
-        self._calls.send(subscription.call, gnmi.SubscribeResponse(update=note).SerializeToString())
+        self._calls.send(
+            subscription.call, gnmi.SubscribeResponse(update=note).SerializeToString()
+        )

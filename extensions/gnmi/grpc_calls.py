@@ -77,7 +77,9 @@ class Calls:
             h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
         )
         self._connection.initiate_connection()
-        self._connection.update_settings({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: MAX_CALLS})
+        self._connection.update_settings(
+            {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: MAX_CALLS}
+        )
         self._calls: dict[int, Call] = {}
         self.over = False
         #: Whether what was taken last begins the connection.
@@ -110,7 +112,9 @@ class Calls:
             call = Call(event.stream_id, headers.get(":path", ""), headers)
             self._calls[call.number] = call
             if not headers.get("content-type", "").startswith("application/grpc"):
-                self._connection.send_headers(call.number, [(":status", "415")], end_stream=True)
+                self._connection.send_headers(
+                    call.number, [(":status", "415")], end_stream=True
+                )
                 self._forget(call)
                 return None
             return call
@@ -118,7 +122,9 @@ class Calls:
             self.over = True
             return None
         if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
-            self._connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            self._connection.acknowledge_received_data(
+                event.flow_controlled_length, event.stream_id
+            )
         known = self._calls.get(getattr(event, "stream_id", None) or 0)
         if known is None:
             return None
@@ -138,9 +144,14 @@ class Calls:
         while len(call.received) >= _PREFIX.size:
             compressed, length = _PREFIX.unpack_from(call.received)
             if compressed:
-                raise CallError(Status.UNIMPLEMENTED, "compressed messages are not taken")
+                raise CallError(
+                    Status.UNIMPLEMENTED, "compressed messages are not taken"
+                )
             if length > MAX_MESSAGE_BYTES:
-                raise CallError(Status.RESOURCE_EXHAUSTED, f"a message is at most {MAX_MESSAGE_BYTES} bytes")
+                raise CallError(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"a message is at most {MAX_MESSAGE_BYTES} bytes",
+                )
             if len(call.received) < _PREFIX.size + length:
                 if (
                     sum(len(other.received) for other in self._calls.values())
@@ -151,7 +162,9 @@ class Calls:
                         f"messages that come at the same time are at most {MAX_MESSAGE_BYTES} bytes",
                     )
                 return
-            call.messages.append(bytes(call.received[_PREFIX.size : _PREFIX.size + length]))
+            call.messages.append(
+                bytes(call.received[_PREFIX.size : _PREFIX.size + length])
+            )
             del call.received[: _PREFIX.size + length]
 
     def _forget(self, call: Call) -> None:
@@ -195,10 +208,15 @@ class Calls:
     def _flush(self, call: Call) -> None:
         link = self._connection
         if (call.waiting or call.trailers is not None) and not call.greeted:
-            link.send_headers(call.number, [(":status", "200"), ("content-type", "application/grpc")])
+            link.send_headers(
+                call.number, [(":status", "200"), ("content-type", "application/grpc")]
+            )
             call.greeted = True
         while call.waiting:
-            room = min(link.local_flow_control_window(call.number), link.max_outbound_frame_size)
+            room = min(
+                link.local_flow_control_window(call.number),
+                link.max_outbound_frame_size,
+            )
             if room <= 0:
                 return
             link.send_data(call.number, bytes(call.waiting[:room]))

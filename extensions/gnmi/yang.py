@@ -14,7 +14,9 @@ from ringlight.controller.optical.errors import ProtocolError
 def bare(value: Any) -> Any:
     """Return a copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
     if isinstance(value, dict):
-        return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
+        return {
+            str(name).rpartition(":")[2]: bare(child) for name, child in value.items()
+        }
     return [bare(child) for child in value] if isinstance(value, list) else value
 
 
@@ -53,7 +55,9 @@ def text(leaf: object, name: str) -> str:
 
 def number(leaf: object, name: str) -> float:
     """Return a number from a number or its text. Raises ProtocolError."""
-    if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
+    if isinstance(leaf, str) and re.fullmatch(
+        r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII
+    ):
         return float(leaf)
     if isinstance(leaf, int | float) and not isinstance(leaf, bool):
         with contextlib.suppress(OverflowError):

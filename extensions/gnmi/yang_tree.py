@@ -79,9 +79,14 @@ def in_empty_list(node: Any, path: Path) -> bool:
         if next(find(node, path[: number + 1]), None) is None:
             if any(value != "*" for _, value in step.keys):
                 return False
-            above = [parent for _, parent in find(node, path[:number]) if isinstance(parent, dict)]
+            above = [
+                parent
+                for _, parent in find(node, path[:number])
+                if isinstance(parent, dict)
+            ]
             return any(
-                step.name == "*" or isinstance(parent_node.get(step.name), Entries) for parent_node in above
+                step.name == "*" or isinstance(parent_node.get(step.name), Entries)
+                for parent_node in above
             )
     return False
 
@@ -123,7 +128,9 @@ def plain(node: Any, ietf: bool, modules: Mapping[str, str], module: str = "") -
     return str(node) if ietf and isinstance(node, Counter) else int(node)
 
 
-def flatten(path: Path, value: Any, keys: Mapping[str, str] = {}) -> Iterator[tuple[Path, Any]]:
+def flatten(
+    path: Path, value: Any, keys: Mapping[str, str] = {}
+) -> Iterator[tuple[Path, Any]]:
     """Yield the assignments of leaves that make up an assignment. ``keys``: the key leaf of lists whose key
     is not ``name``. Raises TreeError."""
     if len(path) > 16:
@@ -143,9 +150,15 @@ def flatten(path: Path, value: Any, keys: Mapping[str, str] = {}) -> Iterator[tu
     elif isinstance(value, str | bool | int | float):
         yield path, value
     else:
-        raise TreeError(f"{path[-1].name if path else '/'}: a value of that kind is not taken")
+        raise TreeError(
+            f"{path[-1].name if path else '/'}: a value of that kind is not taken"
+        )
 
 
 def bare_entry(entry: object) -> dict[str, Any]:
     """Return the leaves of an entry without their modules' names, none if the entry is not an object."""
-    return {bare(name): leaf for name, leaf in entry.items()} if isinstance(entry, dict) else {}
+    return (
+        {bare(name): leaf for name, leaf in entry.items()}
+        if isinstance(entry, dict)
+        else {}
+    )

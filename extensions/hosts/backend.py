@@ -85,7 +85,14 @@ class HostsBackend(EmulationBackend):
         self._missed_s: dict[str, float] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostsBackend, (self.runtime, None, self.devices, self._over, self._known, self._series)
+        return HostsBackend, (
+            self.runtime,
+            None,
+            self.devices,
+            self._over,
+            self._known,
+            self._series,
+        )
 
     @property
     def cluster(self) -> Cluster:
@@ -126,7 +133,9 @@ class HostsBackend(EmulationBackend):
         # Runs that are gone on with may have been made on hosts that are there no more.
         self._machines = {**earlier.get("hosts", {}), **self._machines}
 
-    def ask_hosts(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def ask_hosts(
+        self, function: Callable[..., Any], *arguments: Any
+    ) -> dict[str, Any]:
         """Call a function on each host. Return its results by the host's name. Raises BackendError."""
         try:
             return self.cluster.ask(function, *arguments)
@@ -140,13 +149,19 @@ class HostsBackend(EmulationBackend):
         return {**first, **super().facts(), "hosts": self._machines, **network}
 
     def executor(self) -> Executor:
-        return self.cluster.executor(None if self._over is None else [lot[0] for lot in self.lots()])
+        return self.cluster.executor(
+            None if self._over is None else [lot[0] for lot in self.lots()]
+        )
 
     def tidy(self) -> None:
         """Have hosts remove what is left of labs whose worker died before they had a process of their own."""
         with suppress(LabError, OSError):
             there = self.cluster.present()
-            now = [replace(host, address=there[host.ip]) for host in self.cluster.hosts if host.ip in there]
+            now = [
+                replace(host, address=there[host.ip])
+                for host in self.cluster.hosts
+                if host.ip in there
+            ]
             self.cluster.ask(remove_stale, hosts=now)
 
     def watch(self) -> None:
@@ -190,8 +205,13 @@ class HostsBackend(EmulationBackend):
         assert self._known is not None
         count, hosts = 1 if self._over is None else self._over.hosts, self._known[1]
         if count > len(hosts):
-            raise BackendError(f"--hosts {count}: there are {len(hosts)} hosts for labs")
-        return [hosts[first : first + count] for first in range(0, len(hosts) - count + 1, count)]
+            raise BackendError(
+                f"--hosts {count}: there are {len(hosts)} hosts for labs"
+            )
+        return [
+            hosts[first : first + count]
+            for first in range(0, len(hosts) - count + 1, count)
+        ]
 
     def _check_network(self, settings: Sequence[Setting], over: Over) -> None:
         """Raise BackendError for what the network between the hosts does not give, a line for each figure."""
@@ -212,7 +232,9 @@ class HostsBackend(EmulationBackend):
             self._ways += ways
             lines |= dict.fromkeys(missed)
             for _, where in cuts:
-                if (why := first_taken(self.cluster, lot, over, len(where.fibres))) is not None:
+                if (
+                    why := first_taken(self.cluster, lot, over, len(where.fibres))
+                ) is not None:
                     lines[why] = None
         if lines:
             *first_lines, last = lines
@@ -223,13 +245,18 @@ class HostsBackend(EmulationBackend):
         self._over = replace(over, mtu_bytes=min(over.mtu_bytes, fitting))
 
     def _probed(
-        self, lot: Sequence[Host], cuts: Sequence[tuple[Setting, Cut]], enough_bps: float
+        self,
+        lot: Sequence[Host],
+        cuts: Sequence[tuple[Setting, Cut]],
+        enough_bps: float,
     ) -> tuple[list[Way], list[str]]:
         """Ways between hosts that have a lab together, and what they miss. Raises BackendError."""
         try:
             return checked_ways(
                 partial(probed, self.cluster, lot, enough_bps),
-                lambda way: [needs_of(*divided_setting, lot, way) for divided_setting in cuts],
+                lambda way: [
+                    needs_of(*divided_setting, lot, way) for divided_setting in cuts
+                ],
             )
         except LabError as error:
             raise BackendError(str(error)) from None
@@ -238,7 +265,9 @@ class HostsBackend(EmulationBackend):
         """Raise BackendError for a host whose light would go unencrypted to others."""
         for host in (host for lot in self.lots() for host in lot):
             try:
-                (why,) = self.cluster.ask(why_not_encrypted, host.ip, hosts=[host]).values()
+                (why,) = self.cluster.ask(
+                    why_not_encrypted, host.ip, hosts=[host]
+                ).values()
             except LabError as error:
                 raise BackendError(str(error)) from None
             if why is not None:
@@ -249,7 +278,9 @@ class HostsBackend(EmulationBackend):
         try:
             made: Made = self.executor().submit(self.make, plan, again=False).result()
         except lost() as error:
-            raise BackendError(f"Dask lost the run: {str(error) or 'its scheduler is gone'}") from None
+            raise BackendError(
+                f"Dask lost the run: {str(error) or 'its scheduler is gone'}"
+            ) from None
         return made
 
     def make(self, plan: RunPlan, again: bool = True) -> Made:
@@ -266,8 +297,12 @@ class HostsBackend(EmulationBackend):
         end_forsaken(RUN_KIND, but=key)
         fork_from_now_on()
         if self._over is None:
-            return self._made(plan, again, worker.name, lambda: worker.unwanted() or worker.ends())
-        with looked_after(key, kept_by(partial(self.make_kept, plan, again, worker.name)), worker) as lab:
+            return self._made(
+                plan, again, worker.name, lambda: worker.unwanted() or worker.ends()
+            )
+        with looked_after(
+            key, kept_by(partial(self.make_kept, plan, again, worker.name)), worker
+        ) as lab:
             try:
                 made: Made = pickle.loads((lab.state_dir / MADE).read_bytes())
             except OSError:
@@ -278,7 +313,12 @@ class HostsBackend(EmulationBackend):
         return made
 
     def make_kept(
-        self, plan: RunPlan, again: bool, name: str, _state: Path, unwanted: Callable[[], bool]
+        self,
+        plan: RunPlan,
+        again: bool,
+        name: str,
+        _state: Path,
+        unwanted: Callable[[], bool],
     ) -> Made:
         """Make the run in a lab over several hosts, of which this is the first, and return what was made.
 
@@ -289,7 +329,9 @@ class HostsBackend(EmulationBackend):
             return self._made(plan, again, name, unwanted, spread)
 
     @contextmanager
-    def joined(self, lot: Sequence[Host]) -> Iterator[Callable[[Setting], SpreadLab] | None]:
+    def joined(
+        self, lot: Sequence[Host]
+    ) -> Iterator[Callable[[Setting], SpreadLab] | None]:
         """Fork the labs of a process on the first of these hosts, and give them parts on the other hosts.
 
         Yield the function that returns these parts for a setting; None if labs are on one host. Raises
@@ -305,7 +347,13 @@ class HostsBackend(EmulationBackend):
             with known_hosts(self._known[0], lot) as cluster:
 
                 def spread(setting: Setting) -> SpreadLab:
-                    return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
+                    return SpreadLab(
+                        cluster,
+                        lot,
+                        divided(setting.fabric, over.hosts),
+                        setting.section,
+                        over,
+                    )
 
                 yield spread
 
@@ -320,30 +368,49 @@ class HostsBackend(EmulationBackend):
         reporter = _Wanted(unwanted)
         with TemporaryDirectory(prefix="ringlight-run-") as folder:
             logs = Path(folder)
-            backend = EmulationBackend(self.runtime, free_addresses(), devices=self.devices, spread=spread)
+            backend = EmulationBackend(
+                self.runtime, free_addresses(), devices=self.devices, spread=spread
+            )
             backend.prepare([plan.setting], logs, reporter.say, {})
             repeats = Repeats(reporter, Foreteller()) if again else None
             records, failures = one_alone(backend, plan, reporter, repeats)
             facts = {**backend.facts(), "host": name}
-            files = {str(file.relative_to(logs)): tail(file) for file in logs.rglob("*") if file.is_file()}
-        records = [_named(record, name) if isinstance(record, RunFailed) else record for record in records]
+            files = {
+                str(file.relative_to(logs)): tail(file)
+                for file in logs.rglob("*")
+                if file.is_file()
+            }
+        records = [
+            _named(record, name) if isinstance(record, RunFailed) else record
+            for record in records
+        ]
         return Made(records, failures, facts, files)
 
     def take(self, plan: RunPlan, made: Made, folder: RunFolder) -> None:
         """Keep what came back of a run besides its records."""
         host = made.facts["host"]
-        clock = {"wall_clock_minus_monotonic_s": self._machines[host]["wall_clock_minus_monotonic_s"]}
+        clock = {
+            "wall_clock_minus_monotonic_s": self._machines[host][
+                "wall_clock_minus_monotonic_s"
+            ]
+        }
         logs = self._folder(plan.setting) if made.files else None
         for name, content in made.files.items():
             assert logs is not None
             write_whole(logs / Path(name).name, content.decode(errors="replace"))
         self._labs += [{**lab, "host": host, **clock} for lab in made.facts["labs"]]
         folder.describe(**self.facts())
-        ended = "could not be made" if any(isinstance(r, RunFailed) for r in made.records) else "is over"
+        ended = (
+            "could not be made"
+            if any(isinstance(r, RunFailed) for r in made.records)
+            else "is over"
+        )
         self._say(f"  {plan.name} {ended} (host {host})")
 
 
-def kept_by(work: Callable[[Path, Callable[[], bool]], Any]) -> Callable[[Lab], list[str]]:
+def kept_by(
+    work: Callable[[Path, Callable[[], bool]], Any],
+) -> Callable[[Lab], list[str]]:
     """Return a function that returns the command line for running ``work`` in a kept process on a host.
 
     ``work`` gets the folder of the process's state, and a function that returns whether the process was asked
@@ -368,7 +435,10 @@ def over_hosts(fabric: Fabric, hosts: int) -> str | None:
         divided(fabric, hosts)
     except ValueError as error:
         return under("fabric", str(error))
-    for name, there in (("onics", fabric.onics), *((f"{kind}s", kind) for kind in fabric.devices.values())):
+    for name, there in (
+        ("onics", fabric.onics),
+        *((f"{kind}s", kind) for kind in fabric.devices.values()),
+    ):
         if there:
             return f"fabric.{name}: not in a lab over several hosts; leave out --hosts"
     if fabric.foreign_switches:
@@ -391,11 +461,18 @@ def needs_of(setting: Setting, cut: Cut, hosts: Sequence[Host], way: Way) -> Nee
 
 def _crossing_bps(setting: Setting, cut: Cut, a: int, b: int) -> float:
     """Rate of all fibres between two hosts, as emulated."""
-    return cut.crossing_bps.get((a, b), 0.0) / (setting.scale.time * setting.scale.payload)
+    return cut.crossing_bps.get((a, b), 0.0) / (
+        setting.scale.time * setting.scale.payload
+    )
 
 
 def _named(record: RunFailed, host: str) -> RunFailed:
-    return RunFailed(t=record.t, run=record.run, arm=record.arm, reason=f"host {host}: {record.reason}")
+    return RunFailed(
+        t=record.t,
+        run=record.run,
+        arm=record.arm,
+        reason=f"host {host}: {record.reason}",
+    )
 
 
 class _Wanted(Reporter):

@@ -33,21 +33,35 @@ def make_certificates(folder: Path) -> Path:
     def named(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
-    def begun(subject: x509.Name, issuer: x509.Name, key: Any) -> x509.CertificateBuilder:
+    def begun(
+        subject: x509.Name, issuer: x509.Name, key: Any
+    ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key)
+        )
         builder = builder.serial_number(x509.random_serial_number())
         # Clocks of hosts differ.
         return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(
             now + timedelta(days=VALID_DAYS)
         )
 
-    authority, name = ec.generate_private_key(ec.SECP256R1()), named("ringlight trial authority")
+    authority, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        named("ringlight trial authority"),
+    )
     root = begun(name, name, authority.public_key())
-    root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    root = root.add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
     key = ec.generate_private_key(ec.SECP256R1())
     own = begun(named("ringlight trial host"), name, key.public_key())
-    own = own.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    own = own.add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True
+    )
     pem = serialization.Encoding.PEM
     folder = folder.absolute()
     try:
@@ -56,8 +70,12 @@ def make_certificates(folder: Path) -> Path:
         raise LabError(f"{folder}: it is there already; name a new folder") from None
     except OSError as error:
         raise LabError(f"{folder}: cannot be made: {error.strerror}") from None
-    (folder / "ca.pem").write_bytes(root.sign(authority, hashes.SHA256()).public_bytes(pem))
-    (folder / "cert.pem").write_bytes(own.sign(authority, hashes.SHA256()).public_bytes(pem))
+    (folder / "ca.pem").write_bytes(
+        root.sign(authority, hashes.SHA256()).public_bytes(pem)
+    )
+    (folder / "cert.pem").write_bytes(
+        own.sign(authority, hashes.SHA256()).public_bytes(pem)
+    )
     (folder / "key.pem").touch(mode=0o600)
     plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     (folder / "key.pem").write_bytes(key.private_bytes(pem, *plain))

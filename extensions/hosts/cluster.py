@@ -59,7 +59,9 @@ def open_doors(addresses: Sequence[str]) -> list[str]:
     reachable = []
     for address in addresses:
         parts = urlsplit(address)
-        if parts.scheme not in ("tls", "inproc") and not _is_loopback(parts.hostname or ""):
+        if parts.scheme not in ("tls", "inproc") and not _is_loopback(
+            parts.hostname or ""
+        ):
             reachable.append(address)
     return reachable
 
@@ -79,7 +81,10 @@ class Cluster:
         self.address, self.hosts = address, tuple(hosts)
 
     def ask(
-        self, function: Callable[..., Answer], *arguments: Any, hosts: Sequence[Host] | None = None
+        self,
+        function: Callable[..., Answer],
+        *arguments: Any,
+        hosts: Sequence[Host] | None = None,
     ) -> dict[str, Answer]:
         """Call a function of ours on each host. Return its answers by name of the host.
 
@@ -88,7 +93,11 @@ class Cluster:
         targets = self.hosts if hosts is None else hosts
         try:
             results = self._client.run(
-                _in_thread, function, arguments, workers=[host.address for host in targets], on_error="return"
+                _in_thread,
+                function,
+                arguments,
+                workers=[host.address for host in targets],
+                on_error="return",
             )
         except OSError:
             raise LabError(f"--dask {self.address}: its scheduler is gone") from None
@@ -96,7 +105,9 @@ class Cluster:
         for host in targets:
             answer = results.get(host.address, "its worker is gone")
             if isinstance(answer, ImportError | AttributeError):
-                raise LabError(f"host {host.name}: it has another Ringlight, or none: {answer}")
+                raise LabError(
+                    f"host {host.name}: it has another Ringlight, or none: {answer}"
+                )
             if isinstance(answer, OSError):
                 # Of Dask's connections, as ours are LabErrors.
                 raise LabError(f"host {host.name}: its worker is gone")
@@ -110,7 +121,9 @@ class Cluster:
         given).
         """
         where = {} if hosts is None else _on(*hosts)
-        executor: Executor = self._client.get_executor(pure=False, resources={RESOURCE: 1}, **where)
+        executor: Executor = self._client.get_executor(
+            pure=False, resources={RESOURCE: 1}, **where
+        )
         return executor
 
     def submit(self, function: Callable[..., Any], argument: Any, host: Host) -> Any:
@@ -118,12 +131,17 @@ class Cluster:
 
         The call is made again if the host's worker dies and another one starts.
         """
-        return self._client.submit(function, argument, pure=False, resources={RESOURCE: 1}, **_on(host))
+        return self._client.submit(
+            function, argument, pure=False, resources={RESOURCE: 1}, **_on(host)
+        )
 
     def places_left(self) -> dict[str, int]:
         """Return how many more labs each host has a place for now, by name."""
         taken = self._client.processing()
-        return {host.name: host.labs - len(taken.get(host.address, ())) for host in self.hosts}
+        return {
+            host.name: host.labs - len(taken.get(host.address, ()))
+            for host in self.hosts
+        }
 
     def leave(self, future: Any) -> None:
         """Let a call whose result is not awaited any more run to its end."""
@@ -159,7 +177,9 @@ def known_hosts(address: str, hosts: Sequence[Host]) -> Iterator[Cluster]:
         yield Cluster(client, address, hosts)
 
 
-async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:
+async def _in_thread(
+    function: Callable[..., Answer], arguments: Sequence[Any]
+) -> Answer:
     """Call a function without blocking the worker's loop, and return its answer. Raises LabError for any
     OSError.
     """
@@ -183,10 +203,18 @@ def hosts_of(address: str) -> Iterator[Cluster]:
     with _client(address) as client:
         known = client.scheduler_info()
         workers = known["workers"]
-        doors = [known["address"], *workers, *(w["nanny"] for w in workers.values() if w.get("nanny"))]
+        doors = [
+            known["address"],
+            *workers,
+            *(w["nanny"] for w in workers.values() if w.get("nanny")),
+        ]
         _refuse_open(doors)
         hosts = [
-            Host(name_of(worker["name"], where), where, int(worker["resources"][RESOURCE]))
+            Host(
+                name_of(worker["name"], where),
+                where,
+                int(worker["resources"][RESOURCE]),
+            )
             for where, worker in workers.items()
             if worker["resources"].get(RESOURCE, 0) >= 1
         ]
@@ -212,8 +240,14 @@ def _client(address: str, timeout_s: float = ANSWER_S) -> Client:
         return Client(address, timeout=timeout_s, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         # Without certificates Dask raises TypeError.
-        why = "Dask has no certificates here; see docs/hosts.md" if isinstance(error, TypeError) else error
-        raise LabError(f"--dask {address}: it does not answer: {why or type(error).__name__}") from None
+        why = (
+            "Dask has no certificates here; see docs/hosts.md"
+            if isinstance(error, TypeError)
+            else error
+        )
+        raise LabError(
+            f"--dask {address}: it does not answer: {why or type(error).__name__}"
+        ) from None
 
 
 def _refuse_open(addresses: Sequence[str]) -> None:

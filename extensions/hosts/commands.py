@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ringlight.extensions.hosts.cluster import Cluster
 
 hosts = typer.Typer(
-    no_args_is_help=True, help="Several machines for labs: workers of Dask with the resource HOST."
+    no_args_is_help=True,
+    help="Several machines for labs: workers of Dask with the resource HOST.",
 )
 
 
@@ -32,7 +33,9 @@ def certificates(
     from ringlight.extensions.hosts.certificates import make_certificates
 
     config = make_certificates(folder)
-    echo(f"Copy {config.parent} to the same path on each host; Dask's processes and Ringlight find it by:")
+    echo(
+        f"Copy {config.parent} to the same path on each host; Dask's processes and Ringlight find it by:"
+    )
     echo(f"export DASK_CONFIG={config.parent}")
 
 
@@ -41,11 +44,20 @@ def check(
     dask: Address,
     runtime: options.Runtime = "docker",
     mtu: Annotated[
-        int, typer.Option("--mtu", min=576, max=9216, help="Bytes of a packet that must arrive whole.")
+        int,
+        typer.Option(
+            "--mtu", min=576, max=9216, help="Bytes of a packet that must arrive whole."
+        ),
     ] = 1550,
-    rate: Annotated[str, typer.Option("--rate", help="Rate that one stream must reach.")] = "1 Gbit/s",
-    round_trip: Annotated[str, typer.Option("--round-trip", help="Longest round trip.")] = "2 ms",
-    clock: Annotated[str, typer.Option("--clock", help="Most that two clocks may be apart.")] = "1 s",
+    rate: Annotated[
+        str, typer.Option("--rate", help="Rate that one stream must reach.")
+    ] = "1 Gbit/s",
+    round_trip: Annotated[
+        str, typer.Option("--round-trip", help="Longest round trip.")
+    ] = "2 ms",
+    clock: Annotated[
+        str, typer.Option("--clock", help="Most that two clocks may be apart.")
+    ] = "1 s",
     as_json: options.Json = False,
 ) -> None:
     """Say which hosts there are, whether each can build a lab, and what the network between each two gives.
@@ -69,25 +81,44 @@ def check(
         ways, misfits = checked_ways(lambda: probed(cluster), lambda _: [needs])
         # Not before, as it would take processors from the probe.
         cluster.ask(fork_from_now_on)
-    problems = [f"host {name}: {why}" for name, why in lacking.items() if why is not None]
+    problems = [
+        f"host {name}: {why}" for name, why in lacking.items() if why is not None
+    ]
     problems += misfits
     document = {
-        "hosts": [{**asdict(host), "lacks": lacking[host.name]} for host in cluster.hosts],
+        "hosts": [
+            {**asdict(host), "lacks": lacking[host.name]} for host in cluster.hosts
+        ],
         "ways": [asdict(way) for way in ways],
         "problems": problems,
     }
 
     def show(document: dict[str, Any]) -> None:
         ready: Column = ("ready", lambda host: host["lacks"] is None)
-        listing(document["hosts"], ("host", "name"), ("worker", "address"), ("labs at once", "labs"), ready)
+        listing(
+            document["hosts"],
+            ("host", "name"),
+            ("worker", "address"),
+            ("labs at once", "labs"),
+            ready,
+        )
         rated: Column = ("rate", lambda way: format_rate(way["rate_bps"]))
         trip: Column = ("round trip", lambda way: format_time(way["round_trip_s"]))
         later: Column = (
             "clock later by",
-            lambda way: f"{1000 * way['clock_s']:.3f} ms ± {1000 * way['clock_error_s']:.3f} ms",
+            lambda way: (
+                f"{1000 * way['clock_s']:.3f} ms ± {1000 * way['clock_error_s']:.3f} ms"
+            ),
         )
         listing(
-            document["ways"], ("from", "a"), ("to", "b"), ("MTU", "mtu_bytes"), rated, trip, later, numeric=2
+            document["ways"],
+            ("from", "a"),
+            ("to", "b"),
+            ("MTU", "mtu_bytes"),
+            rated,
+            trip,
+            later,
+            numeric=2,
         )
 
     answer(document, as_json, show)
@@ -100,7 +131,10 @@ def check(
 @hosts.command()
 def cut(
     scenario: options.ScenarioFile,
-    count: Annotated[int, typer.Option("--hosts", metavar="N", min=1, max=1024, help="Number of hosts.")],
+    count: Annotated[
+        int,
+        typer.Option("--hosts", metavar="N", min=1, max=1024, help="Number of hosts."),
+    ],
     sets: options.Sets = None,
     as_json: options.Json = False,
 ) -> None:
@@ -126,24 +160,38 @@ def up(
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric on hosts, start its controller and leave both running for REST use."""
-    with _standing(scenario, dask, place, over, runtime, devices) as (cluster, facts, future):
+    with _standing(scenario, dask, place, over, runtime, devices) as (
+        cluster,
+        facts,
+        future,
+    ):
         cluster.leave(future)
-    there = f"{', '.join(facts['hosts'])}; REST at {facts['url']}/docs of {facts['host']}"
+    there = (
+        f"{', '.join(facts['hosts'])}; REST at {facts['url']}/docs of {facts['host']}"
+    )
     ending = f"end it with: ringlight hosts down {facts['lab']} --dask {dask}"
-    answer(facts, as_json, lambda _: echo(f"lab {facts['lab']} is up on {there}; {ending}"))
+    answer(
+        facts, as_json, lambda _: echo(f"lab {facts['lab']} is up on {there}; {ending}")
+    )
 
 
 @hosts.command()
 def down(
     dask: Address,
-    lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
+    lab: Annotated[
+        str | None, typer.Argument(help="Lab id; default: every lab left up.")
+    ] = None,
 ) -> None:
     """End labs that `hosts up` left running."""
     from ringlight.extensions.hosts.cluster import hosts_of
     from ringlight.extensions.hosts.standing import end_standing_here
 
     with hosts_of(dask) as cluster:
-        ended = [name for names in cluster.ask(end_standing_here, lab).values() for name in names]
+        ended = [
+            name
+            for names in cluster.ask(end_standing_here, lab).values()
+            for name in names
+        ]
     if lab is not None and not ended:
         fail(f"lab {lab} does not stand on hosts of {dask}")
     echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
@@ -164,7 +212,10 @@ def shell(
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File of commands, one a line; -: standard input.")
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="File of commands, one a line; -: standard input."
+        ),
     ] = None,
     runtime: options.Runtime = "docker",
     devices: options.Devices = (),
@@ -175,8 +226,14 @@ def shell(
 
     lines = lines_of(file)
     if where is not None and is_scenario(where):
-        with _standing(Path(where), dask, place, over, runtime, devices) as (cluster, lab, _):
-            say(f"lab {lab['lab']} is up on {', '.join(lab['hosts'])} until this prompt ends")
+        with _standing(Path(where), dask, place, over, runtime, devices) as (
+            cluster,
+            lab,
+            _,
+        ):
+            say(
+                f"lab {lab['lab']} is up on {', '.join(lab['hosts'])} until this prompt ends"
+            )
             code = converse(cluster, lab["host"], lab["lab"], lines)
     else:
         with hosts_of(dask) as cluster:
@@ -195,7 +252,9 @@ def clean(dask: Address, as_json: options.Json = False) -> None:
 
     with hosts_of(dask) as cluster:
         by_host = cluster.ask(clean_machine)
-    removed = [f"host {name}: {line}" for name, lines in by_host.items() for line in lines]
+    removed = [
+        f"host {name}: {line}" for name, lines in by_host.items() for line in lines
+    ]
     answer({"removed": removed}, as_json, show_removed)
 
 
@@ -219,7 +278,9 @@ def _standing(
         from ringlight.extensions.hosts.standing import stand
         from ringlight.testbed.lab_programs import waiting
 
-        setting = place.setting(scenario, partial(scale_here, devices=devices, measure=say))
+        setting = place.setting(
+            scenario, partial(scale_here, devices=devices, measure=say)
+        )
         fabric = setting.fabric
         why = cannot_drive(fabric)
         if why is None and (waits := waiting(fabric)) is not None:

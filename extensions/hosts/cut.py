@@ -61,7 +61,9 @@ def cut(fabric: Fabric, hosts: int) -> Cut:
     units = _units(fabric)
     weights = [sum(name in fabric.gpus for name in unit) for unit in units]
     if (parts := sum(map(bool, weights))) < hosts:
-        raise ValueError(f"{parts} of its parts have GPUs and may be apart, too few for {hosts} hosts")
+        raise ValueError(
+            f"{parts} of its parts have GPUs and may be apart, too few for {hosts} hosts"
+        )
     unit_of = {name: number for number, unit in enumerate(units) for name in unit}
     near: Near = [{} for _ in units]
     for link in links:
@@ -74,7 +76,10 @@ def cut(fabric: Fabric, hosts: int) -> Cut:
     where = {name: place[number] for name, number in unit_of.items()}
     crossing = [link for link in links if where[link.a.node] != where[link.b.node]]
     return Cut(
-        tuple(tuple(name for name in where if where[name] == host) for host in range(hosts)),
+        tuple(
+            tuple(name for name in where if where[name] == host)
+            for host in range(hosts)
+        ),
         tuple(
             CutFibre(number, link, (where[link.a.node], where[link.b.node]))
             for number, link in enumerate(crossing, 1)
@@ -123,28 +128,41 @@ def _heavy_first(weights: Sequence[int], hosts: int) -> dict[int, int]:
     """
     load = [0] * hosts
     place = {}
-    for unit in sorted((unit for unit, weight in enumerate(weights) if weight), key=lambda u: -weights[u]):
+    for unit in sorted(
+        (unit for unit, weight in enumerate(weights) if weight),
+        key=lambda u: -weights[u],
+    ):
         place[unit] = load.index(min(load))
         load[place[unit]] += weights[unit]
     return place
 
 
-def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int, int]) -> dict[int, int]:
+def _settled(
+    near: Near, weights: Sequence[int], hosts: int, start: Mapping[int, int]
+) -> dict[int, int]:
     """Return the host of every unit, once no move or exchange improves it.
 
     ``start``: hosts of the units with GPUs from which the search starts.
     """
     place = dict(start)
-    load = [sum(weights[unit] for unit in place if place[unit] == host) for host in range(hosts)]
+    load = [
+        sum(weights[unit] for unit in place if place[unit] == host)
+        for host in range(hosts)
+    ]
     if not all(load):
         # Very uneven units may leave a host without any.
         place = _heavy_first(weights, hosts)
-        load = [sum(weights[unit] for unit in place if place[unit] == host) for host in range(hosts)]
+        load = [
+            sum(weights[unit] for unit in place if place[unit] == host)
+            for host in range(hosts)
+        ]
     room = max(load)
     # Those that join most to what has its place come first.
     while left := [unit for unit in range(len(weights)) if unit not in place]:
         rates_bps = {
-            (unit, host): _towards(near, place, unit, host) for unit in left for host in range(hosts)
+            (unit, host): _towards(near, place, unit, host)
+            for unit in left
+            for host in range(hosts)
         }
         unit, host = max(rates_bps, key=lambda key: rates_bps[key])
         place[unit] = host
@@ -155,7 +173,13 @@ def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int,
 def _crossing(near: Near, place: Mapping[int, int]) -> float:
     """Return the rate of all fibres between hosts, bits per second."""
     return (
-        sum(rate for unit in place for other, rate in near[unit].items() if place[other] != place[unit]) / 2
+        sum(
+            rate
+            for unit in place
+            for other, rate in near[unit].items()
+            if place[other] != place[unit]
+        )
+        / 2
     )
 
 
@@ -187,13 +211,18 @@ def _better(
     room: int,
 ) -> Iterator[list[tuple[int, int]]]:
     gain = {
-        (unit, host): _towards(near, place, unit, host) - _towards(near, place, unit, place[unit])
+        (unit, host): _towards(near, place, unit, host)
+        - _towards(near, place, unit, place[unit])
         for unit in place
         for host in range(len(load))
     }
     for (unit, host), gained in gain.items():
         # What one rates_bps would be lost in rounding: less than a bit a second is nothing.
-        if gained > 1 and load[host] + weights[unit] <= room and load[place[unit]] > weights[unit]:
+        if (
+            gained > 1
+            and load[host] + weights[unit] <= room
+            and load[place[unit]] > weights[unit]
+        ):
             yield [(unit, host)]
     for a, b in combinations(place, 2):
         there, here = place[b], place[a]

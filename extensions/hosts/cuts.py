@@ -17,7 +17,9 @@ def cuts_of(experiment: Experiment, hosts: int) -> dict[str, Any]:
     documents: dict[str, Any] = {}
     for name, setting in settings.items():
         try:
-            documents[name] = _document(cut(plugged(setting.fabric), hosts), setting.scale.rate)
+            documents[name] = _document(
+                cut(plugged(setting.fabric), hosts), setting.scale.rate
+            )
         except ValueError as error:
             documents[name] = {"refused": str(error)}
     return documents

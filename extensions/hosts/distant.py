@@ -30,10 +30,22 @@ def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None)
 
     Raises LabError.
     """
-    from ringlight.extensions.hosts.sessions import begin_session, end_session, tell_session
+    from ringlight.extensions.hosts.sessions import (
+        begin_session,
+        end_session,
+        tell_session,
+    )
 
     (there,) = (candidate for candidate in cluster.hosts if candidate.name == host)
-    command = [sys.executable, "-m", "ringlight.experiments.cli.app", "shell", lab, "--file", "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.experiments.cli.app",
+        "shell",
+        lab,
+        "--file",
+        "-",
+    ]
     session = _asked(cluster, there, begin_session, command)
     heard = _Heard(cluster, there, session)
     try:
@@ -57,11 +69,17 @@ def lab_among(cluster: Cluster, lab_id: str | None) -> tuple[str, str]:
     from ringlight.extensions.hosts.standing import standing_here
 
     there = cluster.ask(standing_here)
-    labs = {str(facts["lab"]): name for name, labs_of_host in there.items() for facts in labs_of_host}
+    labs = {
+        str(facts["lab"]): name
+        for name, labs_of_host in there.items()
+        for facts in labs_of_host
+    }
     if lab_id is None and len(labs) == 1:
         (lab_id,) = labs
     if lab_id not in labs:
-        fail(f"lab {lab_id or ''} does not stand on these hosts; there is {', '.join(labs) or 'none'}")
+        fail(
+            f"lab {lab_id or ''} does not stand on these hosts; there is {', '.join(labs) or 'none'}"
+        )
     return labs[lab_id], lab_id
 
 
@@ -80,7 +98,14 @@ def _ask(heard: _Heard) -> None:
             typer.echo()
             return
         mark = f"# {secrets.token_hex(8)}"
-        _asked(heard.cluster, heard.host, tell_session, heard.session, f"{line}\n{mark}\n", False)
+        _asked(
+            heard.cluster,
+            heard.host,
+            tell_session,
+            heard.session,
+            f"{line}\n{mark}\n",
+            False,
+        )
         echo = f"{_PROMPT}{line.rstrip()}\n"
         for output in heard.more(f"{_PROMPT}{mark}\n"):
             typer.echo(output.removeprefix(echo), nl=False)
@@ -105,7 +130,9 @@ class _Heard:
 
         rest = ""
         while True:
-            data, self.code = _asked(self.cluster, self.host, hear_session, self.session, self._known)
+            data, self.code = _asked(
+                self.cluster, self.host, hear_session, self.session, self._known
+            )
             self._known += len(data)
             rest += self._decode(data)
             if until is not None and until in rest:
@@ -122,6 +149,8 @@ class _Heard:
                 time.sleep(_EVERY_S)
 
 
-def _asked(cluster: Cluster, host: Host, function: Callable[..., Answer], *arguments: Any) -> Answer:
+def _asked(
+    cluster: Cluster, host: Host, function: Callable[..., Answer], *arguments: Any
+) -> Answer:
     (reply,) = cluster.ask(function, *arguments, hosts=[host]).values()
     return reply

@@ -33,8 +33,13 @@ def dask(address: str, workers: int | None = None) -> Iterator[Executor]:
     with ExitStack() as opened:
         cluster = address
         if address == "local":
-            size = {"n_workers": workers or os.cpu_count() or 1, "threads_per_worker": 1}
-            cluster = opened.enter_context(LocalCluster(**size, host="127.0.0.1", dashboard_address=None))
+            size = {
+                "n_workers": workers or os.cpu_count() or 1,
+                "threads_per_worker": 1,
+            }
+            cluster = opened.enter_context(
+                LocalCluster(**size, host="127.0.0.1", dashboard_address=None)
+            )
         try:
             client = opened.enter_context(Client(cluster, timeout=DASK_S))
         except (OSError, ValueError) as error:
@@ -54,5 +59,8 @@ def lost() -> tuple[type[BaseException], ...]:
 
 
 DASK = ExecutorKind(
-    executor=dask, help="Compute on Dask: tcp://HOST:PORT, or local.", labs=OnHosts, lost=lost
+    executor=dask,
+    help="Compute on Dask: tcp://HOST:PORT, or local.",
+    labs=OnHosts,
+    lost=lost,
 )

@@ -18,7 +18,12 @@ TESTBED = "ringlight.extensions.hosts.testbed"
 KEPT_RUN = "ringlight.extensions.hosts.kept_run"
 _KEPT = (KEPT_RUN, "distributed")
 #: What a host's worker needs for a lab: to have it made, and to remove what is left.
-_OF_A_HOST = (KEPT_RUN, "ringlight.extensions.hosts.part", "ringlight.testbed.emulation.clean", "docker")
+_OF_A_HOST = (
+    KEPT_RUN,
+    "ringlight.extensions.hosts.part",
+    "ringlight.testbed.emulation.clean",
+    "docker",
+)
 
 
 @contextmanager
@@ -37,4 +42,6 @@ def fork_from_now_on() -> None:
     undo = ExitStack()
     undo.enter_context(forking((*lab_modules(), TESTBED, *_KEPT)))
     atexit.register(undo.close)
-    threading.Thread(target=lambda: [*map(import_module, _OF_A_HOST)], name="imports", daemon=True).start()
+    threading.Thread(
+        target=lambda: [*map(import_module, _OF_A_HOST)], name="imports", daemon=True
+    ).start()

@@ -28,7 +28,9 @@ _PROCESSES: dict[str, Process] = {}
 
 
 @contextmanager
-def looked_after(key: str, start: Callable[[Lab], Sequence[str] | None], worker: OwnWorker) -> Iterator[Lab]:
+def looked_after(
+    key: str, start: Callable[[Lab], Sequence[str] | None], worker: OwnWorker
+) -> Iterator[Lab]:
     """Find the process with this key, or start it, and stay until it has ended. Yield its lab, of which
     nothing runs then.
 
@@ -86,7 +88,9 @@ def _taken(lab: Lab) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LabError(f"lab {lab.id} of this host is another task's") from None
+                    raise LabError(
+                        f"lab {lab.id} of this host is another task's"
+                    ) from None
                 time.sleep(_EVERY_S)
         yield
 
@@ -99,7 +103,9 @@ def _start(lab: Lab, key: str, start: Callable[[Lab], Sequence[str] | None]) -> 
         # Not told of a server that forks for the worker's labs: that ends with the worker.
         (state / _KEY).write_text(key, encoding="utf-8")
         with (state / LOG).open("ab") as output:
-            process = _PROCESSES[lab.id] = start_process(command, lab.environment(), output, told=False)
+            process = _PROCESSES[lab.id] = start_process(
+                command, lab.environment(), output, told=False
+            )
         (state / _PID).write_text(str(process.pid), encoding="ascii")
     except BaseException:
         remove(lab)

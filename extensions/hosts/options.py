@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 #: Where Dask's scheduler is.
 Address = Annotated[
-    str, typer.Option("--dask", metavar="ADDRESS", help="Dask's scheduler, such as tls://HOST:PORT.")
+    str,
+    typer.Option(
+        "--dask", metavar="ADDRESS", help="Dask's scheduler, such as tls://HOST:PORT."
+    ),
 ]
 
 
@@ -27,11 +30,22 @@ class OverHosts:
 
     hosts: Annotated[
         int | None,
-        typer.Option("--hosts", metavar="N", min=2, max=64, help="With --dask: one lab over N hosts."),
+        typer.Option(
+            "--hosts",
+            metavar="N",
+            min=2,
+            max=64,
+            help="With --dask: one lab over N hosts.",
+        ),
     ] = None
     vxlan_port: Annotated[
         int,
-        typer.Option("--vxlan-port", min=1, max=65535, help="UDP port of light between the hosts of a lab."),
+        typer.Option(
+            "--vxlan-port",
+            min=1,
+            max=65535,
+            help="UDP port of light between the hosts of a lab.",
+        ),
     ] = 14789
     vxlan_number: Annotated[
         int | None,
@@ -57,10 +71,14 @@ class OverHosts:
 
         if self.hosts is None:
             return None
-        return Over(self.hosts, self.vxlan_port, self.vxlan_number, wireguard=self.wireguard)
+        return Over(
+            self.hosts, self.vxlan_port, self.vxlan_number, wireguard=self.wireguard
+        )
 
     @contextmanager
-    def backend_at(self, address: str, runtime: str, devices: Sequence[str]) -> Iterator[HostsBackend]:
+    def backend_at(
+        self, address: str, runtime: str, devices: Sequence[str]
+    ) -> Iterator[HostsBackend]:
         """Yield the backend whose labs are on the hosts of a Dask scheduler.
 
         Raises LabError if the hosts cannot be reached.

@@ -48,10 +48,26 @@ def keep_part(order: PartOrder) -> bytes:
             return None
         state = lab.state_dir
         order.parts.write(state / FILE)
-        (state / "fabric.json").write_text(json.dumps(dict(order.section)), encoding="utf-8")
+        (state / "fabric.json").write_text(
+            json.dumps(dict(order.section)), encoding="utf-8"
+        )
         return [
-            *(sys.executable, *PROGRAM, str(state / FILE), "--lab", lab.id, "--state", str(state)),
-            *("--fabric", str(state / "fabric.json"), "--runtime", order.runtime, *order.options),
+            *(
+                sys.executable,
+                *PROGRAM,
+                str(state / FILE),
+                "--lab",
+                lab.id,
+                "--state",
+                str(state),
+            ),
+            *(
+                "--fabric",
+                str(state / "fabric.json"),
+                "--runtime",
+                order.runtime,
+                *order.options,
+            ),
         ]
 
     fork_from_now_on()
@@ -111,7 +127,9 @@ def _tunnels_here() -> Iterator[tuple[str, int, int]]:
 
 def free_door(ip: str) -> int:
     """Return a TCP port of this host's address at which nothing listens now."""
-    with socket.create_server((ip, 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
+    with socket.create_server(
+        (ip, 0), family=socket.AF_INET6 if ":" in ip else socket.AF_INET
+    ) as probe:
         port: int = probe.getsockname()[1]
     return port
 
@@ -125,10 +143,16 @@ def tls_files() -> dict[str, str] | None:
     from distributed.security import Security
 
     config = Security().get_tls_config_for_role("worker")
-    files = {"ca": config["ca_file"], "cert": config["cert"], "key": config["key"] or config["cert"]}
+    files = {
+        "ca": config["ca_file"],
+        "cert": config["cert"],
+        "key": config["key"] or config["cert"],
+    }
     if not any(files.values()):
         return None
     for kind, path in files.items():
         if not path or not Path(path).is_file():
-            raise LabError(f"Dask's configuration: {kind}: {path!r} is no file; a lab over hosts needs one")
+            raise LabError(
+                f"Dask's configuration: {kind}: {path!r} is no file; a lab over hosts needs one"
+            )
     return files

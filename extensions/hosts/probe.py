@@ -36,7 +36,10 @@ _PINGS, _TRIES = 20, 3
 #: So often at most the ways between hosts are measured before a lab is refused.
 PROBES = 3
 #: Values of linux/in.h and linux/in6.h that the module socket does not have.
-_MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
+_MTU_DISCOVER = {
+    socket.AF_INET: (socket.IPPROTO_IP, 10),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 23),
+}
 _PROBE = 3
 #: SO_MAX_PACING_RATE of asm-generic/socket.h, bytes per second.
 _MAX_PACING_RATE = 47
@@ -133,7 +136,9 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def probed(
-    cluster: Cluster, among: Sequence[Host] | None = None, enough_bps: float | None = None
+    cluster: Cluster,
+    among: Sequence[Host] | None = None,
+    enough_bps: float | None = None,
 ) -> list[Way]:
     """Return the measured paths of every pair of hosts (of ``among``, if given), both ways.
 
@@ -143,18 +148,26 @@ def probed(
     hosts = cluster.hosts if among is None else among
     results: list[Way] = []
     for pairs in rounds(len(hosts)):
-        ways = [way for a, b in pairs for way in ((hosts[a], hosts[b]), (hosts[b], hosts[a]))]
+        ways = [
+            way
+            for a, b in pairs
+            for way in ((hosts[a], hosts[b]), (hosts[b], hosts[a]))
+        ]
         # One way after the other, so that they do not share a link.
         for turn in (ways[::2], ways[1::2]):
             with ThreadPoolExecutor(max(1, len(turn))) as pool:
-                results += pool.map(lambda way: _asked(cluster, way[0], way[1], enough_bps), turn)
+                results += pool.map(
+                    lambda way: _asked(cluster, way[0], way[1], enough_bps), turn
+                )
     return results
 
 
 def _asked(cluster: Cluster, a: Host, b: Host, enough_bps: float | None) -> Way:
     token = secrets.token_bytes(_TOKEN_BYTES)
     (ports,) = cluster.ask(start_answering, b.ip, token, hosts=[b]).values()
-    (figures,) = cluster.ask(measure, b.ip, ports, token, enough_bps, hosts=[a]).values()
+    (figures,) = cluster.ask(
+        measure, b.ip, ports, token, enough_bps, hosts=[a]
+    ).values()
     if isinstance(figures, str):
         raise LabError(f"{a.name} to {b.name}: {figures}")
     return Way(a.name, b.name, **figures)
@@ -244,7 +257,11 @@ def measure(
         own.setsockopt(*_MTU_DISCOVER[family], _PROBE)
         own.connect((ip, ports[0]))
         undo.callback(_ended, own, token)
-        times = [reply for number in range(_PINGS) if (reply := _ping(own, token, number)) is not None]
+        times = [
+            reply
+            for number in range(_PINGS)
+            if (reply := _ping(own, token, number)) is not None
+        ]
         if not times:
             return f"no answer from {ip}, UDP port {ports[0]}; is it closed between the hosts?"
         best = min(times)
@@ -268,7 +285,9 @@ def _ended(own: socket.socket, token: bytes) -> None:
         own.send(token + b"end")
 
 
-def _ping(own: socket.socket, token: bytes, number: int, size: int = 0) -> tuple[float, float] | None:
+def _ping(
+    own: socket.socket, token: bytes, number: int, size: int = 0
+) -> tuple[float, float] | None:
     """Return the round trip of a datagram of ``size`` bytes, and how much later the other clock is, in
     seconds; None if lost.
     """
@@ -294,7 +313,10 @@ def _largest(own: socket.socket, token: bytes, headers: int) -> int:
     numbers = iter(range(1 << 16, 1 << 31))
 
     def passes(mtu: int) -> bool:
-        return any(_ping(own, token, next(numbers), mtu - headers) is not None for _ in range(_TRIES))
+        return any(
+            _ping(own, token, next(numbers), mtu - headers) is not None
+            for _ in range(_TRIES)
+        )
 
     least, most = _LEAST, _MOST + 1
     # What networks usually have comes first.
@@ -319,7 +341,9 @@ def _rate_bps(ip: str, port: int, token: bytes, enough_bps: float | None) -> flo
         if enough_bps is not None:
             # A number of 32 bits; the largest is no bound.
             most = min(int(enough_bps / 8), (1 << 32) - 1)
-            stream.setsockopt(socket.SOL_SOCKET, _MAX_PACING_RATE, struct.pack("=I", most))
+            stream.setsockopt(
+                socket.SOL_SOCKET, _MAX_PACING_RATE, struct.pack("=I", most)
+            )
         stream.sendall(token)
         block, deadline = bytes(1 << 18), time.monotonic() + 10.0
         data = b""

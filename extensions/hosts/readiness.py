@@ -36,21 +36,26 @@ def why_not_encrypted(ip: str) -> str | None:
     from pyroute2.netlink.exceptions import NetlinkError
 
     with IPRoute() as here:
-        index = next(address["index"] for address in here.get_addr() if address.get_attr("IFA_ADDRESS") == ip)
+        index = next(
+            address["index"]
+            for address in here.get_addr()
+            if address.get_attr("IFA_ADDRESS") == ip
+        )
         (link,) = here.get_links(index)
         about = link.get_attr("IFLA_LINKINFO")
         if about is not None and about.get_attr("IFLA_INFO_KIND") == WIREGUARD:
             return None
         # A name of our own, as of a part of a lab; clean would remove it.
-        name, remedy = f"rl{secrets.token_hex(2)}-wg", "give its worker one that is: dask worker … --host IP"
+        name, remedy = (
+            f"rl{secrets.token_hex(2)}-wg",
+            "give its worker one that is: dask worker … --host IP",
+        )
         try:
             here.link("add", ifname=name, kind=WIREGUARD)
             here.link("del", ifname=name)
         except NetlinkError:
             remedy = "its kernel has no WireGuard"
-    return (
-        f"--wireguard: {ip}, of interface {link.get_attr('IFLA_IFNAME')}, is no WireGuard address; {remedy}"
-    )
+    return f"--wireguard: {ip}, of interface {link.get_attr('IFLA_IFNAME')}, is no WireGuard address; {remedy}"
 
 
 def free_addresses() -> Addresses:
@@ -58,7 +63,9 @@ def free_addresses() -> Addresses:
 
     Several such controllers can run on one machine.
     """
-    return Addresses(rest=f"127.0.0.1:{_free_port()}", openflow=f"127.0.0.1:{_free_port()}")
+    return Addresses(
+        rest=f"127.0.0.1:{_free_port()}", openflow=f"127.0.0.1:{_free_port()}"
+    )
 
 
 def _free_port() -> int:

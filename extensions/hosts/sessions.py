@@ -51,7 +51,9 @@ def begin_session(command: Sequence[str]) -> str:
     )
     session = secrets.token_hex(8)
     _SESSIONS[session] = _Session(process, output)
-    threading.Thread(target=_watch, args=(session,), name="session", daemon=True).start()
+    threading.Thread(
+        target=_watch, args=(session,), name="session", daemon=True
+    ).start()
     return session
 
 

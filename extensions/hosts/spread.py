@@ -68,7 +68,9 @@ class Over:
     wireguard: bool = False
 
 
-def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int) -> str | None:
+def first_taken(
+    cluster: Cluster, hosts: Sequence[Host], over: Over, count: int
+) -> str | None:
     """Return which of a lab's VXLAN numbers a host has in use already, and for what.
 
     Returns None if the numbers are free, or are still to be drawn. Raises LabError.
@@ -79,7 +81,11 @@ def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int)
     if numbers.stop > VXLAN_NUMBERS:
         return f"--vxlan-number {over.number}: its {count} fibres need numbers below {VXLAN_NUMBERS}"
     taken = cluster.ask(numbers_taken, over.udp_port, list(numbers), hosts=hosts)
-    lines = (f"host {name}: {why}; choose others with --vxlan-number" for name, why in taken.items() if why)
+    lines = (
+        f"host {name}: {why}; choose others with --vxlan-number"
+        for name, why in taken.items()
+        if why
+    )
     return next(lines, None)
 
 
@@ -107,9 +113,19 @@ class SpreadLab:
     """
 
     def __init__(
-        self, cluster: Cluster, hosts: Sequence[Host], cut: Cut, section: Mapping[str, Any], over: Over
+        self,
+        cluster: Cluster,
+        hosts: Sequence[Host],
+        cut: Cut,
+        section: Mapping[str, Any],
+        over: Over,
     ) -> None:
-        self._cluster, self._hosts, self._cut, self._section = cluster, tuple(hosts), cut, section
+        self._cluster, self._hosts, self._cut, self._section = (
+            cluster,
+            tuple(hosts),
+            cut,
+            section,
+        )
         self._over = over
         self._token = secrets.token_hex(16)
         self._futures: dict[str, Any] = {}
@@ -130,7 +146,13 @@ class SpreadLab:
         parts = self._plan()
         parts.write(state / FILE)
         for number, host in list(enumerate(self._hosts))[1:]:
-            order = PartOrder(parts.at(number), self._section, runtime, tuple(options), time.time() + UP_S)
+            order = PartOrder(
+                parts.at(number),
+                self._section,
+                runtime,
+                tuple(options),
+                time.time() + UP_S,
+            )
             self._futures[host.name] = self._cluster.submit(keep_part, order, host)
         return [*PROGRAM, str(state / FILE)]
 
@@ -138,15 +160,27 @@ class SpreadLab:
         first = self._first_number()
         files = self._cluster.ask(tls_files, hosts=self._hosts[:1])[self._hosts[0].name]
         places = tuple(
-            Place(host.name, host.ip, self._cluster.ask(free_door, host.ip, hosts=[host])[host.name], nodes)
+            Place(
+                host.name,
+                host.ip,
+                self._cluster.ask(free_door, host.ip, hosts=[host])[host.name],
+                nodes,
+            )
             for host, nodes in zip(self._hosts, self._cut.hosts, strict=True)
         )
         fibres = tuple(
-            CutEnds(first + fibre.number - 1, str(fibre.link.a), str(fibre.link.b), fibre.hosts)
+            CutEnds(
+                first + fibre.number - 1,
+                str(fibre.link.a),
+                str(fibre.link.b),
+                fibre.hosts,
+            )
             for fibre in self._cut.fibres
         )
         tls = None if files is None else Tls(**files)
-        return Parts(self._token, places, fibres, self._over.udp_port, self._over.mtu_bytes, tls)
+        return Parts(
+            self._token, places, fibres, self._over.udp_port, self._over.mtu_bytes, tls
+        )
 
     def _first_number(self) -> int:
         """Return the first VXLAN number: as stated, or drawn until all numbers from there on are free on all
@@ -156,8 +190,12 @@ class SpreadLab:
         """
         count, stated = len(self._cut.fibres), self._over.number
         for _ in range(_DRAWS):
-            first = random.randrange(1, VXLAN_NUMBERS - count) if stated is None else stated
-            why = first_taken(self._cluster, self._hosts, replace(self._over, number=first), count)
+            first = (
+                random.randrange(1, VXLAN_NUMBERS - count) if stated is None else stated
+            )
+            why = first_taken(
+                self._cluster, self._hosts, replace(self._over, number=first), count
+            )
             if why is None:
                 return first
             if stated is not None:
@@ -185,8 +223,13 @@ class SpreadLab:
             frozenset(host.name for host in self._hosts if host.ip not in there),
         )
         how = "the host's part goes on, and is blind until it has one again"
-        gone = [Death(now_s, WORKER, host, how) for host in sorted(self._blind - before)]
-        return [*gone, *(Death(now_s, WORKER, host) for host in sorted(before - self._blind))]
+        gone = [
+            Death(now_s, WORKER, host, how) for host in sorted(self._blind - before)
+        ]
+        return [
+            *gone,
+            *(Death(now_s, WORKER, host) for host in sorted(before - self._blind)),
+        ]
 
     def facts(self) -> Mapping[str, Any]:
         """Return the differences of the hosts' clocks. Raises FaultError."""
@@ -226,11 +269,19 @@ class SpreadLab:
         deadline = time.monotonic() + _ENDED_S
         for name, future in self._futures.items():
             try:
-                self.logs[name] = future.result(timeout=max(0.1, deadline - time.monotonic()))
+                self.logs[name] = future.result(
+                    timeout=max(0.1, deadline - time.monotonic())
+                )
             except (LabError, OSError, TimeoutError, CancelledError):
                 # Said by check(), or it does not end, or its worker or the scheduler is gone.
                 future.cancel()
-        self._take_left([host for host in self._hosts if host.name in {*self._futures} - {*self.logs}])
+        self._take_left(
+            [
+                host
+                for host in self._hosts
+                if host.name in {*self._futures} - {*self.logs}
+            ]
+        )
         self._futures.clear()
 
     def _take_left(self, hosts: Sequence[Host]) -> None:
@@ -244,7 +295,9 @@ class SpreadLab:
                     break
                 try:
                     (left,) = self._cluster.ask(
-                        take_left, key_of(self._token), hosts=[replace(host, address=now)]
+                        take_left,
+                        key_of(self._token),
+                        hosts=[replace(host, address=now)],
                     ).values()
                 except LabError:
                     # Its worker has just gone, too.

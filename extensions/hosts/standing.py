@@ -32,20 +32,28 @@ KIND, STANDS = "stand ", "stands.json"
 _ASK_S, _LOOK_S = 0.3, 0.2
 
 
-def stand(backend: HostsBackend, setting: Setting, scenario: str) -> tuple[dict[str, Any], Any]:
+def stand(
+    backend: HostsBackend, setting: Setting, scenario: str
+) -> tuple[dict[str, Any], Any]:
     """Have a lab built that stays up until a user ends it. Return the lab's facts and its Dask future.
 
     ``host`` of the facts is the lab's first host. The lab ends with the future, unless it is left standing.
     Raises BackendError, LabError.
     """
     lots, left = backend.lots(), backend.cluster.places_left()
-    lot = next((lot for lot in lots if all(left[host.name] >= 1 for host in lot)), lots[0])
+    lot = next(
+        (lot for lot in lots if all(left[host.name] >= 1 for host in lot)), lots[0]
+    )
     key = f"{KIND}{secrets.token_hex(8)}"
-    future = backend.cluster.submit(_keep, (backend, lot, setting, scenario, key), lot[0])
+    future = backend.cluster.submit(
+        _keep, (backend, lot, setting, scenario, key), lot[0]
+    )
     while True:
         if future.done():
             error = future.exception() if future.status == "error" else None
-            raise BackendError(f"host {lot[0].name}: {error or 'its scheduler is gone'}")
+            raise BackendError(
+                f"host {lot[0].name}: {error or 'its scheduler is gone'}"
+            )
         (labs,) = backend.cluster.ask(standing_here, key, hosts=lot[:1]).values()
         if labs:
             return labs[0] | {"host": lot[0].name}, future
@@ -87,7 +95,9 @@ def _build(
             spread=None if spread is None else spread(setting),
         )
         with processes:
-            facts = processes.tell_standing(scenario=scenario, hosts=[host.name for host in lot])
+            facts = processes.tell_standing(
+                scenario=scenario, hosts=[host.name for host in lot]
+            )
             write_whole(state / STANDS, json.dumps(facts))
             # Commands of this machine may end it, too.
             while not unwanted() and processes.is_standing():
@@ -98,7 +108,9 @@ def _build(
 def standing_here(key: str = KIND) -> list[dict[str, Any]]:
     """Return the facts of labs that stay up and begin on this host. ``key``: of the process of one lab."""
     files = [lab.state_dir / STANDS for lab in kept(key)]
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+    return [
+        json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()
+    ]
 
 
 def end_standing_here(lab_id: str | None) -> list[str]:
@@ -110,7 +122,11 @@ def end_standing_here(lab_id: str | None) -> list[str]:
 
     def is_meant(state: Lab) -> bool:
         try:
-            lab = str(json.loads((state.state_dir / STANDS).read_text(encoding="utf-8"))["lab"])
+            lab = str(
+                json.loads((state.state_dir / STANDS).read_text(encoding="utf-8"))[
+                    "lab"
+                ]
+            )
         except OSError:
             # It is still being built.
             return lab_id is None

@@ -21,7 +21,10 @@ from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
-        "--part", type=Path, required=True, help="file that says which part of the lab this is"
+        "--part",
+        type=Path,
+        required=True,
+        help="file that says which part of the lab this is",
     )
     own, options = parser.parse_known_args()
     code = build(options, Joint(Parts.read(own.part)))

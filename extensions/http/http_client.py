@@ -69,7 +69,9 @@ class Reply:
         """
         self._check_access(what)
         if self.status != 200:
-            raise ProtocolError(f"{what}: status {self.status} where 200 is wanted", self._raw)
+            raise ProtocolError(
+                f"{what}: status {self.status} where 200 is wanted", self._raw
+            )
 
     def check_write(self, what: str) -> None:
         """Check the status of a write.
@@ -99,7 +101,9 @@ class HttpClient:
     ``tls``: context that checks the switch's certificate; None for plain HTTP.
     """
 
-    def __init__(self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.name = name
         self._connection = Connection(host, port, tls)
         self._http = h11.Connection(h11.CLIENT)
@@ -107,13 +111,23 @@ class HttpClient:
     def close(self) -> None:
         self._connection.close()
 
-    def read(self, target: str, headers: Mapping[str, str], deadline: Deadline) -> Reply:
+    def read(
+        self, target: str, headers: Mapping[str, str], deadline: Deadline
+    ) -> Reply:
         """Send a GET request. Return the reply. Raises Unreachable, DeadlineExceeded, ProtocolError."""
         limit = deadline.within(REPLY_S)
-        return ask_again(self._connection.is_open, lambda: self._exchange("GET", target, headers, b"", limit))
+        return ask_again(
+            self._connection.is_open,
+            lambda: self._exchange("GET", target, headers, b"", limit),
+        )
 
     def write(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        deadline: Deadline,
     ) -> Reply:
         """Send a request that changes the switch. Return the reply.
 
@@ -134,7 +148,12 @@ class HttpClient:
             self._http = h11.Connection(h11.CLIENT)
 
     def _exchange(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes, limit: Deadline
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        limit: Deadline,
     ) -> Reply:
         self._connect(limit)
         pairs = [("host", self._connection.authority), *headers.items()]
@@ -142,7 +161,10 @@ class HttpClient:
             pairs.append(("content-length", str(len(body))))
         http, what = self._http, f"{method} {target}"
         try:
-            out = http.send(h11.Request(method=method, target=target, headers=pairs)) or b""
+            out = (
+                http.send(h11.Request(method=method, target=target, headers=pairs))
+                or b""
+            )
             if body:
                 out += http.send(h11.Data(data=body)) or b""
             out += http.send(h11.EndOfMessage()) or b""
@@ -155,7 +177,11 @@ class HttpClient:
             # Later bytes on this connection would be taken for the reply to the next request.
             self.close()
             raise
-        if http.our_state is h11.DONE and http.their_state is h11.DONE and not http.trailing_data[0]:
+        if (
+            http.our_state is h11.DONE
+            and http.their_state is h11.DONE
+            and not http.trailing_data[0]
+        ):
             http.start_next_cycle()
         else:
             self.close()
@@ -182,10 +208,15 @@ class HttpClient:
                 case h11.Data():
                     body += event.data
                     if len(body) > MAX_REPLY_BYTES:
-                        raise ProtocolError(f"a reply of more than {MAX_REPLY_BYTES} bytes")
+                        raise ProtocolError(
+                            f"a reply of more than {MAX_REPLY_BYTES} bytes"
+                        )
                 case h11.EndOfMessage():
                     assert head is not None
-                    pairs = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in head.headers]
+                    pairs = [
+                        (key.decode("latin-1"), value.decode("latin-1"))
+                        for key, value in head.headers
+                    ]
                     return Reply(head.status_code, pairs, bytes(body))
                 case h11.InformationalResponse():
                     continue

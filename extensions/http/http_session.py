@@ -63,7 +63,9 @@ def basic_login(request: Request) -> tuple[str, str] | None:
     if scheme.lower() != "basic":
         return None
     try:
-        user, _, password = base64.b64decode(token.strip(), validate=True).decode().partition(":")
+        user, _, password = (
+            base64.b64decode(token.strip(), validate=True).decode().partition(":")
+        )
     except (binascii.Error, ValueError):
         return None
     return user, password
@@ -88,7 +90,11 @@ class HttpSession(Conversation[Response]):
     def _error(self, error: HttpError, request: Request | None) -> Response:
         """Return the response to a request that is refused. ``request``: None if the request could not be
         read."""
-        return Response(error.status, f"{error}\n".encode(), {"content-type": "text/plain; charset=utf-8"})
+        return Response(
+            error.status,
+            f"{error}\n".encode(),
+            {"content-type": "text/plain; charset=utf-8"},
+        )
 
     @property
     def wants_bytes(self) -> bool:
@@ -130,7 +136,11 @@ class HttpSession(Conversation[Response]):
                 case h11.Data():
                     self._body += event.data
                     if len(self._body) > MAX_BODY_BYTES:
-                        out += self._refuse(HttpError(413, f"a body of more than {MAX_BODY_BYTES} bytes"))
+                        out += self._refuse(
+                            HttpError(
+                                413, f"a body of more than {MAX_BODY_BYTES} bytes"
+                            )
+                        )
                 case h11.EndOfMessage():
                     out += self._begin()
                 case h11.NEED_DATA:
@@ -141,7 +151,9 @@ class HttpSession(Conversation[Response]):
                         self._wake(self._due_ns)
                         break
                     # No more at a time than is looked at before the next request is answered.
-                    self._connection.receive_data(bytes(self._waiting[:MAX_WAITING_BYTES]))
+                    self._connection.receive_data(
+                        bytes(self._waiting[:MAX_WAITING_BYTES])
+                    )
                     del self._waiting[:MAX_WAITING_BYTES]
                 case _:
                     self.over = True
@@ -149,12 +161,17 @@ class HttpSession(Conversation[Response]):
 
     def _wait(self, now_ns: int) -> bytes:
         """Wait for the rest of a request, up to REQUEST_S."""
-        if self._connection.their_state is not h11.SEND_BODY and not self._connection.trailing_data[0]:
+        if (
+            self._connection.their_state is not h11.SEND_BODY
+            and not self._connection.trailing_data[0]
+        ):
             self._due_ns = None
         elif self._due_ns is None:
             self._due_ns = now_ns + int(REQUEST_S * 1e9)
         elif now_ns >= self._due_ns:
-            return self._refuse(HttpError(408, f"the request was not whole within {REQUEST_S:g} s"))
+            return self._refuse(
+                HttpError(408, f"the request was not whole within {REQUEST_S:g} s")
+            )
         return b""
 
     def _begin(self) -> bytes:
@@ -165,8 +182,13 @@ class HttpSession(Conversation[Response]):
             url = urlsplit(head.target.decode("ascii"))
         except ValueError:
             return self._refuse(HttpError(400, "not a request target"))
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-        self.requests.append(Request(head.method.decode("ascii"), url, headers, bytes(self._body)))
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in head.headers
+        }
+        self.requests.append(
+            Request(head.method.decode("ascii"), url, headers, bytes(self._body))
+        )
         return b""
 
     def _work(self, request: Request, now_ns: int) -> Answer:
@@ -181,7 +203,10 @@ class HttpSession(Conversation[Response]):
         headers = list(response.headers.items())
         if response.status not in (204, 304):
             headers.append(("content-length", str(len(body))))
-        out = connection.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        out = (
+            connection.send(h11.Response(status_code=response.status, headers=headers))
+            or b""
+        )
         if body and (self._head is None or self._head.method != b"HEAD"):
             out += connection.send(h11.Data(data=body)) or b""
         out += connection.send(h11.EndOfMessage()) or b""

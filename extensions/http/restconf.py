@@ -24,7 +24,14 @@ def parse_error(body: bytes) -> str:
         document = parse_json(body)
         first = document["ietf-restconf:errors"]["error"][0]
         return f"{first['error-tag']}: {str(first.get('error-message', ''))[:200]}"
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+    ):
         return ""
 
 
@@ -34,7 +41,9 @@ def check_write(reply: Reply, what: str) -> None:
     Raises StaleRevision, Refused, AuthFailed, PermissionDenied or Indeterminate unless the write succeeded.
     """
     if reply.status == 412:
-        raise StaleRevision(f"{what}: the switch changed after it was read; nothing was written")
+        raise StaleRevision(
+            f"{what}: the switch changed after it was read; nothing was written"
+        )
     why = parse_error(reply.body)
     if why and 400 <= reply.status < 500 and reply.status not in (401, 403, 408):
         raise Refused(f"{what}: {why}")

@@ -35,9 +35,13 @@ class Impairments(LinkEffect):
         if not 0 <= self.loss <= 1:
             raise ValueError(f"loss: {self.loss:g}; it is a share from 0 to 1")
         if not 0 <= self.bit_errors < 0.5:
-            raise ValueError(f"errors: {self.bit_errors:g}; it is a share of bits below 0.5")
+            raise ValueError(
+                f"errors: {self.bit_errors:g}; it is a share of bits below 0.5"
+            )
         if not 0 <= self.jitter_s <= self.delay_s:
-            raise ValueError(f"jitter: {self.jitter_s:g} s; it must be at most the delay, {self.delay_s:g} s")
+            raise ValueError(
+                f"jitter: {self.jitter_s:g} s; it must be at most the delay, {self.delay_s:g} s"
+            )
         if (self.down_s > 0) != (self.up_s > 0) or min(self.down_s, self.up_s) < 0:
             raise ValueError("flap: give both down and up, each more than 0")
 

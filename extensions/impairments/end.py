@@ -100,11 +100,17 @@ class End:
         self._end_line()
         if impairments.delay_s:
             self._begin_line(impairments, rate_bps)
-        times = [time.monotonic_ns(), round(impairments.down_s * 1e9), round(impairments.up_s * 1e9)]
+        times = [
+            time.monotonic_ns(),
+            round(impairments.down_s * 1e9),
+            round(impairments.up_s * 1e9),
+        ]
         arrive = round(ALL * (1 - impairments.loss))
         bits = survival(impairments.bit_errors)
         ends = [self._line_index, self._index]
-        self._maps["settings"].update(_KEY, _SETTINGS.pack(self._seed, arrive, *times, *ends, *bits))
+        self._maps["settings"].update(
+            _KEY, _SETTINGS.pack(self._seed, arrive, *times, *ends, *bits)
+        )
         if self._sends:
             self._inside(lambda: ebpf.attach_egress(self._index, self._program))
         else:
@@ -115,7 +121,9 @@ class End:
         self._inside(lambda: netlink.set_merging(self._interface, False))
 
     def counts(self) -> FrameCounts:
-        return FrameCounts(*_COUNTS.unpack(self._maps["counts"].lookup(_KEY) or bytes(_COUNTS.size)))
+        return FrameCounts(
+            *_COUNTS.unpack(self._maps["counts"].lookup(_KEY) or bytes(_COUNTS.size))
+        )
 
     def close(self) -> None:
         """The link does nothing to frames from now on; where the interface is gone, too."""
@@ -132,7 +140,11 @@ class End:
                 os.close(descriptor)
 
     def _inside(self, function: Callable[[], T]) -> T:
-        return function() if self._namespace is None else namespaces.in_namespace(self._namespace, function)
+        return (
+            function()
+            if self._namespace is None
+            else namespaces.in_namespace(self._namespace, function)
+        )
 
     def _find(self) -> int:
         return netlink.index_of(self._interface)
@@ -140,10 +152,22 @@ class End:
     def _begin_line(self, impairments: Impairments, rate_bps: float) -> None:
         program = build_program(LINE_SOURCE)
         tap = self._tap = self._inside(self._make_tap)
-        room = ROOM_BYTES + round(2 * rate_bps / 8 * (impairments.delay_s + impairments.jitter_s))
-        numbers = [round(impairments.delay_s * 1e9), round(impairments.jitter_s * 1e9), self._seed, room]
+        room = ROOM_BYTES + round(
+            2 * rate_bps / 8 * (impairments.delay_s + impairments.jitter_s)
+        )
+        numbers = [
+            round(impairments.delay_s * 1e9),
+            round(impairments.jitter_s * 1e9),
+            self._seed,
+            room,
+        ]
         self._process = subprocess.Popen(
-            [str(program), str(tap), "tail" if self._sends else "head", *map(str, numbers)],
+            [
+                str(program),
+                str(tap),
+                "tail" if self._sends else "head",
+                *map(str, numbers),
+            ],
             stdin=subprocess.DEVNULL,
             pass_fds=[tap],
             env=dict(self._environment),

@@ -25,7 +25,9 @@ class ImpairedEnds(Device):
         self._counted: dict[Port, FrameCounts] = {}
         self._out: dict[Port, Port] = {}
 
-    def affect(self, effects: Effects, rate_bps: float, directions: Sequence[Direction]) -> None:
+    def affect(
+        self, effects: Effects, rate_bps: float, directions: Sequence[Direction]
+    ) -> None:
         """Impair these directions, or no longer where the effects are others'."""
         impairments = effects.get(KEY)
         if not isinstance(impairments, Impairments):
@@ -52,7 +54,9 @@ class ImpairedEnds(Device):
         for port in ports:
             end = self._ends.pop(port, None)
             if end is not None:
-                self._counted[port] = self._counted.get(port, FrameCounts()) + end.counts()
+                self._counted[port] = (
+                    self._counted.get(port, FrameCounts()) + end.counts()
+                )
                 end.close()
 
     def counters(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -38,7 +38,9 @@ class Flap:
     def is_down(self) -> bool:
         period_s = self._down_s + self._up_s
         # A hair before the end of a phase is its end.
-        return (self._engine.now_s - self._since_s + 1e-9 * period_s) % period_s < self._down_s
+        return (
+            self._engine.now_s - self._since_s + 1e-9 * period_s
+        ) % period_s < self._down_s
 
     def wake(self) -> None:
         """Something may happen again, so that it matters whether the link is up."""
@@ -82,5 +84,7 @@ class Flap:
     def _restore(self) -> None:
         for link, capacity in self._links():
             self._engine.set_capacity(link, capacity)
-            self._engine.hold_back(link, lambda stood_s: resumed_s(stood_s, self._time_out_s))
+            self._engine.hold_back(
+                link, lambda stood_s: resumed_s(stood_s, self._time_out_s)
+            )
         self._restored()

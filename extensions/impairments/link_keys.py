@@ -40,8 +40,12 @@ class ImpairmentsSpec(Strict):
         return self
 
     def impairments(self) -> Impairments:
-        down_s, up_s = (0.0, 0.0) if self.flap is None else (self.flap.down, self.flap.up)
-        return Impairments(self.delay, self.jitter, self.loss, self.errors, down_s, up_s)
+        down_s, up_s = (
+            (0.0, 0.0) if self.flap is None else (self.flap.down, self.flap.up)
+        )
+        return Impairments(
+            self.delay, self.jitter, self.loss, self.errors, down_s, up_s
+        )
 
 
 class ImpairedSpec(ImpairmentsSpec):
@@ -63,7 +67,9 @@ class AskedImpairments(Impairments):
                 raise ValueError(f"{name} must be at most {_LONGEST_S:g} seconds")
 
 
-def _impaired(entries: Sequence[ImpairedSpec], links: Sequence[Link], port: FindPort) -> list[Link]:
+def _impaired(
+    entries: Sequence[ImpairedSpec], links: Sequence[Link], port: FindPort
+) -> list[Link]:
     """Return the links with the impairments that are given for some by their ends.
 
     Raises ValueError for ends that no link joins, or that are named twice.
@@ -79,7 +85,12 @@ def _impaired(entries: Sequence[ImpairedSpec], links: Sequence[Link], port: Find
             raise ValueError(f"{where}: {' and '.join(entry.ends)} are named twice")
         by_ends[ends] = {KEY: entry.impairments()}
     return [
-        replace(link, effects=acting({**link.effects, **by_ends.get(frozenset((link.a, link.b)), {})}))
+        replace(
+            link,
+            effects=acting(
+                {**link.effects, **by_ends.get(frozenset((link.a, link.b)), {})}
+            ),
+        )
         for link in links
     ]
 
@@ -87,5 +98,7 @@ def _impaired(entries: Sequence[ImpairedSpec], links: Sequence[Link], port: Find
 IMPAIRED = FabricKey(
     tuple[ImpairedSpec, ...],
     links=_impaired,
-    link_keys=LinkKeys(ImpairmentsSpec, ImpairmentsSpec.impairments, "impair", KEY, AskedImpairments),
+    link_keys=LinkKeys(
+        ImpairmentsSpec, ImpairmentsSpec.impairments, "impair", KEY, AskedImpairments
+    ),
 )

@@ -33,7 +33,9 @@ class FrameLog:
             return faults.counters().get(COUNTERS, [])
 
 
-def since(now: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def since(
+    now: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Return what impaired links did to frames since ``before``, only for links that frames arrived at."""
     known = {(counters["from"], counters["to"]): counters for counters in before}
     changes = []

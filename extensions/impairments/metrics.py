@@ -20,7 +20,8 @@ def impaired(context: Context) -> Mapping[str, float]:
     such a link."""
     links = [link for record in context.run.of(ImpairedLinks) for link in record.links]
     came, lost, damaged, down = (
-        sum(link[key] for link in links) for key in ("frames", "lost", "damaged", "down")
+        sum(link[key] for link in links)
+        for key in ("frames", "lost", "damaged", "down")
     )
     if not came:
         return {}

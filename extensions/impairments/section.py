@@ -34,7 +34,9 @@ class _Line:
         share_seen = self.link[key] / of
         if share is None:
             return f"{100 * share_seen:.3g} %"
-        off = abs(self.link[key] - share * of) > CHANCE * math.sqrt(max(of * share * (1 - share), 0.25))
+        off = abs(self.link[key] - share * of) > CHANCE * math.sqrt(
+            max(of * share * (1 - share), 0.25)
+        )
         return f"{100 * share_seen:.3g} % of {100 * share:.3g} %{' (not by chance)' if off else ''}"
 
     @property
@@ -44,13 +46,17 @@ class _Line:
 
     @property
     def damaged(self) -> str:
-        return self.part("damaged", self.link["frames"] - self.link["down"] - self.link["lost"], None)
+        return self.part(
+            "damaged", self.link["frames"] - self.link["down"] - self.link["lost"], None
+        )
 
 
 def _lines(view: View) -> Iterator[_Line]:
     for run in view.first.values():
         own = run.plan.setting.fabric.link_at
-        events = {str(event.target) for event in run.plan.events if KEY in event.effects}
+        events = {
+            str(event.target) for event in run.plan.events if KEY in event.effects
+        }
         for record in run.of(ImpairedLinks):
             for link in record.links:
                 setting = own.get(Port.parse(link["to"]))
@@ -59,7 +65,11 @@ def _lines(view: View) -> Iterator[_Line]:
                     or f"link {setting.a} {setting.b}" in events
                     or f"link {setting.b} {setting.a}" in events
                 )
-                effect = None if setting is None or changed else setting.effects.get(KEY, Impairments())
+                effect = (
+                    None
+                    if setting is None or changed
+                    else setting.effects.get(KEY, Impairments())
+                )
                 yield _Line(run.plan.title, link, effect)
 
 

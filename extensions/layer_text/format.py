@@ -33,6 +33,10 @@ LAYER_TEXT = Format(
     recognises=is_layer_text,
     read=read,
     settings=(
-        Setting("model_ranks", "count", "Ranks of a model-parallel group, if the text does not state them."),
+        Setting(
+            "model_ranks",
+            "count",
+            "Ranks of a model-parallel group, if the text does not state them.",
+        ),
     ),
 )

@@ -33,7 +33,10 @@ OPERATIONS_LIMIT = 2_000_000
 
 
 def read(
-    path: Path, ranks: int | None = None, model_ranks: int | None = None, unit_s: float = NANOSECOND
+    path: Path,
+    ranks: int | None = None,
+    model_ranks: int | None = None,
+    unit_s: float = NANOSECOND,
 ) -> Workload:
     """Return one iteration of a workload text.
 
@@ -95,7 +98,9 @@ class _Places:
             raise ValueError(
                 f"its {self.data} ranks of data parallelism do not divide into {self.expert} experts"
             )
-        parts = cube.reshape(self.stages, self.data // self.expert, self.expert, self.tensor)
+        parts = cube.reshape(
+            self.stages, self.data // self.expert, self.expert, self.tensor
+        )
         if role == "expert":
             return parts.transpose(0, 1, 3, 2).reshape(-1, self.expert)
         return parts.transpose(0, 2, 3, 1).reshape(-1, self.data // self.expert)
@@ -107,16 +112,25 @@ def _places(header: Header, ranks: int | None, model_ranks: int | None) -> _Plac
         raise Mistake(1, f"it is for {stated} ranks, not {ranks}")
     ranks = stated or ranks or 0
     if not ranks:
-        raise Mistake(1, "the text does not say how many ranks there are; give them (--ranks N)")
+        raise Mistake(
+            1, "the text does not say how many ranks there are; give them (--ranks N)"
+        )
     if ranks > RANKS_LIMIT:
         raise Mistake(1, f"it has {ranks} ranks, {RANKS_LIMIT} are allowed")
     own = header.number("model_parallel_NPU_group", default=0)
     if own and model_ranks and own != model_ranks:
-        raise Mistake(1, f"its groups of model parallelism have {own} ranks, not {model_ranks}")
+        raise Mistake(
+            1, f"its groups of model parallelism have {own} ranks, not {model_ranks}"
+        )
     tensor = own or model_ranks or 1
-    stages, expert = header.number("pp"), header.number("ep", "expert_parallel_npu_group")
+    stages, expert = (
+        header.number("pp"),
+        header.number("ep", "expert_parallel_npu_group"),
+    )
     if min(tensor, stages, expert) < 1 or ranks % (tensor * stages):
-        raise Mistake(1, f"{ranks} ranks do not divide into {stages} stages of groups of {tensor}")
+        raise Mistake(
+            1, f"{ranks} ranks do not divide into {stages} stages of groups of {tensor}"
+        )
     return _Places(ranks, tensor, expert, stages)
 
 
@@ -138,7 +152,9 @@ class _Iteration:
         if phase.seconds:
             self._room(layer)
             name = f"{layer.name} {what}"
-            self.front = [self.writer.compute(name, seconds=phase.seconds, after=self.front)]
+            self.front = [
+                self.writer.compute(name, seconds=phase.seconds, after=self.front)
+            ]
 
     def send(self, layer: Layer, what: str, phase: Phase, own: str) -> list[Handle]:
         """Begin the collective of a phase.
@@ -154,19 +170,30 @@ class _Iteration:
             return []
         self._room(layer)
         # ASTRA-sim states of an all-gather what each rank puts in, SimAI what each has in the end.
-        size = phase.size * (members if phase.kind == "all-gather" and not self.header.is_simai else 1)
+        size = phase.size * (
+            members if phase.kind == "all-gather" and not self.header.is_simai else 1
+        )
         slot = self.slots.setdefault(role, len(self.slots))
         name = f"{layer.name} {what} {phase.kind}"
-        sent = self.writer.collective(name, Collective(phase.kind), size, slot, stream=role, after=self.front)
+        sent = self.writer.collective(
+            name, Collective(phase.kind), size, slot, stream=role, after=self.front
+        )
         if not layer.delay_s:
             return [sent]
         return [
-            self.writer.compute(f"{name} delay", seconds=layer.delay_s, stream=f"{role} delay", after=[sent])
+            self.writer.compute(
+                f"{name} delay",
+                seconds=layer.delay_s,
+                stream=f"{role} delay",
+                after=[sent],
+            )
         ]
 
     def _room(self, layer: Layer) -> None:
         if len(self.writer.rows) >= OPERATIONS_LIMIT:
-            raise Mistake(layer.line, f"it comes to more than {OPERATIONS_LIMIT} operations")
+            raise Mistake(
+                layer.line, f"it comes to more than {OPERATIONS_LIMIT} operations"
+            )
 
     def _members(self, layer: Layer, role: str) -> int:
         if role not in self.groups:
@@ -180,9 +207,15 @@ class _Iteration:
         self.front = [*self.front, *sent]
 
 
-def _workload(name: str, header: Header, layers: Sequence[Layer], places: _Places) -> Workload:
+def _workload(
+    name: str, header: Header, layers: Sequence[Layer], places: _Places
+) -> Workload:
     run = _Iteration(header, places)
-    backward = layers[0].policy.backward if layers and header.word != CUSTOMIZED else "overlapped"
+    backward = (
+        layers[0].policy.backward
+        if layers and header.word != CUSTOMIZED
+        else "overlapped"
+    )
     _PASSES[backward](run, layers)
     if not run.writer.rows:
         raise Mistake(2, "there is nothing to do in it")
@@ -192,7 +225,9 @@ def _workload(name: str, header: Header, layers: Sequence[Layer], places: _Place
             communicators[ranks, slot] = run.book.group(ranks.tolist())
     peers = np.zeros((places.ranks, 0), dtype=np.int64)
     try:
-        return run.book.workload(name, [run.writer.done()], np.zeros(places.ranks), communicators, peers)
+        return run.book.workload(
+            name, [run.writer.done()], np.zeros(places.ranks), communicators, peers
+        )
     except ValueError as error:
         raise Mistake(1, str(error)) from None
 
@@ -228,7 +263,11 @@ def _overlapped(run: _Iteration, layers: Sequence[Layer]) -> None:
     for number in reversed(range(len(layers))):
         layer = layers[number]
         run.compute(layer, "input gradient", layer.input)
-        sent = run.send(layer, "input gradient", layer.input, layer.policy.model) if number else []
+        sent = (
+            run.send(layer, "input gradient", layer.input, layer.policy.model)
+            if number
+            else []
+        )
         run.compute(layer, "weight gradient", layer.weights)
         run.send(layer, "weight gradient", layer.weights, layer.policy.data)
         run.wait(sent)
@@ -245,9 +284,15 @@ def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
     for number in reversed(range(len(layers))):
         layer = layers[number]
         if number in asking:
-            begin = max((checkpoint for checkpoint in checkpoints if checkpoint <= number), default=None)
+            begin = max(
+                (checkpoint for checkpoint in checkpoints if checkpoint <= number),
+                default=None,
+            )
             if begin is None:
-                raise Mistake(1, f"layer {number} is to begin at a checkpoint, and there is none before it")
+                raise Mistake(
+                    1,
+                    f"layer {number} is to begin at a checkpoint, and there is none before it",
+                )
             for again in layers[begin:number]:
                 _forward(run, again)
         run.compute(layer, "input gradient", layer.input)
@@ -260,7 +305,9 @@ def _listed(header: Header, key: str, layers: int) -> set[int]:
     """Return the layers that a header lists after their number."""
     count, *listed = header.values.get(key) or [0]
     if count != len(listed) or any(entry >= layers for entry in listed):
-        raise Mistake(1, f"{key}: it must be a number, and so many of the {layers} layers from 0")
+        raise Mistake(
+            1, f"{key}: it must be a number, and so many of the {layers} layers from 0"
+        )
     return set(listed)
 
 
@@ -287,7 +334,9 @@ def _dlrm(run: _Iteration, layers: Sequence[Layer]) -> None:
         if number:
             run.compute(layer, "input gradient", layer.input)
         if number == last + 1:
-            run.send(layers[0], "input gradient", layers[0].input, layers[0].policy.model)
+            run.send(
+                layers[0], "input gradient", layers[0].input, layers[0].policy.model
+            )
 
 
 _PASSES: dict[str, Callable[[_Iteration, Sequence[Layer]], None]] = {

@@ -26,7 +26,13 @@ _ENDINGS = {"_DP_EP": "expert data", "_EP": "expert"}
 _FIELDS = 12
 
 #: A group by what it is for; ``outer`` and ``inner``: model parallelism along the network's later dimensions.
-WORLD, TENSOR, DATA, OUTER_TENSOR, INNER_DATA = "world", "tensor", "data", "outer tensor", "inner data"
+WORLD, TENSOR, DATA, OUTER_TENSOR, INNER_DATA = (
+    "world",
+    "tensor",
+    "data",
+    "outer tensor",
+    "inner data",
+)
 
 
 class Policy(NamedTuple):
@@ -90,7 +96,9 @@ class Header:
 
     def number(self, *keys: str, default: int = 1) -> int:
         """Return the first number of the first of these keys that is there; else ``default``."""
-        return next((self.values[key][0] for key in keys if self.values.get(key)), default)
+        return next(
+            (self.values[key][0] for key in keys if self.values.get(key)), default
+        )
 
     @property
     def is_simai(self) -> bool:
@@ -113,14 +121,21 @@ def looks_like(text: str) -> bool:
 
 
 def parse(text: str, unit_s: float) -> tuple[Header, list[Layer]]:
-    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [
+        (number, line.split())
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
     if len(lines) < 2:
         raise Mistake(1, "a header and the number of layers are missing")
     header = _header(*lines[0])
     number, words = lines[1]
     count = _whole(number, "the number of layers", words[0], LAYERS_LIMIT)
     if len(words) > 1:
-        raise Mistake(number, f"the number of layers stands alone, not {printable(' '.join(words))}")
+        raise Mistake(
+            number,
+            f"the number of layers stands alone, not {printable(' '.join(words))}",
+        )
     body = lines[2:]
     if len(body) != count:
         last = body[-1][0] if body else number
@@ -132,7 +147,8 @@ def _header(number: int, words: list[str]) -> Header:
     word, *rest = words
     if word not in POLICIES and word != CUSTOMIZED:
         raise Mistake(
-            number, f"{printable(word)} is no parallelism; there are {', '.join(POLICIES)}, {CUSTOMIZED}"
+            number,
+            f"{printable(word)} is no parallelism; there are {', '.join(POLICIES)}, {CUSTOMIZED}",
         )
     values: dict[str, list[int]] = {}
     key = "DLRM_LAST_BOTTOM_LAYER" if word.startswith("HYBRID_DLRM") else ""
@@ -141,7 +157,9 @@ def _header(number: int, words: list[str]) -> Header:
             key = part.removesuffix(":")
             values[key] = []
         elif key:
-            values.setdefault(key, []).append(_whole(number, printable(key), part, 1 << 50))
+            values.setdefault(key, []).append(
+                _whole(number, printable(key), part, 1 << 50)
+            )
         else:
             raise Mistake(number, f"{printable(part)} belongs to nothing")
     return Header(word, values)
@@ -154,14 +172,18 @@ def _whole(line: int, what: str, word: str, limit: int) -> int:
     except ValueError:
         value = -1
     if not 0 <= value <= limit or value != int(value):
-        raise Mistake(line, f"{what}: {printable(word)} is no whole number from 0 to {limit}")
+        raise Mistake(
+            line, f"{what}: {printable(word)} is no whole number from 0 to {limit}"
+        )
     return int(value)
 
 
 def _layer(header: Header, line: int, words: list[str], unit_s: float) -> Layer:
     customized = header.word == CUSTOMIZED
     if len(words) != _FIELDS + customized:
-        raise Mistake(line, f"a layer has {_FIELDS + customized} fields, not {len(words)}")
+        raise Mistake(
+            line, f"a layer has {_FIELDS + customized} fields, not {len(words)}"
+        )
     policy = POLICIES.get(words[_FIELDS] if customized else header.word)
     if policy is None:
         raise Mistake(line, f"{printable(words[_FIELDS])} is no parallelism")
@@ -169,7 +191,9 @@ def _layer(header: Header, line: int, words: list[str], unit_s: float) -> Layer:
     def phase(first: int) -> Phase:
         seconds = _whole(line, "a time", words[first], 1 << 50) * unit_s
         kind, group = _type(line, words[first + 1])
-        return Phase(seconds, kind, group, _whole(line, "a size", words[first + 2], 1 << 49))
+        return Phase(
+            seconds, kind, group, _whole(line, "a size", words[first + 2], 1 << 49)
+        )
 
     delay_s = _whole(line, "the delay", words[11], 1 << 50) * unit_s
     return Layer(line, words[0], phase(2), phase(5), phase(8), delay_s, policy)
@@ -183,6 +207,7 @@ def _type(line: int, word: str) -> tuple[str, str]:
     kind = _KINDS.get(word.removesuffix(ending))
     if kind is None:
         raise Mistake(
-            line, f"{printable(word)} is no type; there are NONE, {', '.join(_KINDS)}, with _EP or _DP_EP"
+            line,
+            f"{printable(word)} is no type; there are NONE, {', '.join(_KINDS)}, with _EP or _DP_EP",
         )
     return kind, _ENDINGS.get(ending, "")

@@ -23,7 +23,9 @@ class Buckets:
     stream: str
     slot: int
     ranks: int
-    parameters: list[int] = field(default_factory=list)  # of each bucket of the last pass
+    parameters: list[int] = field(
+        default_factory=list
+    )  # of each bucket of the last pass
     last: Handle | None = None
     _pending: int = 0
 
@@ -37,7 +39,11 @@ class Buckets:
         Close the bucket if it is full.
         """
         self._pending += parameters
-        limit = self.training.bucket_bytes if self.parameters else self.training.first_bucket_bytes
+        limit = (
+            self.training.bucket_bytes
+            if self.parameters
+            else self.training.first_bucket_bytes
+        )
         if parameters and self._pending * self.training.gradient_bytes >= limit:
             self.close(ready)
 
@@ -48,8 +54,12 @@ class Buckets:
         if self.ranks > 1:
             kind = "reduce-scatter" if self.training.zero else "all-reduce"
             self.last = self.writer.collective(
-                f"{self.purpose} gradients", Collective(kind, self.training.algorithms.get(kind, "")),
-                self._pending * self.training.gradient_bytes, self.slot, stream=self.stream, after=[ready],
-            )  # fmt: skip
+                f"{self.purpose} gradients",
+                Collective(kind, self.training.algorithms.get(kind, "")),
+                self._pending * self.training.gradient_bytes,
+                self.slot,
+                stream=self.stream,
+                after=[ready],
+            )
         self.parameters.append(self._pending)
         self._pending = 0

@@ -7,21 +7,46 @@ They are equal except for Transformer-big, whose vocabulary its paper gives as "
 
 from __future__ import annotations
 
-from ringlight.extensions.models.layers import Convolution, Model, Recommender, Transformer, Vision
+from ringlight.extensions.models.layers import (
+    Convolution,
+    Model,
+    Recommender,
+    Transformer,
+    Vision,
+)
 
 
 def _vgg(name: str, column: str, convolutions: tuple[int, ...]) -> Vision:
     """3 x 3 convolutions with bias in five stages, halved by pooling after each, then three full layers."""
     stack, inputs, block = [], 3, 0
-    for stage, (count, width) in enumerate(zip(convolutions, (64, 128, 256, 512, 512), strict=True)):
+    for stage, (count, width) in enumerate(
+        zip(convolutions, (64, 128, 256, 512, 512), strict=True)
+    ):
         for number in range(count):
             stack.append(
-                Convolution(f"conv{stage + 1}_{number + 1}", inputs, width, 3, 1, 224 >> stage, 1, block)
+                Convolution(
+                    f"conv{stage + 1}_{number + 1}",
+                    inputs,
+                    width,
+                    3,
+                    1,
+                    224 >> stage,
+                    1,
+                    block,
+                )
             )
             inputs, block = width, block + 1
-    for number, (width, wide) in enumerate(((512 * 7 * 7, 4096), (4096, 4096), (4096, 1000))):
-        stack.append(Convolution(f"fc{6 + number}", width, wide, 1, 1, 1, 1, block + number))
-    return Vision(name, f"Simonyan, Zisserman, arXiv:1409.1556, table 1, column {column}", tuple(stack))
+    for number, (width, wide) in enumerate(
+        ((512 * 7 * 7, 4096), (4096, 4096), (4096, 1000))
+    ):
+        stack.append(
+            Convolution(f"fc{6 + number}", width, wide, 1, 1, 1, 1, block + number)
+        )
+    return Vision(
+        name,
+        f"Simonyan, Zisserman, arXiv:1409.1556, table 1, column {column}",
+        tuple(stack),
+    )
 
 
 def _resnet50() -> Vision:
@@ -33,18 +58,32 @@ def _resnet50() -> Vision:
         for number in range(count):
             stride = 2 if stage and not number else 1
             name = f"conv{stage + 2}_{number + 1}"
-            convolutions.append(Convolution(f"{name}a", inputs, width, 1, 1, pixels * stride, 2, block))
-            convolutions.append(Convolution(f"{name}b", width, width, 3, stride, pixels, 2, block))
-            convolutions.append(Convolution(f"{name}c", width, 4 * width, 1, 1, pixels, 2, block))
+            convolutions.append(
+                Convolution(f"{name}a", inputs, width, 1, 1, pixels * stride, 2, block)
+            )
+            convolutions.append(
+                Convolution(f"{name}b", width, width, 3, stride, pixels, 2, block)
+            )
+            convolutions.append(
+                Convolution(f"{name}c", width, 4 * width, 1, 1, pixels, 2, block)
+            )
             if not number:
-                convolutions.append(Convolution(f"{name}s", inputs, 4 * width, 1, stride, pixels, 2, block))
+                convolutions.append(
+                    Convolution(
+                        f"{name}s", inputs, 4 * width, 1, stride, pixels, 2, block
+                    )
+                )
             inputs, block = 4 * width, block + 1
     convolutions.append(Convolution("fc", 2048, 1000, 1, 1, 1, 1, block))
-    source = "He et al., arXiv:1512.03385, table 1; stride as torchvision.models.resnet50"
+    source = (
+        "He et al., arXiv:1512.03385, table 1; stride as torchvision.models.resnet50"
+    )
     return Vision("resnet50", source, tuple(convolutions))
 
 
-def _gpt(name: str, source: str, layers: int, hidden: int, heads: int, sequence: int) -> Transformer:
+def _gpt(
+    name: str, source: str, layers: int, hidden: int, heads: int, sequence: int
+) -> Transformer:
     return Transformer(
         name, source, layers, hidden, heads, heads, 4 * hidden, 50257, sequence,
         positions=sequence, tied=True, dropout=True,
@@ -62,8 +101,12 @@ def _llama(
 
 
 _GPT2 = "Radford et al., Language Models are Unsupervised Multitask Learners, table 2"
-_GPT3 = "Brown et al., arXiv:2005.14165, table 2.1; attention is dense here in each layer"
-_LLAMA2 = "Touvron et al., arXiv:2307.09288, table 1; widths of its model card's params.json"
+_GPT3 = (
+    "Brown et al., arXiv:2005.14165, table 2.1; attention is dense here in each layer"
+)
+_LLAMA2 = (
+    "Touvron et al., arXiv:2307.09288, table 1; widths of its model card's params.json"
+)
 _LLAMA3 = "Dubey et al., arXiv:2407.21783, table 3; vocabulary of the model card"
 _MIXTRAL = "Jiang et al., arXiv:2401.04088, table 1"
 

@@ -29,39 +29,66 @@ _OPTIONS = {"algorithms": "algorithm", "bucket_bytes": "bucket", "split": "skew"
 
 def make(
     out: Annotated[
-        Path | None, typer.Argument(metavar="OUT", help="NAME.rlw, or with another format's suffix.")
+        Path | None,
+        typer.Argument(
+            metavar="OUT", help="NAME.rlw, or with another format's suffix."
+        ),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List models and devices; writes nothing.")] = False,
-    model: Annotated[str, typer.Option("--model", help="Model, such as gpt2-medium.")] = "",
+    listed: Annotated[
+        bool, typer.Option("--list", help="List models and devices; writes nothing.")
+    ] = False,
+    model: Annotated[
+        str, typer.Option("--model", help="Model, such as gpt2-medium.")
+    ] = "",
     dp: Annotated[int, ranks_of("data")] = 1,
     tp: Annotated[int, ranks_of("tensor")] = 1,
     pp: Annotated[int, ranks_of("pipeline")] = 1,
     ep: Annotated[int, ranks_of("expert")] = 1,
-    sequence: Annotated[int, typer.Option(min=0, help="Tokens of a sample; 0: the model's own.")] = 0,
-    micro_batch: Annotated[int, typer.Option(min=1, help="Samples of a micro-batch.")] = 1,
-    micro_batches: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Micro-batches of a replica per iteration.")
+    sequence: Annotated[
+        int, typer.Option(min=0, help="Tokens of a sample; 0: the model's own.")
+    ] = 0,
+    micro_batch: Annotated[
+        int, typer.Option(min=1, help="Samples of a micro-batch.")
     ] = 1,
-    schedule: Annotated[str, typer.Option(help="Pipeline schedule: gpipe, 1f1b or interleaved.")] = "1f1b",
-    virtual_stages: Annotated[int, typer.Option(min=1, help="Chunks of a stage, for interleaved.")] = 1,
+    micro_batches: Annotated[
+        int,
+        typer.Option(
+            min=1, max=10_000, help="Micro-batches of a replica per iteration."
+        ),
+    ] = 1,
+    schedule: Annotated[
+        str, typer.Option(help="Pipeline schedule: gpipe, 1f1b or interleaved.")
+    ] = "1f1b",
+    virtual_stages: Annotated[
+        int, typer.Option(min=1, help="Chunks of a stage, for interleaved.")
+    ] = 1,
     bucket: Annotated[
         str, typer.Option(help="Size of the buckets in which gradients are reduced.")
     ] = "25 MiB",
     zero: Annotated[int, typer.Option(min=0, max=3, help="Stage of ZeRO.")] = 0,
     sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="Sequence parallelism within tp.")
+        bool,
+        typer.Option("--sequence-parallel", help="Sequence parallelism within tp."),
     ] = False,
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Recompute activations: blocks keep only their input.")
+        bool,
+        typer.Option(
+            "--recompute", help="Recompute activations: blocks keep only their input."
+        ),
     ] = False,
     skew: Annotated[
-        float, typer.Option(min=0, max=16, help="Skew of tokens over experts: exponent of a Zipf law.")
+        float,
+        typer.Option(
+            min=0, max=16, help="Skew of tokens over experts: exponent of a Zipf law."
+        ),
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the skew.")] = 0,
     algorithm: Annotated[
         list[str] | None,
         typer.Option(
-            "--algorithm", metavar="KIND=NAME", help="Algorithm of a kind of collective; may be repeated."
+            "--algorithm",
+            metavar="KIND=NAME",
+            help="Algorithm of a kind of collective; may be repeated.",
         ),
     ] = None,
     device: DeviceName = None,
@@ -84,19 +111,34 @@ def make(
     parallel = Parallel(dp, tp, pp, ep)
     if parallel.ranks > MOST_RANKS:
         fail(f"--dp: {parallel.ranks} ranks; at most {MOST_RANKS}", 2)
-    source, computes = named("--model", model_named, model), device_of(device, efficiency)
+    source, computes = (
+        named("--model", model_named, model),
+        device_of(device, efficiency),
+    )
     try:
         training = Training(
-            micro_batch, micro_batches, sequence, schedule, virtual_stages,
-            bucket_bytes=named("--bucket", parse_size, bucket), zero=zero, recompute=recompute,
-            sequence_parallel=sequence_parallel, split=Split(seed, skew),
+            micro_batch,
+            micro_batches,
+            sequence,
+            schedule,
+            virtual_stages,
+            bucket_bytes=named("--bucket", parse_size, bucket),
+            zero=zero,
+            recompute=recompute,
+            sequence_parallel=sequence_parallel,
+            split=Split(seed, skew),
             algorithms=_algorithms(algorithm or ()),
-        )  # fmt: skip
+        )
         with patience(f"making {model} for {parallel.ranks} ranks"):
             workload = generate(source, parallel, training, computes)
     except ValueError as error:
         key, _, why = str(error).partition(": ")
-        fail(f"--{_OPTIONS.get(key, key).replace('_', '-')}: {why}" if why else str(error), 2)
+        fail(
+            f"--{_OPTIONS.get(key, key).replace('_', '-')}: {why}"
+            if why
+            else str(error),
+            2,
+        )
     write_files(workload, out, form, as_json)
 
 
@@ -116,20 +158,27 @@ def _models_and_devices() -> dict[str, Any]:
     return {
         "models": [
             {
-                "model": name, "parameters": parameters(model), "forward_flops": forward_flops(model),
-                "sequence": getattr(model, "sequence", None), "source": model.source,
+                "model": name,
+                "parameters": parameters(model),
+                "forward_flops": forward_flops(model),
+                "sequence": getattr(model, "sequence", None),
+                "source": model.source,
             }
             for name, model in MODELS.items()
         ],
         "devices": [
             {
-                "device": name, "peak_flops": {str(size): peak for size, peak in device.peak_flops.items()},
-                "efficiency": device.efficiency, "memory_bytes_per_s": device.memory_bytes_per_s,
+                "device": name,
+                "peak_flops": {
+                    str(size): peak for size, peak in device.peak_flops.items()
+                },
+                "efficiency": device.efficiency,
+                "memory_bytes_per_s": device.memory_bytes_per_s,
                 "source": device.source,
             }
             for name, device in DEVICES.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _show_models_and_devices(document: Mapping[str, Any]) -> None:

@@ -33,7 +33,9 @@ def deepened(workload: Workload, stages: int, target: int) -> Workload:
     if target == stages:
         return workload
     if target < stages:
-        raise ValueError(f"pp: {target} stages are fewer than the {stages} of the recording")
+        raise ValueError(
+            f"pp: {target} stages are fewer than the {stages} of the recording"
+        )
     if stages < 3:
         raise ValueError(
             f"pp: a recording of {stages} stages shows none between the first and the last; record 3 or more"
@@ -57,13 +59,21 @@ def deepened(workload: Workload, stages: int, target: int) -> Workload:
             if (stage, which) not in own:
                 own[stage, which] = len(programs)
                 turned = _reordered(
-                    workload, old, stages, inner, schedule(name, target, _count(workload, old), 1)[stage]
+                    workload,
+                    old,
+                    stages,
+                    inner,
+                    schedule(name, target, _count(workload, old), 1)[stage],
                 )
-                programs.append(_renamed(turned, names, moved * _blocks(workload, inner)))
+                programs.append(
+                    _renamed(turned, names, moved * _blocks(workload, inner))
+                )
             program_of[new] = own[stage, which]
             for slot, group in enumerate(workload.communicators[old].tolist()):
                 if group >= 0:
-                    ranks = _group(workload.groups[group], like, stage, stages, target, inner)
+                    ranks = _group(
+                        workload.groups[group], like, stage, stages, target, inner
+                    )
                     communicators[new, slot] = groups.setdefault(ranks, len(groups))
             for slot, peer in enumerate(workload.peers[old].tolist()):
                 if peer >= 0:
@@ -87,11 +97,15 @@ def _steps(workload: Workload, rank: int, inner: int) -> list[tuple[int, bool, b
     """Return messages of a rank in order: operation, whether it comes in, whether it is of a forward pass."""
     program = workload.programs[int(workload.program_of[rank])]
     steps = []
-    for k in np.flatnonzero((program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)).tolist():
+    for k in np.flatnonzero(
+        (program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)
+    ).tolist():
         peer = int(workload.peers[rank, int(program.slot[k])])
         way = (peer - rank) // inner
         if (peer - rank) % inner or way not in (1, -1):
-            raise ValueError(f"pp: rank {rank} sends to or hears rank {peer}, which is not on the next stage")
+            raise ValueError(
+                f"pp: rank {rank} sends to or hears rank {peer}, which is not on the next stage"
+            )
         comes = int(program.kind[k]) == Kind.RECEIVE
         steps.append((k, comes, (way < 0) == comes))
     return steps
@@ -120,7 +134,9 @@ def _turns(workload: Workload, rank: int, inner: int) -> list[Cut]:
         turns.append((forward, count[forward], start, end))
         count[forward] += 1
     if not turns or turns[0][2] != 0 or count[True] != count[False]:
-        raise ValueError(f"pp: what rank {rank} does cannot be cut into passes forward and backward")
+        raise ValueError(
+            f"pp: what rank {rank} does cannot be cut into passes forward and backward"
+        )
     return turns
 
 
@@ -144,38 +160,61 @@ def _schedule(workload: Workload, stages: int, inner: int) -> str:
             if [forward for forward, *_ in turns] != order:
                 names.discard(name)
     if not names:
-        raise ValueError("pp: the order of the passes is neither that of GPipe nor that of 1F1B")
+        raise ValueError(
+            "pp: the order of the passes is neither that of GPipe nor that of 1F1B"
+        )
     # With one micro-batch both are one.
     return min(names)
 
 
-def _reordered(workload: Workload, rank: int, stages: int, inner: int, order: list[Turn]) -> Program:
+def _reordered(
+    workload: Workload, rank: int, stages: int, inner: int, order: list[Turn]
+) -> Program:
     """Return the program of a rank, its passes in another order."""
     program = workload.programs[int(workload.program_of[rank])]
     if rank // inner == stages - 1:
         return program
     turns = _turns(workload, rank, inner)
-    taken = {way: iter([turn for turn in turns if turn[0] == way]) for way in (True, False)}
+    taken = {
+        way: iter([turn for turn in turns if turn[0] == way]) for way in (True, False)
+    }
     chosen = [next(taken[turn.forward]) for turn in order]
     old = np.concatenate([np.arange(start, end) for _, _, start, end in chosen])
     new = np.empty(len(old), dtype=np.int64)
     new[old] = np.arange(len(old))
     after = [
-        new[program.after[program.after_offsets[k] : program.after_offsets[k + 1]]] for k in old.tolist()
+        new[program.after[program.after_offsets[k] : program.after_offsets[k + 1]]]
+        for k in old.tolist()
     ]
-    cut = np.repeat([start for _, _, start, _ in turns], [end - start for _, _, start, end in turns])
+    cut = np.repeat(
+        [start for _, _, start, _ in turns], [end - start for _, _, start, end in turns]
+    )
     owner = np.repeat(np.arange(len(program)), np.diff(program.after_offsets))
     if len(across := np.flatnonzero(cut[owner] != cut[program.after])):
         k = int(owner[across[0]])
         what = workload.names[int(program.name[k])]
-        raise ValueError(f"pp: rank {rank}, operation {k} ({what}) comes after one of another pass")
-    columns = ("kind", "stream", "name", "seconds", "flops", "bytes", "collective", "slot", "tag")
+        raise ValueError(
+            f"pp: rank {rank}, operation {k} ({what}) comes after one of another pass"
+        )
+    columns = (
+        "kind",
+        "stream",
+        "name",
+        "seconds",
+        "flops",
+        "bytes",
+        "collective",
+        "slot",
+        "tag",
+    )
     moved = {column: getattr(program, column)[old] for column in columns}
     return replace(
         program,
         **moved,
         after_offsets=frozen(np.cumsum([0, *map(len, after)])),
-        after=frozen(np.concatenate([*after, np.zeros(0, dtype=np.int64)]).astype(np.int64)),
+        after=frozen(
+            np.concatenate([*after, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+        ),
     )
 
 
@@ -183,40 +222,58 @@ def _check_alike(workload: Workload, stages: int, inner: int) -> None:
     """Raise ValueError if the stages between the first and the last differ."""
     for stage in range(2, stages - 1):
         first, other = (
-            [_sizes(workload, place * inner + rank, inner) for rank in range(inner)] for place in (1, stage)
+            [_sizes(workload, place * inner + rank, inner) for rank in range(inner)]
+            for place in (1, stage)
         )
         if first != other:
-            raise ValueError(f"pp: stages 1 and {stage} differ, so it is not known what a further one does")
+            raise ValueError(
+                f"pp: stages 1 and {stage} differ, so it is not known what a further one does"
+            )
 
 
 def _sizes(workload: Workload, rank: int, inner: int) -> list[tuple[bool, int, bytes]]:
     """Return the operations of each pass of a rank, sorted, whichever pass comes first."""
     program = workload.programs[int(workload.program_of[rank])]
     seconds = np.nan_to_num(program.seconds, nan=-1.0)
-    columns = np.stack((program.kind, program.bytes, program.collective, program.flops, seconds))
+    columns = np.stack(
+        (program.kind, program.bytes, program.collective, program.flops, seconds)
+    )
     turns = _turns(workload, rank, inner)
-    return sorted((forward, batch, columns[:, start:end].tobytes()) for forward, batch, start, end in turns)
+    return sorted(
+        (forward, batch, columns[:, start:end].tobytes())
+        for forward, batch, start, end in turns
+    )
 
 
-def _group(group: IntArray, like: int, stage: int, stages: int, deeper: int, inner: int) -> tuple[int, ...]:
+def _group(
+    group: IntArray, like: int, stage: int, stages: int, deeper: int, inner: int
+) -> tuple[int, ...]:
     """Return the ranks of a recorded group, as the group of ``stage``."""
     of = group // inner
     met = set(of.tolist())
     if met == {like}:
         return tuple((group + (stage - like) * inner).tolist())
     if met == {0, stages - 1}:
-        return tuple(np.where(of == 0, group, group + (deeper - stages) * inner).tolist())
+        return tuple(
+            np.where(of == 0, group, group + (deeper - stages) * inner).tolist()
+        )
     if met == set(range(stages)):
         rows = np.stack([group[of == place] - place * inner for place in range(stages)])
         if (rows == rows[0]).all():
-            return tuple((np.arange(deeper)[:, None] * inner + rows[0]).ravel().tolist())
+            return tuple(
+                (np.arange(deeper)[:, None] * inner + rows[0]).ravel().tolist()
+            )
     raise ValueError(f"pp: the group {group.tolist()} is of some stages and not of all")
 
 
-def _peer(rank: int, peer: int, stage: int, stages: int, deeper: int, inner: int) -> int:
+def _peer(
+    rank: int, peer: int, stage: int, stages: int, deeper: int, inner: int
+) -> int:
     way = (peer // inner - rank // inner) % stages
     if peer % inner != rank % inner or way not in (1, stages - 1):
-        raise ValueError(f"pp: rank {rank} sends to or hears rank {peer}, which is not on the next stage")
+        raise ValueError(
+            f"pp: rank {rank} sends to or hears rank {peer}, which is not on the next stage"
+        )
     return (stage + (1 if way == 1 else -1)) % deeper * inner + peer % inner
 
 
@@ -234,7 +291,9 @@ def _renamed(program: Program, names: list[str], more: int) -> Program:
     known = {name: number for number, name in enumerate(names)}
     new = np.arange(len(names))
     for which in np.unique(program.name).tolist():
-        name = _NUMBERED.sub(lambda match: str(int(match[0]) + more), names[which], count=1)
+        name = _NUMBERED.sub(
+            lambda match: str(int(match[0]) + more), names[which], count=1
+        )
         if name not in known:
             known[name] = len(names)
             names.append(name)

@@ -7,7 +7,12 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ringlight.experiments.language.workload_keys import ComputingKeys, Count, SplitSpec, keyed
+from ringlight.experiments.language.workload_keys import (
+    ComputingKeys,
+    Count,
+    SplitSpec,
+    keyed,
+)
 from ringlight.fabric.values import Size
 from ringlight.workloads.graph import Split, Workload
 
@@ -57,7 +62,15 @@ class ModelKeys(ComputingKeys):
         from ringlight.extensions.models.settings import Parallel, Training
 
         alike = (
-            *("micro_batch", "micro_batches", "sequence", "schedule", "virtual_stages", "zero", "recompute"),
+            *(
+                "micro_batch",
+                "micro_batches",
+                "sequence",
+                "schedule",
+                "virtual_stages",
+                "zero",
+                "recompute",
+            ),
             *("sequence_parallel", "algorithms", "element_bytes", "gradient_bytes"),
         )
         values = {name: getattr(self, name) for name in alike}

@@ -180,7 +180,15 @@ def _embedding(model: Transformer, s: int) -> Layer:
     replicated = model.positions * h + (2 * h + model.norm if model.bert else 0)
     kept = s * h // 2 if model.dropout else 0
     return Layer(
-        "embedding", 0, model.vocabulary * h, replicated, 0.0, s * h, kept, gathers=False, recomputed=False
+        "embedding",
+        0,
+        model.vocabulary * h,
+        replicated,
+        0.0,
+        s * h,
+        kept,
+        gathers=False,
+        recomputed=False,
     )
 
 
@@ -190,7 +198,11 @@ def _attention(model: Transformer, s: int, block: int, name: str) -> Layer:
     Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4.1, at 2
     bytes an element; without the scores and their softmax, which a fused attention computes again.
     """
-    h, q, kv = model.hidden, model.heads * model.head_width, model.kv_heads * model.head_width
+    h, q, kv = (
+        model.hidden,
+        model.heads * model.head_width,
+        model.kv_heads * model.head_width,
+    )
     matrices = 2 * h * q + 2 * h * kv
     sharded = matrices + (q + 2 * kv if model.biases else 0)
     replicated = model.norm + (h if model.biases else 0)
@@ -206,9 +218,12 @@ def _feed_forward(model: Transformer, s: int, block: int, name: str) -> Layer:
     biases = model.biases * f
     copies = model.top_k if moe else 1
     router = h * model.experts if moe else 0
-    kept = s * (h + copies * (h + (3 if model.gated else 2) * f)) + (s * h // 2 if model.dropout else 0)
+    kept = s * (h + copies * (h + (3 if model.gated else 2) * f)) + (
+        s * h // 2 if model.dropout else 0
+    )
     return Layer(
-        name, block,
+        name,
+        block,
         sharded=0 if moe else matrices + biases,
         replicated=model.norm + router + model.biases * h,
         flops=2.0 * s * (copies * matrices + router),
@@ -216,7 +231,7 @@ def _feed_forward(model: Transformer, s: int, block: int, name: str) -> Layer:
         kept=kept,
         experts=model.experts * (matrices + biases) if moe else 0,
         copies=model.top_k if moe else 0,
-    )  # fmt: skip
+    )
 
 
 def _head(model: Transformer, s: int) -> Layer:
@@ -233,8 +248,16 @@ def _head(model: Transformer, s: int) -> Layer:
         kept += 2 * s * h
     last = max(model.encoder_layers + model.layers - 1, 0)
     return Layer(
-        "head", last, sharded, replicated, flops, s * v, kept, reduces=False, recomputed=False
-    )  # fmt: skip
+        "head",
+        last,
+        sharded,
+        replicated,
+        flops,
+        s * v,
+        kept,
+        reduces=False,
+        recomputed=False,
+    )
 
 
 def _convolution(convolution: Convolution) -> Layer:

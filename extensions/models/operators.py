@@ -15,7 +15,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringlight.extensions.models.layers import Convolution, Layer, Model, Transformer, Vision, layers
+from ringlight.extensions.models.layers import (
+    Convolution,
+    Layer,
+    Model,
+    Transformer,
+    Vision,
+    layers,
+)
 from ringlight.workloads.devices import Device
 
 #: FLOPs of a backward pass for each of the forward pass, as in ``layers``.
@@ -53,22 +60,35 @@ def operators(
     ValueError for a model whose operators are not known here.
     """
     if samples < 1 or element_bytes < 1:
-        raise ValueError(f"{samples} samples of elements of {element_bytes} bytes; both must be 1 or more")
+        raise ValueError(
+            f"{samples} samples of elements of {element_bytes} bytes; both must be 1 or more"
+        )
     if isinstance(model, Vision):
         graph = _of_vision(model)
     elif isinstance(model, Transformer) and model.experts == 1:
         graph = _of_transformer(model, sequence or model.sequence)
     else:
-        raise ValueError(f"{model.name}: there are operators of image models and of dense transformers only")
+        raise ValueError(
+            f"{model.name}: there are operators of image models and of dense transformers only"
+        )
     size = samples * element_bytes
     return tuple(
-        replace(operator, flops=operator.flops * samples, output_bytes=operator.output_bytes * size)
+        replace(
+            operator,
+            flops=operator.flops * samples,
+            output_bytes=operator.output_bytes * size,
+        )
         for operator in graph
     )
 
 
 def split(
-    graph: Sequence[Operator], device: Device, most: int, *, quantum_s: float = 1e-6, element_bytes: int = 4
+    graph: Sequence[Operator],
+    device: Device,
+    most: int,
+    *,
+    quantum_s: float = 1e-6,
+    element_bytes: int = 4,
 ) -> tuple[int, ...]:
     """Return the number of pieces into which each operator is divided: [operators].
 
@@ -77,14 +97,19 @@ def split(
     is not above 0.
     """
     if most < 1 or not quantum_s > 0:
-        raise ValueError(f"split into at most {most} pieces of {quantum_s:g} s; both must be above 0")
+        raise ValueError(
+            f"split into at most {most} pieces of {quantum_s:g} s; both must be above 0"
+        )
     rate = device.flops_per_s(element_bytes)
     counts = [
-        min(1 << max(int(operator.flops / rate / quantum_s).bit_length() - 1, 0), most) for operator in graph
+        min(1 << max(int(operator.flops / rate / quantum_s).bit_length() - 1, 0), most)
+        for operator in graph
     ]
     for number, current in enumerate(graph):
         if current.beside is not None:
-            counts[number] = counts[current.beside] = max(counts[number], counts[current.beside])
+            counts[number] = counts[current.beside] = max(
+                counts[number], counts[current.beside]
+            )
     return tuple(counts)
 
 
@@ -104,10 +129,15 @@ def _of_vision(model: Vision) -> list[Operator]:
     def add(convolution: Convolution, layer: Layer, *after: int) -> int:
         for k in after[:1]:
             pooled = min(
-                graph[k].output_bytes, convolution.inputs * (convolution.pixels * convolution.stride) ** 2
+                graph[k].output_bytes,
+                convolution.inputs * (convolution.pixels * convolution.stride) ** 2,
             )
             graph[k] = replace(graph[k], output_bytes=pooled)
-        graph.append(Operator(convolution.name, layer.flops, layer.output, layer.parameters, after))
+        graph.append(
+            Operator(
+                convolution.name, layer.flops, layer.output, layer.parameters, after
+            )
+        )
         return len(graph) - 1
 
     stream: tuple[int, ...] = ()
@@ -134,9 +164,13 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
     graph: list[Operator] = []
     encoded: int | None = None
 
-    def matrix(name: str, wide: int, columns: int, after: int, output: int, norm: int = 0) -> int:
+    def matrix(
+        name: str, wide: int, columns: int, after: int, output: int, norm: int = 0
+    ) -> int:
         parameters = wide * columns + m.biases * columns + norm
-        graph.append(Operator(name, 2.0 * s * wide * columns, s * output, parameters, (after,)))
+        graph.append(
+            Operator(name, 2.0 * s * wide * columns, s * output, parameters, (after,))
+        )
         return len(graph) - 1
 
     def last(layer: Layer, since: int, *after: int) -> int:
@@ -145,8 +179,12 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
         Return its number.
         """
         flops = layer.flops - sum(operator.flops for operator in graph[since:])
-        parameters = layer.parameters - sum(operator.parameters for operator in graph[since:])
-        graph.append(Operator(f"{layer.name} output", flops, layer.output, parameters, after))
+        parameters = layer.parameters - sum(
+            operator.parameters for operator in graph[since:]
+        )
+        graph.append(
+            Operator(f"{layer.name} output", flops, layer.output, parameters, after)
+        )
         return len(graph) - 1
 
     stream = 0
@@ -154,7 +192,16 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
         since = len(graph)
         if layer.name in ("embedding", "head"):
             after, beside = ((stream,), 0) if graph else ((), None)
-            graph.append(Operator(layer.name, layer.flops, layer.output, layer.parameters, after, beside))
+            graph.append(
+                Operator(
+                    layer.name,
+                    layer.flops,
+                    layer.output,
+                    layer.parameters,
+                    after,
+                    beside,
+                )
+            )
         elif layer.name.endswith("mlp"):
             columns = m.ffn * (2 if m.gated else 1)
             up = matrix(f"{layer.name} input", h, columns, stream, m.ffn, m.norm)
@@ -170,7 +217,18 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
                     matrix(f"{layer.name} key value", h, 2 * kv, encoded, 2 * kv),
                 )
             else:
-                taken = (matrix(f"{layer.name} query key value", h, q + 2 * kv, stream, q + 2 * kv, m.norm),)
-            graph.append(Operator(f"{layer.name} scores", 4.0 * s * s * q, s * q, 0, taken))
+                taken = (
+                    matrix(
+                        f"{layer.name} query key value",
+                        h,
+                        q + 2 * kv,
+                        stream,
+                        q + 2 * kv,
+                        m.norm,
+                    ),
+                )
+            graph.append(
+                Operator(f"{layer.name} scores", 4.0 * s * s * q, s * q, 0, taken)
+            )
             stream = last(layer, since, len(graph) - 1, stream)
     return graph

@@ -16,7 +16,12 @@ import numpy as np
 from ringlight.extensions.models.layers import Model, Recommender
 from ringlight.extensions.models.pipeline import schedule
 from ringlight.extensions.models.recommendation import recommender_program
-from ringlight.extensions.models.settings import Parallel, Training, check_settings, chunk_layers
+from ringlight.extensions.models.settings import (
+    Parallel,
+    Training,
+    check_settings,
+    chunk_layers,
+)
 from ringlight.extensions.models.stage import Plan, Slot, stage_program
 from ringlight.fabric.kinds import collective_steps
 from ringlight.fabric.steps import IntArray
@@ -25,7 +30,9 @@ from ringlight.workloads.graph import Kind, Program, Workload
 from ringlight.workloads.graph_writer import Book
 
 
-def generate(model: Model, parallel: Parallel, training: Training, device: Device | None = None) -> Workload:
+def generate(
+    model: Model, parallel: Parallel, training: Training, device: Device | None = None
+) -> Workload:
     """Return one iteration of training ``model``; computations in FLOPs, or in seconds of ``device``.
 
     Raises ValueError naming the setting that is not possible.
@@ -33,22 +40,42 @@ def generate(model: Model, parallel: Parallel, training: Training, device: Devic
     check_settings(model, parallel, training)
     book = Book()
     if isinstance(model, Recommender):
-        programs = [recommender_program(book, model, parallel.dp, training, Slot.GRADIENTS, Slot.EXPERTS)]
+        programs = [
+            recommender_program(
+                book, model, parallel.dp, training, Slot.GRADIENTS, Slot.EXPERTS
+            )
+        ]
     else:
         parts = chunk_layers(model, parallel, training)
-        turns = schedule(training.schedule, parallel.pp, training.micro_batches, training.virtual_stages)
+        turns = schedule(
+            training.schedule,
+            parallel.pp,
+            training.micro_batches,
+            training.virtual_stages,
+        )
         plan = Plan(model, parallel, training, parts)
-        programs = [stage_program(book, plan, stage, turns[stage]) for stage in range(parallel.pp)]
+        programs = [
+            stage_program(book, plan, stage, turns[stage])
+            for stage in range(parallel.pp)
+        ]
     grid = rank_grid(parallel)
     program_of = np.repeat(np.arange(parallel.pp), parallel.ranks // parallel.pp)
-    communicators = _communicators(book, grid, _slots(programs), isinstance(model, Recommender))
-    peers = np.stack((np.roll(grid, -1, axis=0).ravel(), np.roll(grid, 1, axis=0).ravel()), axis=1)
+    communicators = _communicators(
+        book, grid, _slots(programs), isinstance(model, Recommender)
+    )
+    peers = np.stack(
+        (np.roll(grid, -1, axis=0).ravel(), np.roll(grid, 1, axis=0).ravel()), axis=1
+    )
     if parallel.pp == 1:
         peers[:] = -1
-    workload = book.workload(_name(model, parallel), programs, program_of, communicators, peers)
+    workload = book.workload(
+        _name(model, parallel), programs, program_of, communicators, peers
+    )
     if training.algorithms:
         _check_algorithms(workload)
-    return workload if device is None else timed(workload, device, training.element_bytes)
+    return (
+        workload if device is None else timed(workload, device, training.element_bytes)
+    )
 
 
 def rank_grid(parallel: Parallel) -> IntArray:
@@ -66,9 +93,13 @@ def _check_algorithms(workload: Workload) -> None:
     used = set()
     for rank in np.unique(workload.program_of, return_index=True)[1].tolist():
         program = workload.programs[workload.program_of[rank]]
-        for which, slot in zip(program.collective.tolist(), program.slot.tolist(), strict=True):
+        for which, slot in zip(
+            program.collective.tolist(), program.slot.tolist(), strict=True
+        ):
             if which >= 0:
-                used.add((which, len(workload.groups[workload.communicators[rank, slot]])))
+                used.add(
+                    (which, len(workload.groups[workload.communicators[rank, slot]]))
+                )
     for which, ranks in sorted(used):
         what = workload.collectives[which]
         try:
@@ -79,10 +110,16 @@ def _check_algorithms(workload: Workload) -> None:
 
 def _slots(programs: Sequence[Program]) -> set[int]:
     """Return communicator slots on which any rank calls a collective."""
-    return {int(slot) for program in programs for slot in program.slot[program.kind == Kind.COLLECTIVE]}
+    return {
+        int(slot)
+        for program in programs
+        for slot in program.slot[program.kind == Kind.COLLECTIVE]
+    }
 
 
-def _communicators(book: Book, grid: IntArray, used: set[int], tables: bool) -> IntArray:
+def _communicators(
+    book: Book, grid: IntArray, used: set[int], tables: bool
+) -> IntArray:
     """Return the groups of each rank by slot, [ranks, slots], -1 for slots that are not ``used``."""
     _, dp, ep, tp = grid.shape
     tensor = grid.reshape(-1, tp)

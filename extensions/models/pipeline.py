@@ -19,7 +19,9 @@ class Turn(NamedTuple):
     micro_batch: int
 
 
-def schedule(name: str, stages: int, micro_batches: int, chunks_per_stage: int = 1) -> list[list[Turn]]:
+def schedule(
+    name: str, stages: int, micro_batches: int, chunks_per_stage: int = 1
+) -> list[list[Turn]]:
     """Return the turns of each stage, in order.
 
     Raises ValueError for a combination that the schedule cannot do.
@@ -27,7 +29,9 @@ def schedule(name: str, stages: int, micro_batches: int, chunks_per_stage: int =
     if name not in SCHEDULES:
         raise ValueError(f"schedule: no {name}; there are {', '.join(SCHEDULES)}")
     if name != "interleaved" and chunks_per_stage != 1:
-        raise ValueError(f"virtual_stages: {name} has one chunk a stage, not {chunks_per_stage}")
+        raise ValueError(
+            f"virtual_stages: {name} has one chunk a stage, not {chunks_per_stage}"
+        )
     if name == "gpipe":
         return [_gpipe(stage, micro_batches) for stage in range(stages)]
     if name == "1f1b":
@@ -37,9 +41,13 @@ def schedule(name: str, stages: int, micro_batches: int, chunks_per_stage: int =
             raise ValueError(
                 f"micro_batches: interleaved needs a multiple of {stages} stages, not {micro_batches}"
             )
-        warm = [2 * (stages - stage - 1) + (chunks_per_stage - 1) * stages for stage in range(stages)]
+        warm = [
+            2 * (stages - stage - 1) + (chunks_per_stage - 1) * stages
+            for stage in range(stages)
+        ]
     return [
-        _one_f_one_b(stage, stages, micro_batches, chunks_per_stage, warm[stage]) for stage in range(stages)
+        _one_f_one_b(stage, stages, micro_batches, chunks_per_stage, warm[stage])
+        for stage in range(stages)
     ]
 
 
@@ -52,7 +60,9 @@ def _gpipe(stage: int, micro_batches: int) -> list[Turn]:
     return forward + [Turn(False, stage, m) for m in reversed(range(micro_batches))]
 
 
-def _one_f_one_b(stage: int, stages: int, micro_batches: int, chunks: int, warm: int) -> list[Turn]:
+def _one_f_one_b(
+    stage: int, stages: int, micro_batches: int, chunks: int, warm: int
+) -> list[Turn]:
     """Return ``warm`` forward passes, then one forward and one backward in turn, then the remaining backward.
 
     Micro-batches pass in rows of ``stages``, each row through all of a stage's chunks before the next.

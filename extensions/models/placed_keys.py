@@ -36,9 +36,13 @@ class PlacedKeys(ComputingKeys):
         if self.device is None:
             raise ValueError("device: a workload of a model needs it")
         if self.batch is None:
-            raise ValueError("batch: a placed model needs it, the samples of all replicas together")
+            raise ValueError(
+                "batch: a placed model needs it, the samples of all replicas together"
+            )
         if self.window is not None and self.partners is not None:
-            raise ValueError("partners: they and window both say how near pieces lie; give one of them")
+            raise ValueError(
+                "partners: they and window both say how near pieces lie; give one of them"
+            )
         if self.has_table:
             raise ValueError(
                 f"device: pieces are placed by their time, which {self.device} cannot tell before"
@@ -54,7 +58,9 @@ class PlacedKeys(ComputingKeys):
         if "dp" in self.model_fields_set:
             return self.dp
         if ranks % self.mp:
-            raise ValueError(f"mp: {ranks} GPUs do not divide into replicas of {self.mp}")
+            raise ValueError(
+                f"mp: {ranks} GPUs do not divide into replicas of {self.mp}"
+            )
         return ranks // self.mp
 
     def made(self, ranks: int, directory: Path) -> Workload:
@@ -66,7 +72,11 @@ class PlacedKeys(ComputingKeys):
         replicas = self._replicas(ranks)
         window = self.window or self.mp
         if self.partners is not None:
-            window = keyed("partners", lambda most: widest_window(most, replicas, self.mp), self.partners)
+            window = keyed(
+                "partners",
+                lambda most: widest_window(most, replicas, self.mp),
+                self.partners,
+            )
         return placed_workload(
             keyed("placed", model_named, self.placed),
             replicas,

@@ -34,7 +34,12 @@ import numpy as np
 from ringlight.extensions.models.buckets import Buckets
 from ringlight.extensions.models.layers import Model
 from ringlight.extensions.models.operators import Operator, operators, shares, split
-from ringlight.extensions.models.settings import OPTIMISER_BYTES, Parallel, Training, check_settings
+from ringlight.extensions.models.settings import (
+    OPTIMISER_BYTES,
+    Parallel,
+    Training,
+    check_settings,
+)
 from ringlight.extensions.models.stage import Tag
 from ringlight.fabric.kinds import collective_steps
 from ringlight.workloads.devices import Device, timed
@@ -89,12 +94,18 @@ def widest_window(partners: int, dp: int, mp: int) -> int:
     if mp - 1 + ring <= partners:
         return mp
     if partners - ring < 2:
-        raise ValueError(f"{partners} partners a GPU are too few for dp {dp} and mp {mp}")
+        raise ValueError(
+            f"{partners} partners a GPU are too few for dp {dp} and mp {mp}"
+        )
     return (partners - ring) // 2 + 1
 
 
 def place(
-    graph: Sequence[Operator], pieces: Sequence[int], seconds: Sequence[float], gpus: int, window: int
+    graph: Sequence[Operator],
+    pieces: Sequence[int],
+    seconds: Sequence[float],
+    gpus: int,
+    window: int,
 ) -> tuple[tuple[int, ...], ...]:
     """Place the pieces of each operator on GPUs 0 to ``gpus - 1``. Return the GPUs of each operator's pieces.
 
@@ -102,14 +113,18 @@ def place(
     its pieces, communication not counted. Raises ValueError for a window or a number of GPUs below 1.
     """
     if window < 1 or gpus < 1:
-        raise ValueError(f"{gpus} GPUs with a window of {window}: both must be 1 or more")
+        raise ValueError(
+            f"{gpus} GPUs with a window of {window}: both must be 1 or more"
+        )
     free = [0.0] * gpus
     ends: list[float] = []
     placed: list[tuple[int, ...]] = []
     for operator, count, taken_s in zip(graph, pieces, seconds, strict=True):
         ready = max((ends[k] for k in operator.after), default=0.0)
         beside = placed[operator.beside] if operator.beside is not None else None
-        within = _within([gpu for k in operator.after for gpu in placed[k]], gpus, window)
+        within = _within(
+            [gpu for k in operator.after for gpu in placed[k]], gpus, window
+        )
         # Pieces of this operator count, so that those that take no time are not all on one GPU.
         queue = [(free[gpu], 0, gpu) for gpu in within]
         heapq.heapify(queue)
@@ -147,7 +162,9 @@ def ways(source: int, destinations: Iterable[int], reach: int) -> list[tuple[int
     have, links = {source}, []
     for destination in sorted(destinations, key=lambda gpu: (abs(gpu - source), gpu)):
         away = reach if destination > source else -reach
-        for link in itertools.pairwise([*range(source, destination, away), destination]):
+        for link in itertools.pairwise(
+            [*range(source, destination, away), destination]
+        ):
             if link[1] not in have:
                 have.add(link[1])
                 links.append(link)
@@ -155,10 +172,21 @@ def ways(source: int, destinations: Iterable[int], reach: int) -> list[tuple[int
 
 
 def placed_workload(
-    model: Model, dp: int, mp: int, batch: int, window: int, device: Device, *,
-    gradient_bytes: int | None = None, all_reduce: bool = True, takes: Takes = "whole",
-    element_bytes: int = 4, sequence: int = 0, quantum_s: float = 1e-6, algorithm: str = "ring",
-) -> Workload:  # fmt: skip
+    model: Model,
+    dp: int,
+    mp: int,
+    batch: int,
+    window: int,
+    device: Device,
+    *,
+    gradient_bytes: int | None = None,
+    all_reduce: bool = True,
+    takes: Takes = "whole",
+    element_bytes: int = 4,
+    sequence: int = 0,
+    quantum_s: float = 1e-6,
+    algorithm: str = "ring",
+) -> Workload:
     """Return one iteration of ``dp`` replicas of ``mp`` GPUs each, with ``batch`` samples among the replicas.
 
     ``gradient_bytes``: of one replica's gradients, divided among its GPUs as the parameters are (default: an
@@ -180,34 +208,54 @@ def placed_workload(
         raise ValueError(f"gradient: {gradient_bytes} bytes; it must be 0 or more")
     # Gradients are counted in bytes here, as of one byte an element.
     training = Training(
-        sequence=sequence, element_bytes=element_bytes, gradient_bytes=1,
+        sequence=sequence,
+        element_bytes=element_bytes,
+        gradient_bytes=1,
         algorithms={"all-reduce": algorithm},
-    )  # fmt: skip
+    )
     check_settings(model, Parallel(dp), training)
     try:
         collective_steps("all-reduce", algorithm, dp)
     except ValueError as error:
         raise ValueError(f"algorithm: {error}") from None
-    graph = operators(model, batch // dp, element_bytes=element_bytes, sequence=sequence)
+    graph = operators(
+        model, batch // dp, element_bytes=element_bytes, sequence=sequence
+    )
     # As many pieces as fill a window keep everything that follows within it: half of one leaves a way on.
     most = mp if window >= mp else (window + 1) // 2
-    pieces = split(graph, device, most, quantum_s=quantum_s, element_bytes=element_bytes)
+    pieces = split(
+        graph, device, most, quantum_s=quantum_s, element_bytes=element_bytes
+    )
     rate = device.flops_per_s(element_bytes)
-    seconds = [operator.flops / rate / count for operator, count in zip(graph, pieces, strict=True)]
+    seconds = [
+        operator.flops / rate / count
+        for operator, count in zip(graph, pieces, strict=True)
+    ]
     gpus = place(graph, pieces, seconds, mp, window)
     if gradient_bytes is None:
         gradient_bytes = sum(operator.parameters for operator in graph) * element_bytes
     reduced = all_reduce and dp > 1
     book = Book()
-    positions = [_Position(Writer(book), training, dp if reduced else 1) for _ in range(mp)]
-    _write(positions, graph, gpus, _messages(graph, gpus, window - 1, takes), gradient_bytes)
+    positions = [
+        _Position(Writer(book), training, dp if reduced else 1) for _ in range(mp)
+    ]
+    _write(
+        positions,
+        graph,
+        gpus,
+        _messages(graph, gpus, window - 1, takes),
+        gradient_bytes,
+    )
     ranks = np.arange(dp * mp).reshape(dp, mp)
     groups = [book.group(column) if reduced else -1 for column in ranks.T.tolist()]
     name = f"{model.name} dp {dp} mp {mp} window {window}"
     workload = book.workload(
-        name, [position.writer.done() for position in positions], np.tile(np.arange(mp), dp),
-        np.tile(groups, dp)[:, None], np.repeat(ranks, mp, axis=0),
-    )  # fmt: skip
+        name,
+        [position.writer.done() for position in positions],
+        np.tile(np.arange(mp), dp),
+        np.tile(groups, dp)[:, None],
+        np.repeat(ranks, mp, axis=0),
+    )
     return timed(workload, device, element_bytes)
 
 
@@ -272,30 +320,47 @@ class _Position:
 
 
 def _write(
-    positions: Sequence[_Position], graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]],
-    messages: Sequence[_Links], gradient_bytes: int,
-) -> None:  # fmt: skip
+    positions: Sequence[_Position],
+    graph: Sequence[Operator],
+    gpus: Sequence[tuple[int, ...]],
+    messages: Sequence[_Links],
+    gradient_bytes: int,
+) -> None:
     """Write one iteration. All programs follow one order of all pieces, so no rank waits in a circle."""
-    arrived: defaultdict[tuple[int, int], list[Handle]] = defaultdict(list)  # by operator and GPU
+    arrived: defaultdict[tuple[int, int], list[Handle]] = defaultdict(
+        list
+    )  # by operator and GPU
 
     activations, of_gradients = int(Tag.ACTIVATIONS), int(Tag.GRADIENTS)
 
-    def message(name: str, tag: int, link: tuple[int, int, int], after: Iterable[Handle]) -> Handle:
+    def message(
+        name: str, tag: int, link: tuple[int, int, int], after: Iterable[Handle]
+    ) -> Handle:
         tail, head, size = link
-        positions[tail].writer.send(name, size, head, tag, stream=f"to {head}", after=after)
-        return positions[head].writer.receive(name, size, tail, tag, stream=f"from {tail}")
+        positions[tail].writer.send(
+            name, size, head, tag, stream=f"to {head}", after=after
+        )
+        return positions[head].writer.receive(
+            name, size, tail, tag, stream=f"from {tail}"
+        )
 
     for number, operator in enumerate(graph):
         for gpu, links in zip(gpus[number], messages[number], strict=True):
             inputs = [handle for k in operator.after for handle in arrived[k, gpu]]
             flops = operator.flops / len(gpus[number])
-            has = {gpu: positions[gpu].compute(f"{operator.name} forward", flops, inputs)}
+            has = {
+                gpu: positions[gpu].compute(f"{operator.name} forward", flops, inputs)
+            }
             for link in links:
-                has[link[1]] = message("mp activations", activations, link, [has[link[0]]])
+                has[link[1]] = message(
+                    "mp activations", activations, link, [has[link[0]]]
+                )
                 arrived[number, link[1]].append(has[link[1]])
 
     gradients = _gradients(graph, gpus, gradient_bytes)
-    ready: dict[tuple[int, int], Handle] = {}  # the gradient that a GPU has of an operator's output
+    ready: dict[
+        tuple[int, int], Handle
+    ] = {}  # the gradient that a GPU has of an operator's output
     for number, operator in reversed(list(enumerate(graph))):
         parameters = shares(operator.parameters, len(gpus[number]))
         for piece, gpu in enumerate(gpus[number]):
@@ -303,11 +368,18 @@ def _write(
             for tail, head, size in reversed(messages[number][piece]):
                 own = [ready[number, head]] if (number, head) in ready else []
                 parts[tail].append(
-                    message("mp gradients", of_gradients, (head, tail, size), [*own, *parts[head]])
+                    message(
+                        "mp gradients",
+                        of_gradients,
+                        (head, tail, size),
+                        [*own, *parts[head]],
+                    )
                 )
             position = positions[gpu]
             done = position.compute(
-                f"{operator.name} backward", operator.backward_flops / len(gpus[number]), parts[gpu]
+                f"{operator.name} backward",
+                operator.backward_flops / len(gpus[number]),
+                parts[gpu],
             )
             for k in operator.after:
                 ready[k, gpu] = done
@@ -321,12 +393,18 @@ def _gradients(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], gradient_bytes: int
 ) -> list[list[int]]:
     """Return bytes of each piece's gradients, by its share of all parameters; together ``gradient_bytes``."""
-    total, before, gradients = max(sum(operator.parameters for operator in graph), 1), 0, []
+    total, before, gradients = (
+        max(sum(operator.parameters for operator in graph), 1),
+        0,
+        [],
+    )
     for operator, placed in zip(graph, gpus, strict=True):
         mine = []
         for count in shares(operator.parameters, len(placed)):
             after = before + count
-            mine.append(gradient_bytes * after // total - gradient_bytes * before // total)
+            mine.append(
+                gradient_bytes * after // total - gradient_bytes * before // total
+            )
             before = after
         gradients.append(mine)
     return gradients

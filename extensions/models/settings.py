@@ -77,9 +77,14 @@ OPTIMISER_BYTES = 28
 
 
 _COUNTS = (
-    "micro_batch", "micro_batches", "virtual_stages", "element_bytes", "gradient_bytes", "bucket_bytes",
+    "micro_batch",
+    "micro_batches",
+    "virtual_stages",
+    "element_bytes",
+    "gradient_bytes",
+    "bucket_bytes",
     "first_bucket_bytes",
-)  # fmt: skip
+)
 
 
 def check_settings(model: Model, parallel: Parallel, training: Training) -> None:
@@ -94,11 +99,17 @@ def check_settings(model: Model, parallel: Parallel, training: Training) -> None
         raise ValueError(f"split: skew {training.split.skew} must be 0 or more")
     for kind in training.algorithms:
         if kind not in KINDS:
-            raise ValueError(f"algorithms: there is no collective {kind}; there are {', '.join(KINDS)}")
+            raise ValueError(
+                f"algorithms: there is no collective {kind}; there are {', '.join(KINDS)}"
+            )
     if training.schedule not in SCHEDULES:
-        raise ValueError(f"schedule: no {training.schedule}; there are {', '.join(SCHEDULES)}")
+        raise ValueError(
+            f"schedule: no {training.schedule}; there are {', '.join(SCHEDULES)}"
+        )
     if training.virtual_stages > 1 and parallel.pp == 1:
-        raise ValueError("virtual_stages: only a pipeline, pp 2 or more, has chunks to interleave")
+        raise ValueError(
+            "virtual_stages: only a pipeline, pp 2 or more, has chunks to interleave"
+        )
     if training.zero not in range(4):
         raise ValueError(f"zero: {training.zero} is no stage of ZeRO; there are 0 to 3")
     if training.sequence < 0:
@@ -111,14 +122,18 @@ def check_settings(model: Model, parallel: Parallel, training: Training) -> None
             raise ValueError(f"{name}: {model.name} is generated with dp only")
 
 
-def _check_transformer(model: Transformer, parallel: Parallel, training: Training) -> None:
+def _check_transformer(
+    model: Transformer, parallel: Parallel, training: Training
+) -> None:
     if model.encoder_layers and parallel.pp > 1:
         raise ValueError(
             f"pp: {model.name} has an encoder, whose output all later stages need; only pp 1 is generated"
         )
     blocks = model.encoder_layers + model.layers
     if parallel.pp * training.virtual_stages > blocks:
-        raise ValueError(f"pp: {parallel.pp} stages of {training.virtual_stages} chunks, but {blocks} blocks")
+        raise ValueError(
+            f"pp: {parallel.pp} stages of {training.virtual_stages} chunks, but {blocks} blocks"
+        )
     for name in ("heads", "kv_heads", "ffn"):
         if getattr(model, name) % parallel.tp:
             raise ValueError(
@@ -126,11 +141,17 @@ def _check_transformer(model: Transformer, parallel: Parallel, training: Trainin
             )
     tokens = training.sequence or model.sequence
     if model.positions and tokens > model.positions:
-        raise ValueError(f"sequence: {tokens} tokens, but {model.name} has {model.positions} positions")
+        raise ValueError(
+            f"sequence: {tokens} tokens, but {model.name} has {model.positions} positions"
+        )
     if training.sequence_parallel and tokens % parallel.tp:
-        raise ValueError(f"sequence_parallel: tp {parallel.tp} does not divide {tokens} tokens")
+        raise ValueError(
+            f"sequence_parallel: tp {parallel.tp} does not divide {tokens} tokens"
+        )
     if model.experts % parallel.ep:
-        raise ValueError(f"ep: {parallel.ep} does not divide the experts of {model.name}, {model.experts}")
+        raise ValueError(
+            f"ep: {parallel.ep} does not divide the experts of {model.name}, {model.experts}"
+        )
 
 
 def padded(model: Model, tp: int) -> Model:
@@ -140,7 +161,9 @@ def padded(model: Model, tp: int) -> Model:
     return replace(model, vocabulary=-(-model.vocabulary // tp) * tp)
 
 
-def chunk_layers(model: Model, parallel: Parallel, training: Training) -> list[tuple[Layer, ...]]:
+def chunk_layers(
+    model: Model, parallel: Parallel, training: Training
+) -> list[tuple[Layer, ...]]:
     """Return the layers of each pipeline chunk, in the order in which a micro-batch passes them.
 
     Chunks have equally many blocks; if they do not divide, the first chunks have one more. The first has the
@@ -157,5 +180,8 @@ def chunk_layers(model: Model, parallel: Parallel, training: Training) -> list[t
     ]
     if chunks > 1 and isinstance(model, Transformer) and model.tied:
         head = parts[-1][-1]
-        parts[-1] = (*parts[-1][:-1], replace(head, sharded=head.sharded + all_layers[0].sharded))
+        parts[-1] = (
+            *parts[-1][:-1],
+            replace(head, sharded=head.sharded + all_layers[0].sharded),
+        )
     return parts

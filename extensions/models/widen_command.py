@@ -24,12 +24,15 @@ WIDER = " in the wider workload"
 
 def ranks_of(what: str, where: str = "") -> Any:
     """Return the option for the ranks of one kind of parallelism."""
-    return typer.Option(min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism{where}.")
+    return typer.Option(
+        min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism{where}."
+    )
 
 
 def widen(
     files: Annotated[
-        list[Path], typer.Argument(metavar="IN... OUT", help="As show reads them; and where to.")
+        list[Path],
+        typer.Argument(metavar="IN... OUT", help="As show reads them; and where to."),
     ],
     dp: Annotated[int | None, ranks_of("data", WIDER)] = None,
     tp: Annotated[int | None, ranks_of("tensor", WIDER)] = None,
@@ -62,7 +65,9 @@ def widen(
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against", metavar="FILE", help="Workload of the larger size: name the first difference."
+            "--against",
+            metavar="FILE",
+            help="Workload of the larger size: name the first difference.",
         ),
     ] = None,
     read_options: Options = Options(),
@@ -77,14 +82,23 @@ def widen(
     """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
-    from ringlight.extensions.models.widening import first_difference, grown, replicas_of, widened
+    from ringlight.extensions.models.widening import (
+        first_difference,
+        grown,
+        replicas_of,
+        widened,
+    )
 
     *read, out = files
     recorded, besides = (
         read_files(read, read_options),
         [read_files([file], read_options) for file in beside or ()],
     )
-    given = {name: size for name, size in (("dp", dp), ("tp", tp), ("pp", pp), ("ep", ep)) if size}
+    given = {
+        name: size
+        for name, size in (("dp", dp), ("tp", tp), ("pp", pp), ("ep", ep))
+        if size
+    }
     if not given:
         fail("state what to widen to: --dp, --tp, --pp or --ep", 2)
     try:
@@ -100,7 +114,9 @@ def widen(
         fail(f"{read[0]}: {error}", 2)
     if unknown := [name for name in sharded or () if name not in recorded.names]:
         fail(f"--sharded: no operation is called {unknown[0]!r}", 2)
-    if against is not None and (difference := first_difference(wide, read_files([against], read_options))):
+    if against is not None and (
+        difference := first_difference(wide, read_files([against], read_options))
+    ):
         fail(f"{against} differs: {difference}")
     write_files(wide, out, form, as_json)
 
@@ -110,14 +126,18 @@ def _check_most(ranks: int) -> None:
         fail(f"{ranks} ranks; at most {MOST_RANKS}", 2)
 
 
-def _grids(recorded: Workload, recorded_as: str, given: Mapping[str, int]) -> tuple[Grid, Grid]:
+def _grids(
+    recorded: Workload, recorded_as: str, given: Mapping[str, int]
+) -> tuple[Grid, Grid]:
     """Return the grid of a recording, and the grid to widen it to."""
     from ringlight.extensions.models.widening import Grid, checked, grid_of
 
     try:
         sizes = {
             name: int(size)
-            for name, _, size in (text.partition("=") for text in recorded_as.split(",") if text)
+            for name, _, size in (
+                text.partition("=") for text in recorded_as.split(",") if text
+            )
         }
         stated = Grid(**sizes)
     except (TypeError, ValueError):

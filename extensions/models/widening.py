@@ -38,7 +38,9 @@ class Grid:
 
     def axis(self, name: str) -> Replicas:
         """Return the replicas along one kind of parallelism other than pp."""
-        return Replicas(getattr(self, name), {"tp": 1, "ep": self.tp, "dp": self.tp * self.ep}[name])
+        return Replicas(
+            getattr(self, name), {"tp": 1, "ep": self.tp, "dp": self.tp * self.ep}[name]
+        )
 
     def __str__(self) -> str:
         return f"pp {self.pp}, dp {self.dp}, ep {self.ep}, tp {self.tp}"
@@ -58,7 +60,9 @@ class Replicas:
     def widened(self, ranks: IntArray, copy: int, copies: int) -> IntArray:
         """Return the number that each rank's ``copy`` has among ``copies`` times as many replicas."""
         outer, inner = ranks // (self.stride * self.count), ranks % self.stride
-        return (outer * self.count * copies + copy * self.count + self.of(ranks)) * self.stride + inner
+        return (
+            outer * self.count * copies + copy * self.count + self.of(ranks)
+        ) * self.stride + inner
 
 
 def replicas_of(workload: Workload) -> Replicas:
@@ -72,13 +76,19 @@ def replicas_of(workload: Workload) -> Replicas:
         if _between_replicas(workload, rank, slot)
     ]
     if not named:
-        raise ValueError("no operation is called dp or edp; state tp, pp and ep of the recording")
+        raise ValueError(
+            "no operation is called dp or edp; state tp, pp and ep of the recording"
+        )
     smallest = min(named, key=len)
     if len(smallest) < 2:
-        raise ValueError("a single replica: nothing in the recording says what replicas send to each other")
+        raise ValueError(
+            "a single replica: nothing in the recording says what replicas send to each other"
+        )
     replicas = Replicas(len(smallest), int(smallest[1] - smallest[0]))
     if replicas.stride < 1 or workload.ranks % (replicas.count * replicas.stride):
-        raise ValueError(f"the ranks {smallest.tolist()} of replicas stand on no grid of {workload.ranks}")
+        raise ValueError(
+            f"the ranks {smallest.tolist()} of replicas stand on no grid of {workload.ranks}"
+        )
     return replicas
 
 
@@ -92,9 +102,13 @@ def grid_of(workload: Workload) -> Grid:
         group = workload.groups[workload.communicators[rank, slot]]
         for purpose in _purposes(workload, rank, slot) & {"tp", "ep", "dp", "edp"}:
             if sizes.setdefault(purpose, len(group)) != len(group):
-                raise ValueError(f"groups of {purpose} are of {sizes[purpose]} ranks and of {len(group)}")
+                raise ValueError(
+                    f"groups of {purpose} are of {sizes[purpose]} ranks and of {len(group)}"
+                )
     if not sizes:
-        raise ValueError("no operation is called tp, ep, dp or edp; state the parallelism of the recording")
+        raise ValueError(
+            "no operation is called tp, ep, dp or edp; state the parallelism of the recording"
+        )
     tp, ep = sizes.get("tp", 1), sizes.get("ep", 1)
     dp = sizes.get("edp", max(1, sizes.get("dp", 1) // ep))
     grid = Grid(workload.ranks // (tp * ep * dp), dp, ep, tp)
@@ -111,14 +125,24 @@ def checked(workload: Workload, grid: Grid) -> Grid:
         group = set(workload.groups[workload.communicators[rank, slot]].tolist())
         for purpose in _purposes(workload, rank, slot) & crossed.keys():
             place = np.argwhere(places == rank)[0].tolist()
-            where = tuple(slice(None) if axis in crossed[purpose] else place[axis] for axis in range(4))
+            where = tuple(
+                slice(None) if axis in crossed[purpose] else place[axis]
+                for axis in range(4)
+            )
             if group != set(np.ravel(places[where]).tolist()):
-                raise ValueError(f"the group {sorted(group)} of {purpose} stands on no grid of {grid}")
+                raise ValueError(
+                    f"the group {sorted(group)} of {purpose} stands on no grid of {grid}"
+                )
     return grid
 
 
 def divided(
-    workload: Workload, grid: Grid, beside: Workload, other: Grid, axis: str, target: int
+    workload: Workload,
+    grid: Grid,
+    beside: Workload,
+    other: Grid,
+    axis: str,
+    target: int,
 ) -> Workload:
     """Return the workload with each rank's share of its operations as of ``target`` ranks along ``axis``.
 
@@ -127,11 +151,15 @@ def divided(
     """
     here, there = getattr(grid, axis), getattr(other, axis)
     if here == there or replace(other, **{axis: here}) != grid:
-        raise ValueError(f"a recording beside of {other} does not differ from one of {grid} in {axis} alone")
+        raise ValueError(
+            f"a recording beside of {other} does not differ from one of {grid} in {axis} alone"
+        )
     places = np.arange(workload.ranks).reshape(grid.pp, grid.dp, grid.ep, grid.tp)
     theirs = np.arange(beside.ranks).reshape(other.pp, other.dp, other.ep, other.tp)
     programs = list(workload.programs)
-    for number, rank in zip(*np.unique(workload.program_of, return_index=True), strict=True):
+    for number, rank in zip(
+        *np.unique(workload.program_of, return_index=True), strict=True
+    ):
         place = np.argwhere(places == rank)[0]
         like = int(theirs[tuple(place % theirs.shape)])
         mine, its = list(_told(workload, int(rank))), list(_told(beside, like))
@@ -150,7 +178,8 @@ def divided(
         program, second = programs[number], beside.programs[beside.program_of[like]]
         share = there * (here - target) / (target * (there - here))
         new = {
-            field: getattr(program, field) + (getattr(program, field) - getattr(second, field)) * share
+            field: getattr(program, field)
+            + (getattr(program, field) - getattr(second, field)) * share
             for field in ("seconds", "flops", "bytes")
         }
         for field, figures in new.items():
@@ -177,16 +206,22 @@ def grown(
     parallelism; ``sharded`` as of :func:`widened`. Raises ValueError naming what the recordings do not show.
     """
     if target.tp != grid.tp and target.ep != grid.ep:
-        raise ValueError("tp and ep at once: widen the one, then the other, with recordings beside for each")
+        raise ValueError(
+            "tp and ep at once: widen the one, then the other, with recordings beside for each"
+        )
     for axis in ("tp", "ep", "dp"):
         count = getattr(target, axis)
         if count == getattr(grid, axis):
             continue
         if count % getattr(grid, axis):
-            raise ValueError(f"{axis}: {count} is no multiple of the {getattr(grid, axis)} of the recording")
+            raise ValueError(
+                f"{axis}: {count} is no multiple of the {getattr(grid, axis)} of the recording"
+            )
         grids = [(recording, grid_of(recording)) for recording in besides]
         fitting = [
-            pair for pair in grids if replace(pair[1], **{axis: getattr(grid, axis)}) == grid != pair[1]
+            pair
+            for pair in grids
+            if replace(pair[1], **{axis: getattr(grid, axis)}) == grid != pair[1]
         ]
         if fitting:
             workload = divided(workload, grid, *fitting[0], axis, count)
@@ -195,7 +230,9 @@ def grown(
                 f"{axis}: one recording does not say what its ranks divide among them; "
                 f"give one of {grid} but another {axis} beside it"
             )
-        workload = widened(workload, count, grid.axis(axis), () if fitting else sharded, axis)
+        workload = widened(
+            workload, count, grid.axis(axis), () if fitting else sharded, axis
+        )
         grid = replace(grid, **{axis: count})
     return deepened(workload, grid.pp, target.pp)
 
@@ -205,7 +242,11 @@ _SHARED = frozenset({"seconds", "FLOPs", "bytes", "ranks"})
 
 
 def widened(
-    workload: Workload, target: int, replicas: Replicas, sharded: Collection[str] = (), axis: str = "dp"
+    workload: Workload,
+    target: int,
+    replicas: Replicas,
+    sharded: Collection[str] = (),
+    axis: str = "dp",
 ) -> Workload:
     """Return the workload with ``target`` replicas, a multiple of those that it has.
 
@@ -216,14 +257,18 @@ def widened(
     """
     dp, what = target, _WORDS[axis]
     if dp < replicas.count or dp % replicas.count:
-        raise ValueError(f"{dp} {what} are no multiple of the {replicas.count} of the recording")
+        raise ValueError(
+            f"{dp} {what} are no multiple of the {replicas.count} of the recording"
+        )
     if replicas.count == 1 and dp > 1:
         raise ValueError(
             f"a single {what[:-1]}: nothing in the recording says what {what} send to each other"
         )
     copies = dp // replicas.count
     _check_grid(workload, replicas, axis)
-    places = np.stack([replicas.widened(np.arange(workload.ranks), c, copies) for c in range(copies)])
+    places = np.stack(
+        [replicas.widened(np.arange(workload.ranks), c, copies) for c in range(copies)]
+    )
     groups: list[IntArray] = []
     number = np.full((copies, len(workload.groups)), -1)
     for index, group in enumerate(workload.groups):
@@ -234,8 +279,12 @@ def widened(
                 groups.append(frozen(places[copy, group]))
             elif copy == 0:
                 met = places[:, group].ravel()
-                groups.append(frozen(np.sort(met) if (np.diff(group) > 0).all() else met))
-    programs = tuple(_shared_out(workload, program, sharded, copies) for program in workload.programs)
+                groups.append(
+                    frozen(np.sort(met) if (np.diff(group) > 0).all() else met)
+                )
+    programs = tuple(
+        _shared_out(workload, program, sharded, copies) for program in workload.programs
+    )
     ranks = workload.ranks * copies
     program_of = np.empty(ranks, dtype=np.int64)
     communicators = np.full((ranks, workload.communicators.shape[1]), -1)
@@ -277,7 +326,18 @@ def first_difference(workload: Workload, other: Workload) -> str | None:
     return None
 
 
-_FIELDS = ("kind", "name", "stream", "seconds", "FLOPs", "bytes", "collective", "ranks", "tag", "after")
+_FIELDS = (
+    "kind",
+    "name",
+    "stream",
+    "seconds",
+    "FLOPs",
+    "bytes",
+    "collective",
+    "ranks",
+    "tag",
+    "after",
+)
 
 
 def _told(workload: Workload, rank: int) -> Iterator[tuple[Any, ...]]:
@@ -301,13 +361,21 @@ def _told(workload: Workload, rank: int) -> Iterator[tuple[Any, ...]]:
             workload.collectives[which] if which >= 0 else None,
             met,
             int(program.tag[k]),
-            sorted(program.after[program.after_offsets[k] : program.after_offsets[k + 1]].tolist()),
+            sorted(
+                program.after[
+                    program.after_offsets[k] : program.after_offsets[k + 1]
+                ].tolist()
+            ),
         )
 
 
-def _shared_out(workload: Workload, program: Program, sharded: Collection[str], copies: int) -> Program:
+def _shared_out(
+    workload: Workload, program: Program, sharded: Collection[str], copies: int
+) -> Program:
     alone = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
-    named = np.isin(program.name, [n for n, name in enumerate(workload.names) if name in sharded])
+    named = np.isin(
+        program.name, [n for n, name in enumerate(workload.names) if name in sharded]
+    )
     parts = np.where(alone & named, copies, 1)
     return replace(
         program,
@@ -333,7 +401,11 @@ def _crosses(replicas: Replicas, group: IntArray) -> bool:
 
 
 #: What the ranks along an axis are called.
-_WORDS = {"dp": "replicas", "tp": "tensor-parallel ranks", "ep": "expert-parallel ranks"}
+_WORDS = {
+    "dp": "replicas",
+    "tp": "tensor-parallel ranks",
+    "ep": "expert-parallel ranks",
+}
 
 
 def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
@@ -343,7 +415,9 @@ def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
     if crossing.any():
         rank, slot = np.argwhere(crossing)[0].tolist()
         peer = int(workload.peers[rank, slot])
-        raise ValueError(f"rank {rank} sends to or hears rank {peer} of another replica: check tp, pp, ep")
+        raise ValueError(
+            f"rank {rank} sends to or hears rank {peer} of another replica: check tp, pp, ep"
+        )
     for rank, slot in _used(workload):
         group = workload.groups[workload.communicators[rank, slot]]
         if not _crosses(replicas, group):
@@ -353,7 +427,9 @@ def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
                 and len(group) > 1
                 and _between_replicas(workload, rank, slot)
             ):
-                raise ValueError(f"the ranks {group.tolist()} of dp are of one replica: check tp, pp, ep")
+                raise ValueError(
+                    f"the ranks {group.tolist()} of dp are of one replica: check tp, pp, ep"
+                )
             continue
         program = workload.programs[workload.program_of[rank]]
         mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
@@ -361,7 +437,9 @@ def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
             what = workload.collectives[int(program.collective[k])]
             if what.sizes is not None or what.own is not None:
                 name = workload.names[int(program.name[k])]
-                raise ValueError(f"{name}: its {what.kind} is written for just the ranks of its group")
+                raise ValueError(
+                    f"{name}: its {what.kind} is written for just the ranks of its group"
+                )
 
 
 def _used(workload: Workload) -> Iterator[tuple[int, int]]:
@@ -384,4 +462,7 @@ def _purposes(workload: Workload, rank: int, slot: int) -> set[str]:
     """Return the first words of the names of what a rank does on a communicator."""
     program = workload.programs[workload.program_of[rank]]
     mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
-    return {workload.names[which].partition(" ")[0] for which in np.unique(program.name[mine]).tolist()}
+    return {
+        workload.names[which].partition(" ")[0]
+        for which in np.unique(program.name[mine]).tolist()
+    }

@@ -5,4 +5,6 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="msccl", commands="algorithm_command:register", formats=("format:MSCCL",))
+EXTENSION = Extension(
+    name="msccl", commands="algorithm_command:register", formats=("format:MSCCL",)
+)

@@ -16,13 +16,22 @@ MOST_WRITTEN = 256
 
 
 def algorithm(
-    out: Annotated[Path, typer.Argument(metavar="OUT.xml", help="MSCCL file to write.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT.xml", help="MSCCL file to write.")
+    ],
     kind: Annotated[
         str, typer.Option("--kind", help="Kind of collective, such as all-gather.")
     ] = "all-reduce",
-    name: Annotated[str, typer.Option("--algorithm", help="Its algorithm; default: the kind's first.")] = "",
-    ranks: Annotated[int, typer.Option("--ranks", min=1, max=MOST_WRITTEN, help="Number of ranks.")] = 8,
-    root: Annotated[int, typer.Option("--root", min=0, help="Root of a broadcast or a reduce.")] = 0,
+    name: Annotated[
+        str,
+        typer.Option("--algorithm", help="Its algorithm; default: the kind's first."),
+    ] = "",
+    ranks: Annotated[
+        int, typer.Option("--ranks", min=1, max=MOST_WRITTEN, help="Number of ranks.")
+    ] = 8,
+    root: Annotated[
+        int, typer.Option("--root", min=0, help="Root of a broadcast or a reduce.")
+    ] = 0,
     as_json: options.Json = False,
 ) -> None:
     """Write an algorithm of a collective as an MSCCL file, to be changed and run, here or by MSCCL."""
@@ -36,7 +45,13 @@ def algorithm(
         read_msccl(out)
     except ValueError as error:
         fail(str(error), 2)
-    document = {"file": str(out), "kind": kind, "algorithm": steps.name, "ranks": ranks, "steps": steps.steps}
+    document = {
+        "file": str(out),
+        "kind": kind,
+        "algorithm": steps.name,
+        "ranks": ranks,
+        "steps": steps.steps,
+    }
     line = "{file}: {kind}, {algorithm}, {ranks} ranks, {steps} steps"
     answer(document, as_json, lambda document: echo(line.format(**document)))
 

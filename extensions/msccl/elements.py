@@ -140,7 +140,9 @@ class _Parser:
         if _WITHIN.get(tag) != outer:
             self._wrong(f"{tag[:40]!r} does not belong into {outer or 'a file'}")
         self._open.append(tag)
-        {"algo": self._algo, "gpu": self._gpu, "tb": self._tb, "step": self._step}[tag](attributes)
+        {"algo": self._algo, "gpu": self._gpu, "tb": self._tb, "step": self._step}[tag](
+            attributes
+        )
 
     def _number(
         self,
@@ -165,11 +167,15 @@ class _Parser:
             )
         return int(text)
 
-    def _one_of(self, attributes: dict[str, str], key: str, there: tuple[str, ...]) -> str:
+    def _one_of(
+        self, attributes: dict[str, str], key: str, there: tuple[str, ...]
+    ) -> str:
         word = attributes.get(key)
         if word not in there:
             said_so = "no" if word is None else repr(word[:40])
-            self._wrong(f"{self._open[-1]} has {said_so} {key}; there are {', '.join(there)}")
+            self._wrong(
+                f"{self._open[-1]} has {said_so} {key}; there are {', '.join(there)}"
+            )
         return word
 
     def _algo(self, attributes: dict[str, str]) -> None:
@@ -196,8 +202,12 @@ class _Parser:
         number = self._number(attributes, "id", 0, program.ranks - 1)
         if number in program.gpus:
             self._wrong(f"a second gpu {number}")
-        sizes = {buffer: self._number(attributes, f"{buffer}_chunks") for buffer in BUFFERS}
-        self._now = program.gpus[number] = Gpu(number, sizes, self._expat.CurrentLineNumber)
+        sizes = {
+            buffer: self._number(attributes, f"{buffer}_chunks") for buffer in BUFFERS
+        }
+        self._now = program.gpus[number] = Gpu(
+            number, sizes, self._expat.CurrentLineNumber
+        )
 
     def _tb(self, attributes: dict[str, str]) -> None:
         program = self._known()
@@ -205,11 +215,20 @@ class _Parser:
         number = self._number(attributes, "id")
         if number in gpu.blocks:
             self._wrong(f"a second tb {number} of gpu {gpu.number}")
-        send, recv = (self._number(attributes, key, -1, program.ranks - 1) for key in ("send", "recv"))
+        send, recv = (
+            self._number(attributes, key, -1, program.ranks - 1)
+            for key in ("send", "recv")
+        )
         if gpu.number in (send, recv):
-            self._wrong(f"tb {number} of gpu {gpu.number} sends to itself or receives from itself")
+            self._wrong(
+                f"tb {number} of gpu {gpu.number} sends to itself or receives from itself"
+            )
         channel = self._number(attributes, "chan")
-        peers = {(way, peer, channel) for way, peer in (("send", send), ("recv", recv)) if peer >= 0}
+        peers = {
+            (way, peer, channel)
+            for way, peer in (("send", send), ("recv", recv))
+            if peer >= 0
+        }
         if gpu.peers & peers:
             self._wrong(f"tb {number} has the peer and the channel of another")
         gpu.peers |= peers
@@ -226,17 +245,28 @@ class _Parser:
         idle = kind == "nop"
         count = self._number(attributes, "cnt", 0 if idle else 1)
         source, target = (self._place(attributes, word) for word in ("src", "dst"))
-        for place, used in ((source, kind not in ("r", "rcs")), (target, kind not in ("s", "rrs"))):
-            if used and not idle and not 0 <= place.offset <= gpu.sizes[place.buffer] - count:
+        for place, used in (
+            (source, kind not in ("r", "rcs")),
+            (target, kind not in ("s", "rrs")),
+        ):
+            if (
+                used
+                and not idle
+                and not 0 <= place.offset <= gpu.sizes[place.buffer] - count
+            ):
                 what = f"chunks {place.offset} to {place.offset + count - 1} of buffer {place.buffer}"
                 self._wrong(f"there are no {what}, which has {gpu.sizes[place.buffer]}")
-        tb, step = (self._number(attributes, key, -1, default=-1) for key in ("depid", "deps"))
+        tb, step = (
+            self._number(attributes, key, -1, default=-1) for key in ("depid", "deps")
+        )
         if (tb < 0) != (step < 0):
             self._wrong("depid and deps are both -1 or none of them")
         our_step = self._number(attributes, "at") if "at" in attributes else None
         after = (tb, step) if tb >= 0 else None
         line = self._expat.CurrentLineNumber
-        block.actions.append(MscclAction(number, kind, source, target, count, after, our_step, line))
+        block.actions.append(
+            MscclAction(number, kind, source, target, count, after, our_step, line)
+        )
 
     def _place(self, attributes: dict[str, str], word: str) -> BufferPlace:
         buffer = self._one_of(attributes, f"{word}buf", BUFFERS)
@@ -253,13 +283,22 @@ def _check(program: Program) -> None:
     Raises ValueError if one is missing.
     """
     if len(program.gpus) < program.ranks:
-        missing = next(rank for rank in range(program.ranks) if rank not in program.gpus)
+        missing = next(
+            rank for rank in range(program.ranks) if rank not in program.gpus
+        )
         program.wrong(program.line, f"there is no gpu {missing} of {program.ranks}")
     for gpu in program.gpus.values():
         blocks = gpu.blocks.values()
-        steps = {(block.number, action.number) for block in blocks for action in block.actions}
+        steps = {
+            (block.number, action.number)
+            for block in blocks
+            for action in block.actions
+        }
         for block in blocks:
             for action in block.actions:
                 if action.after is not None and action.after not in steps:
                     tb, step = action.after
-                    program.wrong(action.line, f"it waits for step {step} of tb {tb}, which there is not")
+                    program.wrong(
+                        action.line,
+                        f"it waits for step {step} of tb {tb}, which there is not",
+                    )

@@ -23,7 +23,9 @@ def read(path: Path) -> Collective:
 
     algorithm = read_msccl(path)
     if algorithm.kind == "all-to-all-v":
-        raise ValueError(f"{path}: the parts of an all-to-all-v differ, and an MSCCL file has equal chunks")
+        raise ValueError(
+            f"{path}: the parts of an all-to-all-v differ, and an MSCCL file has equal chunks"
+        )
     return algorithm.collective()
 
 

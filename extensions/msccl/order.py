@@ -51,5 +51,9 @@ class Order:
         return self._not_before(uses)
 
     def _not_before(self, uses: list[tuple[int, int]]) -> int | None:
-        lines = (line for step, line in uses if step != self._now and not self._past >> step & 1)
+        lines = (
+            line
+            for step, line in uses
+            if step != self._now and not self._past >> step & 1
+        )
         return next(lines, None)

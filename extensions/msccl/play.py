@@ -78,16 +78,25 @@ class _Play:
         for rank, chunk in np.argwhere(self._held).tolist():
             place = memory(program, rank, before(program, chunk))
             self._cells[rank, place] = Value(chunk, 1 << rank, 0, -1)
-        self._blocks = [(gpu.number, block) for gpu in program.gpus.values() for block in gpu.blocks.values()]
+        self._blocks = [
+            (gpu.number, block)
+            for gpu in program.gpus.values()
+            for block in gpu.blocks.values()
+        ]
         self._awaited = {
-            (rank, *action.after) for rank, block in self._blocks for action in block.actions if action.after
+            (rank, *action.after)
+            for rank, block in self._blocks
+            for action in block.actions
+            if action.after
         }
         self._order = Order()
         #: By GPU and thread block, and by GPU, thread block and step where another waits for it.
         self._past_of_block: dict[tuple[int, int], int] = {}
         self._past_of: dict[tuple[int, int, int], int] = {}
         #: By sender, receiver and channel: the values of each message, its past, and its line.
-        self._under_way: dict[tuple[int, int, int], deque[tuple[list[Value], int, int]]] = {}
+        self._under_way: dict[
+            tuple[int, int, int], deque[tuple[list[Value], int, int]]
+        ] = {}
         self._messages = 0
         self._pieces_of: Counter[int] = Counter()
         self._played = Played([], [])
@@ -98,7 +107,9 @@ class _Play:
         while progress:
             progress = False
             for k, (rank, block) in enumerate(self._blocks):
-                while next_of[k] < len(block.actions) and self._can(rank, block, block.actions[next_of[k]]):
+                while next_of[k] < len(block.actions) and self._can(
+                    rank, block, block.actions[next_of[k]]
+                ):
                     action = block.actions[next_of[k]]
                     self._take(rank, block, action)
                     next_of[k] += 1
@@ -106,18 +117,25 @@ class _Play:
         for k, (rank, block) in enumerate(self._blocks):
             if next_of[k] < len(block.actions):
                 waits = block.actions[next_of[k]]
-                what = f"gpu {rank}, tb {block.number}, step {waits.number} waits for ever"
+                what = (
+                    f"gpu {rank}, tb {block.number}, step {waits.number} waits for ever"
+                )
                 self._program.wrong(waits.line, what)
         for (source, destination, _), messages in self._under_way.items():
             for _, _, line in messages:
-                self._program.wrong(line, f"gpu {destination} never receives what gpu {source} sends here")
+                self._program.wrong(
+                    line,
+                    f"gpu {destination} never receives what gpu {source} sends here",
+                )
         self._check_end()
         return self._played
 
     def _can(self, rank: int, block: Block, action: MscclAction) -> bool:
         if action.after is not None and (rank, *action.after) not in self._past_of:
             return False
-        return action.type not in RECEIVES or bool(self._under_way.get((block.recv, rank, block.channel)))
+        return action.type not in RECEIVES or bool(
+            self._under_way.get((block.recv, rank, block.channel))
+        )
 
     def _take(self, rank: int, block: Block, action: MscclAction) -> None:
         """Take a step, which must wait for nothing any more."""
@@ -126,7 +144,9 @@ class _Play:
             past |= self._past_of[rank, *action.after]
         came: list[Value] = []
         if action.type in RECEIVES:
-            came, sent_after, line = self._under_way[block.recv, rank, block.channel].popleft()
+            came, sent_after, line = self._under_way[
+                block.recv, rank, block.channel
+            ].popleft()
             past |= sent_after
             if len(came) != action.count:
                 what = f"it receives {action.count} chunks of the {len(came)} that are sent in line {line}"
@@ -165,12 +185,24 @@ class _Play:
         return values
 
     def _cell(self, rank: int, place: BufferPlace, k: int) -> tuple[int, BufferPlace]:
-        return rank, memory(self._program, rank, BufferPlace(place.buffer, place.offset + k))
+        return rank, memory(
+            self._program, rank, BufferPlace(place.buffer, place.offset + k)
+        )
 
-    def _ordered(self, other: int | None, rank: int, place: BufferPlace, k: int, action: MscclAction) -> None:
+    def _ordered(
+        self,
+        other: int | None,
+        rank: int,
+        place: BufferPlace,
+        k: int,
+        action: MscclAction,
+    ) -> None:
         if other is not None:
             what = f"chunk {place.offset + k} of buffer {place.buffer} of gpu {rank}"
-            self._program.wrong(action.line, f"nothing says whether line {other}, too at {what}, comes first")
+            self._program.wrong(
+                action.line,
+                f"nothing says whether line {other}, too at {what}, comes first",
+            )
 
     def _read(self, rank: int, place: BufferPlace, action: MscclAction) -> list[Value]:
         values = []
@@ -179,19 +211,27 @@ class _Play:
             self._ordered(self._order.reads(cell), rank, place, k, action)
             value = self._cells.get(cell)
             if value is None:
-                what = f"chunk {place.offset + k} of buffer {place.buffer} of gpu {rank}"
+                what = (
+                    f"chunk {place.offset + k} of buffer {place.buffer} of gpu {rank}"
+                )
                 self._program.wrong(action.line, f"there is nothing in {what}")
             values.append(value)
         return values
 
-    def _sums(self, mine: list[Value], summands: list[Value], action: MscclAction) -> list[Value]:
+    def _sums(
+        self, mine: list[Value], summands: list[Value], action: MscclAction
+    ) -> list[Value]:
         sums = []
         for a, b in zip(mine, summands, strict=True):
             if a.chunk != b.chunk:
-                self._program.wrong(action.line, f"it adds chunk {b.chunk} to chunk {a.chunk}")
+                self._program.wrong(
+                    action.line, f"it adds chunk {b.chunk} to chunk {a.chunk}"
+                )
             if twice := a.of & b.of:
                 again = twice.bit_length() - 1
-                self._program.wrong(action.line, f"it adds the value of gpu {again} a second time")
+                self._program.wrong(
+                    action.line, f"it adds the value of gpu {again} a second time"
+                )
             # Where neither was here from the beginning, one of them stays what is added to.
             added = b.piece if b.piece >= 0 else a.piece
             if added >= 0:
@@ -200,29 +240,48 @@ class _Play:
             sums.append(Value(a.chunk, a.of | b.of, a.through | b.through, stays))
         return sums
 
-    def _send(self, rank: int, block: Block, action: MscclAction, values: list[Value], past: int) -> None:
+    def _send(
+        self,
+        rank: int,
+        block: Block,
+        action: MscclAction,
+        values: list[Value],
+        past: int,
+    ) -> None:
         brought = []
         for value in values:
             chunk, bit = value.chunk, self._pieces_of[value.chunk]
             self._pieces_of[chunk] += 1
-            brought.append(Value(chunk, value.of, value.through | 1 << bit, len(self._played.pieces)))
+            brought.append(
+                Value(
+                    chunk, value.of, value.through | 1 << bit, len(self._played.pieces)
+                )
+            )
             step = -1 if action.our_step is None else action.our_step
             way = (rank, block.send)
-            piece = Piece(*way, chunk, value.of, step, self._messages, bit, value.through)
+            piece = Piece(
+                *way, chunk, value.of, step, self._messages, bit, value.through
+            )
             self._played.pieces.append(piece)
             self._played.added.append(False)
         self._messages += 1
         channel = (rank, block.send, block.channel)
-        self._under_way.setdefault(channel, deque()).append((brought, past, action.line))
+        self._under_way.setdefault(channel, deque()).append(
+            (brought, past, action.line)
+        )
 
     def _check_end(self) -> None:
         program = self._program
-        everyone = [sum(1 << rank for rank in np.flatnonzero(row).tolist()) for row in self._held.T]
+        everyone = [
+            sum(1 << rank for rank in np.flatnonzero(row).tolist())
+            for row in self._held.T
+        ]
         for rank, chunk in np.argwhere(self._needed).tolist():
             place = after(program, chunk)
             value = self._cells.get((rank, memory(program, rank, place)))
             if value is None or (value.chunk, value.of) != (chunk, everyone[chunk]):
                 where = f"chunk {place.offset} of buffer {place.buffer} of gpu {rank}"
                 program.wrong(
-                    program.gpus[rank].line, f"{where} does not end with what {program.kind} puts there"
+                    program.gpus[rank].line,
+                    f"{where} does not end with what {program.kind} puts there",
                 )

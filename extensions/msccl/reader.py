@@ -59,7 +59,11 @@ def algorithm_of(data: bytes, file: str) -> Algorithm:
         checkable(program.kind, n, chunks)
     except ValueError as error:
         program.wrong(program.line, str(error))
-    length = sum(len(block.actions) for gpu in program.gpus.values() for block in gpu.blocks.values())
+    length = sum(
+        len(block.actions)
+        for gpu in program.gpus.values()
+        for block in gpu.blocks.values()
+    )
     if length > STEPS_LIMIT:
         program.wrong(program.line, f"{length} steps; {STEPS_LIMIT} can be checked")
     steps = _steps(program, chunks, play(program))
@@ -74,7 +78,9 @@ def _steps(program: Program, chunks: int, played: Played) -> Steps:
     """Return the transfers, step by step; of a level first what is added, then what takes a place."""
     pieces = played.pieces
     stated = all(piece.our_step >= 0 for piece in pieces)
-    levels = [piece.our_step for piece in pieces] if stated else _levels(program, pieces)
+    levels = (
+        [piece.our_step for piece in pieces] if stated else _levels(program, pieces)
+    )
     rows: defaultdict[tuple[int, bool], list[Row]] = defaultdict(list)
     last = (-1, -1, -1, False)
     for piece, level, added in zip(pieces, levels, played.added, strict=True):
@@ -87,10 +93,19 @@ def _steps(program: Program, chunks: int, played: Played) -> Steps:
         last = (piece.message, level, piece.chunk, added)
     made = []
     for (_, replaces), transfers in sorted(rows.items()):
-        columns = (frozen(column) for column in np.array(sorted(transfers), dtype=np.int64).T)
+        columns = (
+            frozen(column) for column in np.array(sorted(transfers), dtype=np.int64).T
+        )
         made.append(Step(*columns, op="replace" if replaces else "reduce"))  # type: ignore[misc, arg-type]
     name, together = program.name, program.step_by_step
-    return Steps(name, program.ranks, chunks, len(made), lambda: iter(made), step_by_step=together)
+    return Steps(
+        name,
+        program.ranks,
+        chunks,
+        len(made),
+        lambda: iter(made),
+        step_by_step=together,
+    )
 
 
 def _levels(program: Program, pieces: list[Piece]) -> list[int]:
@@ -119,5 +134,7 @@ def _levels(program: Program, pieces: list[Piece]) -> list[int]:
                     levels[later_piece], changed = levels[other] + more, True
                     if levels[later_piece] > len(members):
                         what = f"two sums of chunk {chunk} are at gpu {pieces[later_piece].source} at once"
-                        program.wrong(program.line, f"{what}, which does not fit in place")
+                        program.wrong(
+                            program.line, f"{what}, which does not fit in place"
+                        )
     return levels

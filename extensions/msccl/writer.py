@@ -21,7 +21,14 @@ from ringlight.workloads.formats.files import write_bytes
 
 #: Thread block and step.
 Point = tuple[int, int]
-_NOP = {"type": "nop", "srcbuf": "i", "srcoff": -1, "dstbuf": "o", "dstoff": -1, "cnt": 0}
+_NOP = {
+    "type": "nop",
+    "srcbuf": "i",
+    "srcoff": -1,
+    "dstbuf": "o",
+    "dstoff": -1,
+    "cnt": 0,
+}
 #: An algorithm is for messages from ``minBytes`` to ``maxBytes``.
 _ANY_SIZE = {"minBytes": 0, "maxBytes": 1 << 40}
 
@@ -35,18 +42,30 @@ def msccl_text(kind: str, steps: Steps, root: int = 0) -> str:
         columns = (step.sources, step.destinations, step.first, step.count)
         rows = [
             (source, destination, range(first, first + count))
-            for source, destination, first, count in zip(*(c.tolist() for c in columns), strict=True)
+            for source, destination, first, count in zip(
+                *(c.tolist() for c in columns), strict=True
+            )
         ]
         # All of a step's sends come first: they take what was there before it.
         for source, destination, chunks in rows:
             gpus[source].send(destination, chunks, number)
         for source, destination, chunks in rows:
-            gpus[destination].receive(source, chunks, "rrc" if step.op == "reduce" else "r")
+            gpus[destination].receive(
+                source, chunks, "rrc" if step.op == "reduce" else "r"
+            )
     for gpu in gpus:
         gpu.keep_own()
     chunks_per_loop = part * n or steps.chunks
-    about = {"name": steps.name, "proto": "Simple", "nchannels": 1, "nchunksperloop": chunks_per_loop}
-    about |= {"ngpus": n, "coll": next(word for word, name in KIND_OF.items() if name == kind)}
+    about = {
+        "name": steps.name,
+        "proto": "Simple",
+        "nchannels": 1,
+        "nchunksperloop": chunks_per_loop,
+    }
+    about |= {
+        "ngpus": n,
+        "coll": next(word for word, name in KIND_OF.items() if name == kind),
+    }
     about |= {"inplace": int(not part), "outofplace": int(bool(part)), **_ANY_SIZE}
     about |= {"root": root, "step_by_step": int(steps.step_by_step)}
     inside = [line for gpu in gpus for line in gpu.lines(chunks_per_loop)]
@@ -73,21 +92,34 @@ class _Gpu:
 
     def send(self, peer: int, chunks: range, step: int) -> None:
         for run in self._runs(chunks):
-            point = self._add("send", peer, run, self._brought(run), {"type": "s", "at": step})
+            point = self._add(
+                "send", peer, run, self._brought(run), {"type": "s", "at": step}
+            )
             for chunk in run:
                 self._left[chunk].add(point)
 
     def receive(self, peer: int, chunks: range, type_: str) -> None:
         for run in self._runs(chunks):
-            waits = self._brought(run) | {point for chunk in run for point in self._left.pop(chunk, ())}
+            waits = self._brought(run) | {
+                point for chunk in run for point in self._left.pop(chunk, ())
+            }
             point = self._add("recv", peer, run, waits, {"type": type_})
             self._came |= dict.fromkeys(run, point)
 
     def keep_own(self) -> None:
         """Copy the part that a GPU has for itself in an all-to-all."""
         if self._part:
-            place = {"srcoff": self._rank * self._part, "dstoff": self._rank * self._part}
-            attributes = {"type": "cpy", "srcbuf": "i", "dstbuf": "o", **place, "cnt": self._part}
+            place = {
+                "srcoff": self._rank * self._part,
+                "dstoff": self._rank * self._part,
+            }
+            attributes = {
+                "type": "cpy",
+                "srcbuf": "i",
+                "dstbuf": "o",
+                **place,
+                "cnt": self._part,
+            }
             self._append("own", -1, attributes, set())
 
     def lines(self, chunks: int) -> Iterator[str]:
@@ -106,7 +138,11 @@ class _Gpu:
         """Yield runs of chunks that are one behind the other at every GPU."""
         first = chunks.start
         while first < chunks.stop:
-            stop = min(chunks.stop, first - first % self._part + self._part) if self._part else chunks.stop
+            stop = (
+                min(chunks.stop, first - first % self._part + self._part)
+                if self._part
+                else chunks.stop
+            )
             yield range(first, stop)
             first = stop
 
@@ -119,19 +155,35 @@ class _Gpu:
             return BufferPlace("i", destination * self._part + within)
         if self._rank == destination:
             return BufferPlace("o", source * self._part + within)
-        return BufferPlace("s", self._scratch.setdefault(block, len(self._scratch)) * self._part + within)
+        return BufferPlace(
+            "s",
+            self._scratch.setdefault(block, len(self._scratch)) * self._part + within,
+        )
 
     def _brought(self, run: range) -> set[Point]:
         return {self._came[chunk] for chunk in run if chunk in self._came}
 
     def _add(
-        self, way: str, peer: int, run: range, waits: set[Point], attributes: Mapping[str, object]
+        self,
+        way: str,
+        peer: int,
+        run: range,
+        waits: set[Point],
+        attributes: Mapping[str, object],
     ) -> Point:
         buffer, offset = self._place(run.start)
-        place = {"srcbuf": buffer, "srcoff": offset, "dstbuf": buffer, "dstoff": offset, "cnt": len(run)}
+        place = {
+            "srcbuf": buffer,
+            "srcoff": offset,
+            "dstbuf": buffer,
+            "dstoff": offset,
+            "cnt": len(run),
+        }
         return self._append(way, peer, {**attributes, **place}, waits)
 
-    def _append(self, way: str, peer: int, attributes: Mapping[str, object], waits: set[Point]) -> Point:
+    def _append(
+        self, way: str, peer: int, attributes: Mapping[str, object], waits: set[Point]
+    ) -> Point:
         """Append a step to the thread block for a peer, behind the nops that it needs. Return its place."""
         number = self._number_of.setdefault((way, peer), len(self._number_of))
         if number == len(self._steps):
@@ -144,11 +196,15 @@ class _Gpu:
         *earlier, last = sorted(latest.items()) or [(-1, -1)]
         waiting = [*((_NOP, point) for point in earlier), (attributes, last)]
         for what, (block, step) in waiting:
-            self._steps[number].append({**what, "depid": block, "deps": step, "hasdep": 0})
+            self._steps[number].append(
+                {**what, "depid": block, "deps": step, "hasdep": 0}
+            )
         for block, step in latest.items():
             self._steps[block][step]["hasdep"] = 1
         return number, len(self._steps[number]) - 1
 
 
 def _said(attributes: Mapping[str, object]) -> str:
-    return "".join(f" {key}={quoteattr(str(value))}" for key, value in attributes.items())
+    return "".join(
+        f" {key}={quoteattr(str(value))}" for key, value in attributes.items()
+    )

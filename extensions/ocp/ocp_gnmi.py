@@ -39,8 +39,18 @@ from ringlight.controller.optical.errors import (
     StaleRevision,
 )
 from ringlight.controller.optical.inventory import Entry, secrets_of
-from ringlight.controller.optical.model import Capabilities, Identity, PortStatus, Snapshot
-from ringlight.extensions.gnmi.gnmi_client import GnmiClient, access_of, path_of, updates_of
+from ringlight.controller.optical.model import (
+    Capabilities,
+    Identity,
+    PortStatus,
+    Snapshot,
+)
+from ringlight.extensions.gnmi.gnmi_client import (
+    GnmiClient,
+    access_of,
+    path_of,
+    updates_of,
+)
 from ringlight.extensions.gnmi.yang import bare, branch, entries, number, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
@@ -94,12 +104,17 @@ def parse_ports(components: Any) -> dict[str, OcpPort]:
     for entry in entries(branch(bare(components)), "component"):
         if "ocp-ocs-port" not in entry:
             continue
-        name, state = text(entry.get("name"), "a component"), branch(entry, "ocp-ocs-port", "state")
+        name, state = (
+            text(entry.get("name"), "a component"),
+            branch(entry, "ocp-ocs-port", "state"),
+        )
         if name in ports:
             raise ProtocolError(f"port {name[:60]} is told twice")
         word, enabled = state.get("status", "UNKNOWN"), state.get("enabled", True)
         if not isinstance(enabled, bool):
-            raise ProtocolError(f"port {name[:60]}: enabled is not a truth", str(enabled))
+            raise ProtocolError(
+                f"port {name[:60]}: enabled is not a truth", str(enabled)
+            )
         known = word if word in PortState.__members__ else "UNKNOWN"
         powers = tuple(
             number(state[leaf], leaf) if leaf in state else None
@@ -109,7 +124,11 @@ def parse_ports(components: Any) -> dict[str, OcpPort]:
         group = state.get("group", "")
         status = PortStatus(PortState[known], enabled)
         ports[name] = OcpPort(
-            name, group if isinstance(group, str) else "", index, status, (powers[0], powers[1])
+            name,
+            group if isinstance(group, str) else "",
+            index,
+            status,
+            (powers[0], powers[1]),
         )
         if len(ports) > _MAX_PORTS:
             raise ProtocolError(f"more than {_MAX_PORTS} ports")
@@ -120,13 +139,19 @@ def parse_groups(switch: Any) -> dict[str, OcpGroup]:
     """Return the groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
     groups: dict[str, OcpGroup] = {}
     for entry in entries(branch(bare(switch), "state"), "port-groups"):
-        name, direction = text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
+        name, direction = (
+            text(entry.get("name"), "a group of ports"),
+            entry.get("direction", "ANY"),
+        )
         if direction not in ("INPUT-ONLY", "OUTPUT-ONLY", "ANY"):
             raise ProtocolError(f"group {name[:60]}: not a direction", str(direction))
         peers = frozenset(
-            text(group.get("peer-name"), "a peer group") for group in entries(entry, "connection-groups")
+            text(group.get("peer-name"), "a peer group")
+            for group in entries(entry, "connection-groups")
         )
-        groups[name] = OcpGroup(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
+        groups[name] = OcpGroup(
+            name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers
+        )
     return groups
 
 
@@ -141,12 +166,22 @@ def parse_connections(connections: Any) -> list[OcpConnection]:
             for leaf in ("input-port-name", "output-port-name")
         ]
         word = state.get("status")
-        if word not in ("CONNECTED", "PENDING_CONNECTION", "PENDING_DELETION", "FAILED", "INVALID"):
+        if word not in (
+            "CONNECTED",
+            "PENDING_CONNECTION",
+            "PENDING_DELETION",
+            "FAILED",
+            "INVALID",
+        ):
             raise ProtocolError(f"connection {name[:60]}: not a status", str(word))
         reason = state.get("status-reason", "")
         parsed.append(
             OcpConnection(
-                name, ends[0], ends[1], CrossConnectState[word], reason if isinstance(reason, str) else ""
+                name,
+                ends[0],
+                ends[1],
+                CrossConnectState[word],
+                reason if isinstance(reason, str) else "",
             )
         )
     if len({connection.name for connection in parsed}) < len(parsed):
@@ -166,7 +201,10 @@ def parse_identity(components: Any) -> Identity:
                 (("mfg-name",), "unknown"),
                 (("part-no", "description", "name"), "optical circuit switch"),
                 (("serial-no",), ""),
-                (("software-version", "firmware-version", "hardware-version"), f"model {VERSION}"),
+                (
+                    ("software-version", "firmware-version", "hardware-version"),
+                    f"model {VERSION}",
+                ),
             )
         ]
         return Identity(*words)
@@ -193,7 +231,10 @@ class Numbering:
         return {name: port for port, name in enumerate(self.inputs, start=1)}
 
     def egress(self) -> dict[str, int]:
-        return {name: port for port, name in enumerate(self.outputs, start=len(self.inputs) + 1)}
+        return {
+            name: port
+            for port, name in enumerate(self.outputs, start=len(self.inputs) + 1)
+        }
 
 
 def number_ports(
@@ -226,7 +267,9 @@ def number_ports(
                 f"{len(either)} ports are for light both ways: list them in the inventory, inputs and outputs"
             )
     if (len(into), len(out)) != (size, size):
-        raise ProtocolError(f"the switch is {len(into)}x{len(out)}, the fabric says {size}x{size}")
+        raise ProtocolError(
+            f"the switch is {len(into)}x{len(out)}, the fabric says {size}x{size}"
+        )
     egress = {name: port for port, name in enumerate(out, start=size + 1)}
     every = frozenset(egress.values())
     reach: dict[int, frozenset[int]] = {}
@@ -282,10 +325,14 @@ class GnmiDriver(OpticalSwitchDriver):
     ``inputs`` and ``outputs``: names of the ports in our order.
     """
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         access = access_of(entry)
-        can = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
+        can = Capabilities.dual_sided(
+            size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True
+        )
         super().__init__(name, can, secrets_of(access.credentials))
         self._sides = _sides(entry, size)
         self._client = GnmiClient(name, access)
@@ -298,10 +345,16 @@ class GnmiDriver(OpticalSwitchDriver):
     def _open(self, deadline: Deadline) -> Identity:
         capabilities = self._client.capabilities(deadline)
         self._client.choose_encoding(capabilities)
-        versions = {model.name: model.version for model in capabilities.supported_models}
+        versions = {
+            model.name: model.version for model in capabilities.supported_models
+        }
         if versions.get(CONNECTIONS) != VERSION:
             log.warning(
-                "%s: announces %s %s, not %s", self.name, CONNECTIONS, versions.get(CONNECTIONS), VERSION
+                "%s: announces %s %s, not %s",
+                self.name,
+                CONNECTIONS,
+                versions.get(CONNECTIONS),
+                VERSION,
             )
         answer = self._get(["components", "optical-switch"], deadline)
         self._number(answer)
@@ -309,17 +362,27 @@ class GnmiDriver(OpticalSwitchDriver):
 
     def _get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
         """Return the subtrees of these names at the top of the tree."""
-        return read_tree(self._client.get([path_of([top]) for top in tops], deadline), tops)
+        return read_tree(
+            self._client.get([path_of([top]) for top in tops], deadline), tops
+        )
 
     def _number(self, answer: Mapping[str, Any]) -> Numbering:
-        ports, groups = parse_ports(answer["components"]), parse_groups(answer["optical-switch"])
+        ports, groups = (
+            parse_ports(answer["components"]),
+            parse_groups(answer["optical-switch"]),
+        )
         self._numbering = number_ports(ports, groups, self.size, *self._sides)
         metered = frozenset(
             port
             for port in self._capabilities.ports
-            if any(power is not None for power in ports[self._numbering.name(port)].power_dbm)
+            if any(
+                power is not None
+                for power in ports[self._numbering.name(port)].power_dbm
+            )
         )
-        self._capabilities = replace(self._capabilities, reach=self._numbering.reach, power=metered)
+        self._capabilities = replace(
+            self._capabilities, reach=self._numbering.reach, power=metered
+        )
         return self._numbering
 
     def _known(self, deadline: Deadline) -> Numbering:
@@ -355,16 +418,26 @@ class GnmiDriver(OpticalSwitchDriver):
                 )
             pair = ingress[connection.input], egress[connection.output]
             if pair in names:
-                raise ProtocolError(f"connections {names[pair][:60]} and {connection.name[:60]} are the same")
+                raise ProtocolError(
+                    f"connections {names[pair][:60]} and {connection.name[:60]} are the same"
+                )
             names[pair] = connection.name
             state = connection.state
-            if state is CrossConnectState.FAILED and not all(ports[port].enabled for port in pair):
+            if state is CrossConnectState.FAILED and not all(
+                ports[port].enabled for port in pair
+            ):
                 state = CrossConnectState.CONNECTED
             elif connection.reason:
                 reasons[connection.name] = connection.reason
                 if self._reasons.get(connection.name) != connection.reason:
                     why = self.redact(connection.reason)
-                    log.info("%s: connection %s is %s: %s", self.name, connection.name, state, why)
+                    log.info(
+                        "%s: connection %s is %s: %s",
+                        self.name,
+                        connection.name,
+                        state,
+                        why,
+                    )
             given = None if connection.name == _own_name(pair) else connection.name
             wires[CrossConnect(*pair, name=given)] = state
         self._names, self._reasons = names, reasons
@@ -381,7 +454,9 @@ class GnmiDriver(OpticalSwitchDriver):
             while name in used:
                 name += "'"
             if name != first:
-                log.info("%s: %s is called %s, the other name is taken", self.name, xc, name)
+                log.info(
+                    "%s: %s is called %s, the other name is taken", self.name, xc, name
+                )
             used.add(name)
             yield name, xc
 
@@ -390,15 +465,24 @@ class GnmiDriver(OpticalSwitchDriver):
         ends = (self._numbering.name(xc.ingress), self._numbering.name(xc.egress))
         return {
             "name": name,
-            "config": {"name": name, "input-port-name": ends[0], "output-port-name": ends[1]},
+            "config": {
+                "name": name,
+                "input-port-name": ends[0],
+                "output-port-name": ends[1],
+            },
         }
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         try:
             names = [self._names[xc.ingress, xc.egress] for xc in batch]
         except KeyError as error:
-            raise StaleRevision(f"{error.args[0]} is not there any more; nothing was written") from None
-        gone = [path_of(["connections", ("port-connection", {"name": name})]) for name in names]
+            raise StaleRevision(
+                f"{error.args[0]} is not there any more; nothing was written"
+            ) from None
+        gone = [
+            path_of(["connections", ("port-connection", {"name": name})])
+            for name in names
+        ]
         self._client.set(gnmi.SetRequest(delete=gone), deadline)
         for xc in batch:
             self._names.pop((xc.ingress, xc.egress), None)
@@ -421,18 +505,37 @@ class GnmiDriver(OpticalSwitchDriver):
         comes = [xc for xc in whole if (xc.ingress, xc.egress) not in self._names]
         new = list(self._called(comes, [name for name, _ in kept]))
         model = f"{CONNECTIONS}:" if self._client.encoding == gnmi.JSON_IETF else ""
-        value = {f"{model}port-connection": [self._entry(name, xc) for name, xc in (*kept, *new)]}
-        update = gnmi.Update(path=path_of(["connections"]), val=self._client.value(value))
+        value = {
+            f"{model}port-connection": [
+                self._entry(name, xc) for name, xc in (*kept, *new)
+            ]
+        }
+        update = gnmi.Update(
+            path=path_of(["connections"]), val=self._client.value(value)
+        )
         self._client.set(gnmi.SetRequest(replace=[update]), deadline)
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         name = self._known(deadline).name(port)
-        path = path_of(["components", ("component", {"name": name}), "ocp-ocs-port", "config", "enabled"])
+        path = path_of(
+            [
+                "components",
+                ("component", {"name": name}),
+                "ocp-ocs-port",
+                "config",
+                "enabled",
+            ]
+        )
         self._client.set(
-            gnmi.SetRequest(update=[gnmi.Update(path=path, val=self._client.value(enabled))]), deadline
+            gnmi.SetRequest(
+                update=[gnmi.Update(path=path, val=self._client.value(enabled))]
+            ),
+            deadline,
         )
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
         numbering = self._known(deadline)
         switch_ports = parse_ports(self._get(["components"], deadline)["components"])
         powers = {
@@ -452,10 +555,14 @@ def _sides(entry: Entry, size: int) -> tuple[list[str], list[str]]:
     """Return the names of inputs and outputs that the entry lists, empty if none. Raises ValueError."""
     inputs, outputs = (entry.keys.get(key) or [] for key in ("inputs", "outputs"))
     for key, names in (("inputs", inputs), ("outputs", outputs)):
-        if not isinstance(names, list) or any(not isinstance(item, str) for item in names):
+        if not isinstance(names, list) or any(
+            not isinstance(item, str) for item in names
+        ):
             raise entry.wrong(key, "is not a list of ports' names")
         if (len(inputs), len(outputs)) not in ((0, 0), (size, size)):
-            raise entry.wrong(key, f"{size} inputs and {size} outputs are wanted, or none")
+            raise entry.wrong(
+                key, f"{size} inputs and {size} outputs are wanted, or none"
+            )
     if len({*inputs, *outputs}) != len(inputs) + len(outputs):
         raise entry.wrong("outputs", "a port is listed twice")
     return inputs, outputs

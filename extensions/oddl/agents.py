@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    NotFoundError,
+    UnavailableError,
+)
 from ringlight.controller.onic.place import OnicPlace
 from ringlight.controller.onic.wire import VERSION
 
@@ -45,11 +50,15 @@ def entries_of(places: Mapping[str, OnicPlace]) -> dict[str, OnicEntry]:
     return {
         gpu: OnicEntry(gpu, place.manage, place.control, place.flow)
         for gpu, place in places.items()
-        if place.manage is not None and place.control is not None and place.flow is not None
+        if place.manage is not None
+        and place.control is not None
+        and place.flow is not None
     }
 
 
-def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> dict[str, Any]:
+def ask(
+    entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any
+) -> dict[str, Any]:
     """Send one request to an agent over a separate connection. Return the answer.
 
     Raises UnavailableError if no valid answer arrives in time, ConflictError with the agent's reason if it
@@ -77,13 +86,19 @@ def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> 
         if not isinstance(reply, dict):
             raise ValueError("its answer is not an object")
     except TimeoutError:
-        raise UnavailableError(f"O-NIC agent of {entry.gpu}: no answer within {timeout_s:g} s") from None
+        raise UnavailableError(
+            f"O-NIC agent of {entry.gpu}: no answer within {timeout_s:g} s"
+        ) from None
     except OSError as error:
-        raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error.strerror or error}") from None
+        raise UnavailableError(
+            f"O-NIC agent of {entry.gpu}: {error.strerror or error}"
+        ) from None
     except ValueError as error:
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error}") from None
     if reply.get("ok") is not True:
-        raise ConflictError(f"O-NIC agent of {entry.gpu}: {reply.get('error', 'refused')}")
+        raise ConflictError(
+            f"O-NIC agent of {entry.gpu}: {reply.get('error', 'refused')}"
+        )
     return reply
 
 
@@ -113,7 +128,9 @@ class OnicSite:
         self._views = {gpu: OnicView() for gpu in entries}
         self._pool: ThreadPoolExecutor | None = None
         if entries:
-            self._pool = ThreadPoolExecutor(min(PARALLEL, len(entries)), thread_name_prefix="onics")
+            self._pool = ThreadPoolExecutor(
+                min(PARALLEL, len(entries)), thread_name_prefix="onics"
+            )
 
     def entry(self, gpu: str) -> OnicEntry:
         """Return the inventory entry of a GPU's O-NIC. Raises NotFoundError."""
@@ -140,13 +157,17 @@ class OnicSite:
             raise
         version = status.get("version")
         if version != VERSION:
-            error_ = f"O-NIC agent of {gpu} speaks protocol version {version}, not {VERSION}"
+            error_ = (
+                f"O-NIC agent of {gpu} speaks protocol version {version}, not {VERSION}"
+            )
             self._note(gpu, OnicView(error_, status))
             raise ConflictError(error_)
         self._note(gpu, OnicView(None, status))
         return status
 
-    def ask(self, gpu: str, op: str, *, timeout_s: float = 2.0, **fields: Any) -> dict[str, Any]:
+    def ask(
+        self, gpu: str, op: str, *, timeout_s: float = 2.0, **fields: Any
+    ) -> dict[str, Any]:
         """Send any other request to an agent. Return the answer.
 
         Raises NotFoundError, UnavailableError if the agent does not answer in time, ConflictError if it
@@ -154,7 +175,9 @@ class OnicSite:
         """
         return ask(self.entry(gpu), op, timeout_s=timeout_s, **fields)
 
-    def on_all(self, gpus: Collection[str], work: Callable[[str], None]) -> dict[str, ControllerError]:
+    def on_all(
+        self, gpus: Collection[str], work: Callable[[str], None]
+    ) -> dict[str, ControllerError]:
         """Run ``work`` for every GPU in parallel. Return the errors by GPU, in the given order."""
 
         def attempt(gpu: str) -> ControllerError | None:
@@ -171,7 +194,11 @@ class OnicSite:
         except (RuntimeError, CancelledError):
             # Closed meanwhile.
             return {gpu: UnavailableError("the controller is stopping") for gpu in gpus}
-        return {gpu: error for gpu, error in zip(gpus, outcomes, strict=True) if error is not None}
+        return {
+            gpu: error
+            for gpu, error in zip(gpus, outcomes, strict=True)
+            if error is not None
+        }
 
     def look(self, gpus: Collection[str] | None = None) -> dict[str, ControllerError]:
         """Read the status of every agent (or of these). Return the errors by GPU."""
@@ -190,8 +217,14 @@ class OnicSite:
             before = self._views[gpu]
             self._views[gpu] = view
         if view.reachable and not before.reachable:
-            self._bus.publish("onic", gpu=gpu, state="up", epoch=view.status.get("epoch"))
-        elif not view.reachable and (before.reachable or before.error == OnicView.error):
+            self._bus.publish(
+                "onic", gpu=gpu, state="up", epoch=view.status.get("epoch")
+            )
+        elif not view.reachable and (
+            before.reachable or before.error == OnicView.error
+        ):
             self._bus.publish("onic", gpu=gpu, state="down", text=view.error)
         elif view.reachable and view.status.get("epoch") != before.status.get("epoch"):
-            self._bus.publish("onic", gpu=gpu, state="restarted", epoch=view.status.get("epoch"))
+            self._bus.publish(
+                "onic", gpu=gpu, state="restarted", epoch=view.status.get("epoch")
+            )

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.controller.circuits.change import Target
-from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidError,
+    UnavailableError,
+)
 from ringlight.controller.light.documents import LitPair, OnicDocument
 from ringlight.controller.light.provider import LightContext, Provider
 from ringlight.controller.light.traffic import steps_of_job
@@ -66,7 +71,10 @@ class GridPlan:
 
 
 def plan_light(
-    fabric: Fabric, grid: Grid, nodes: Sequence[str], pairs: Sequence[Pair] | None = None
+    fabric: Fabric,
+    grid: Grid,
+    nodes: Sequence[str],
+    pairs: Sequence[Pair] | None = None,
 ) -> GridPlan:
     """Return the plan that follows from a job's nodes and from the pairs that send to each other.
 
@@ -91,7 +99,9 @@ def plan_light(
     )
 
 
-def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]) -> GridPlan:
+def plan_job(
+    fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping[str, Any]
+) -> GridPlan:
     """Return the plan of a job, in which everything that its workers send takes one optical hop.
 
     ``settings``: the workers' settings (``workload``, ``collective``, ``linktest``). Raises InvalidError.
@@ -151,7 +161,9 @@ class GridProvider(Provider[GridPlan]):
 
     # A job's light and maps
 
-    def plan(self, plane: GridPlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> GridPlan:
+    def plan(
+        self, plane: GridPlane, nodes: tuple[str, ...], settings: Mapping[str, Any]
+    ) -> GridPlan:
         return plan_job(self._fabric, plane.grid, nodes, settings)
 
     def _check_onics(self, light: GridPlan) -> None:
@@ -163,7 +175,9 @@ class GridProvider(Provider[GridPlan]):
         for other_id, other in list(self._assigned.items()):
             for node in sorted(set(light.nodes) & set(other.nodes)):
                 if other_id != job_id:
-                    raise ConflictError(f"grid {light.place}: node {node} is lit for job {other_id}")
+                    raise ConflictError(
+                        f"grid {light.place}: node {node} is lit for job {other_id}"
+                    )
         self._set_light(job_id, light)
         lit_s = time.monotonic()
         with self._lock:
@@ -179,9 +193,13 @@ class GridProvider(Provider[GridPlan]):
     def _clear(self, job_id: str, light: GridPlan) -> list[str]:
         with self._lock:
             self._assigned.pop(job_id, None)
-            failed = self._onics.on_all(light.nodes, lambda gpu: self._clear_map(job_id, gpu))
+            failed = self._onics.on_all(
+                light.nodes, lambda gpu: self._clear_map(job_id, gpu)
+            )
         # An agent that is away keeps no other job's light from going: without it nothing reaches anybody.
-        return [str(error) for error in failed.values()] + self._clear_light(job_id, light)
+        return [str(error) for error in failed.values()] + self._clear_light(
+            job_id, light
+        )
 
     # Light
 
@@ -194,15 +212,26 @@ class GridProvider(Provider[GridPlan]):
                 switch = self._fabric.optical_switches[name]
                 intended = plan.cross_connects.get(name, frozenset())
                 stand = self._site.look(name).cross_connects
-                odd = {xc for xc in stand if xc.ingress in ports or xc.egress in ports} - intended
+                odd = {
+                    xc for xc in stand if xc.ingress in ports or xc.egress in ports
+                } - intended
                 for xc in sorted(odd):
                     self._refuse_foreign(plan, switch, xc)
                 if odd:
-                    strays[name] = Target(delete=tuple(sorted({xc.ingress for xc in odd})))
+                    strays[name] = Target(
+                        delete=tuple(sorted({xc.ingress for xc in odd}))
+                    )
             if strays:
-                log.info("grid %s: removing light that no job has on %s", plan.place, ", ".join(strays))
+                log.info(
+                    "grid %s: removing light that no job has on %s",
+                    plan.place,
+                    ", ".join(strays),
+                )
                 self._change(job_id, plan, strays)
-            targets = {n: Target(tuple(group), Mode.UPDATE) for n, group in plan.cross_connects.items()}
+            targets = {
+                n: Target(tuple(group), Mode.UPDATE)
+                for n, group in plan.cross_connects.items()
+            }
             if targets:
                 self._change(job_id, plan, targets)
             seen = self._site.cross_connects()
@@ -210,13 +239,17 @@ class GridProvider(Provider[GridPlan]):
                 for xc in sorted(group - seen[name]):
                     raise UnavailableError(f"optical switch {name}: {xc} is not lit")
 
-    def _refuse_foreign(self, plan: GridPlan, switch: OpticalSwitch, xc: CrossConnect) -> None:
+    def _refuse_foreign(
+        self, plan: GridPlan, switch: OpticalSwitch, xc: CrossConnect
+    ) -> None:
         """Light from another job's node is not ours to take away."""
         if xc.ingress in plan.ports[switch.name]:
             return
         for job_id, other in list(self._assigned.items()):
             if xc.ingress in other.ports.get(switch.name, ()):
-                raise ConflictError(f"optical switch {switch.name}: {xc} comes from a node of job {job_id}")
+                raise ConflictError(
+                    f"optical switch {switch.name}: {xc} comes from a node of job {job_id}"
+                )
 
     def _clear_light(self, job_id: str, plan: GridPlan) -> list[str]:
         with self._circuits.quiet(_QUIET_S) as quiet:
@@ -242,7 +275,12 @@ class GridProvider(Provider[GridPlan]):
             return problems
 
     def _change(
-        self, job_id: str, plan: GridPlan, targets: Mapping[str, Target], *, whole: bool = True
+        self,
+        job_id: str,
+        plan: GridPlan,
+        targets: Mapping[str, Target],
+        *,
+        whole: bool = True,
     ) -> None:
         change = self._circuits.change(targets, who=f"job {job_id}", whole=whole)
         if change.problems:
@@ -274,7 +312,9 @@ class GridProvider(Provider[GridPlan]):
             version = int(status.get("map_version") or 0) + 1
             self._onics.ask(gpu, "set_map", job=job_id, version=version, peers=node_map)
             if not _has_map(self._onics.status(gpu), job_id, node_map):
-                raise UnavailableError(f"O-NIC agent of {gpu}: the map of job {job_id} did not read back")
+                raise UnavailableError(
+                    f"O-NIC agent of {gpu}: the map of job {job_id} did not read back"
+                )
 
         for error in self._onics.on_all(gpus, hand).values():
             raise error
@@ -284,7 +324,9 @@ class GridProvider(Provider[GridPlan]):
             return
         self._onics.ask(gpu, "clear_map", job=job_id)
         if self._onics.status(gpu).get("job") == job_id:
-            raise UnavailableError(f"O-NIC agent of {gpu}: the map of job {job_id} is still there")
+            raise UnavailableError(
+                f"O-NIC agent of {gpu}: the map of job {job_id} is still there"
+            )
 
     # Watching
 
@@ -306,7 +348,8 @@ class GridProvider(Provider[GridPlan]):
             wrong = [
                 gpu
                 for gpu in plan.nodes
-                if views[gpu].reachable and not _has_map(views[gpu].status, job_id, self.peers(plan, gpu))
+                if views[gpu].reachable
+                and not _has_map(views[gpu].status, job_id, self.peers(plan, gpu))
             ]
             if not wrong or self._stop.is_set():
                 continue
@@ -348,21 +391,33 @@ class GridProvider(Provider[GridPlan]):
 
         def look(gpu: str) -> None:
             ways = maps[gpu]
-            trace = self._onics.ask(gpu, "trace", cursor=self._cursors.get(gpu, _LATEST))
+            trace = self._onics.ask(
+                gpu, "trace", cursor=self._cursors.get(gpu, _LATEST)
+            )
             self._cursors[gpu] = trace["cursor"]
-            recent = (flow for flow in trace["flows"] if (flow["t_close"] or 0.0) > since and flow["t_lit"])
+            recent = (
+                flow
+                for flow in trace["flows"]
+                if (flow["t_close"] or 0.0) > since and flow["t_lit"]
+            )
             for flow in (*trace["lit"], *recent):
                 peer = node_of_ip.get(flow["peer"], "")
                 if peer in ways:
                     lit_pairs.add(LitPair(gpu, peer, ways[peer].wavelength, 1))
 
-        plans = [plan for plan in list(self._assigned.values()) if plan.place == plane.name]
+        plans = [
+            plan for plan in list(self._assigned.values()) if plan.place == plane.name
+        ]
         maps = {gpu: plan.maps[gpu] for plan in plans for gpu in plan.nodes}
         self._onics.on_all(list(maps), look)
         return lit_pairs
 
     def troubles(self) -> list[str]:
-        errors = [view.error for view in self._onics.views().values() if view.error is not None]
+        errors = [
+            view.error
+            for view in self._onics.views().values()
+            if view.error is not None
+        ]
         return [*errors, *super().troubles()]
 
     def agents(self) -> dict[str, bool]:
@@ -383,11 +438,16 @@ class GridProvider(Provider[GridPlan]):
         """Return every O-NIC. For an agent that does not answer, ``error`` is the reason."""
         self._onics.look()
         views = self._onics.views()
-        return [self._onic(plane_of(self._fabric, (gpu,)), gpu, view) for gpu, view in views.items()]
+        return [
+            self._onic(plane_of(self._fabric, (gpu,)), gpu, view)
+            for gpu, view in views.items()
+        ]
 
     def _onic(self, plane: Plane, gpu: str, view: OnicView) -> OnicDocument:
         control = self._onics.entry(gpu).control
-        return OnicDocument(gpu, plane.name, control, view.reachable, view.error, view.status or None)
+        return OnicDocument(
+            gpu, plane.name, control, view.reachable, view.error, view.status or None
+        )
 
 
 def _busy(plan: GridPlan) -> str:

@@ -43,7 +43,12 @@ class GridCarrier(Carrier):
         times = Times.dilated(LEASE_S, self.plan.setting.scale.time)
         self._numbers = itertools.count(1)
         self.gate = self._units = OnicPlane(
-            self.engine, self.plane.fabric, {}, ControlNetwork(delay_s, HANDLE_S), times, self._flow_done
+            self.engine,
+            self.plane.fabric,
+            {},
+            ControlNetwork(delay_s, HANDLE_S),
+            times,
+            self._flow_done,
         )
 
     @staticmethod
@@ -57,7 +62,9 @@ class GridCarrier(Carrier):
             )
 
     @staticmethod
-    def emulated_at_release(name: str, read: Callable[[str], Any], **where: Any) -> Iterator[Record]:
+    def emulated_at_release(
+        name: str, read: Callable[[str], Any], **where: Any
+    ) -> Iterator[Record]:
         yield GridLit(grid=read(""), **where)
 
     @staticmethod
@@ -66,7 +73,9 @@ class GridCarrier(Carrier):
         return "the light of a grid is its agents', not to be moved" if moved else None
 
     def network(self, fabric: Fabric, circuits: Sequence[tuple[str, str]]) -> Network:
-        return GridNetwork(fabric, self.plane.grid, latency_s=self.latency_s, share=self.share)
+        return GridNetwork(
+            fabric, self.plane.grid, latency_s=self.latency_s, share=self.share
+        )
 
     def put(self, job: Job, network: Network) -> Job:
         self._units.assign(ways_for(self.plane.grid, job.ranks, job.steps))

@@ -53,10 +53,14 @@ class OnicPlane:
     """
 
     def __init__(
-        self, engine: Engine, fabric: Fabric, ways: Ways,
-        control: ControlNetwork | None = None, times: lease_times.Times | None = None,
+        self,
+        engine: Engine,
+        fabric: Fabric,
+        ways: Ways,
+        control: ControlNetwork | None = None,
+        times: lease_times.Times | None = None,
         finished: Callable[[str, effects.Finished], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._told_finished = finished
         control = control or ControlNetwork()
@@ -83,7 +87,9 @@ class OnicPlane:
             unit = self._units.get(node)
             if unit is None:
                 part = self._fabric.onics[node]
-                onic = protocol.Onic(1, self._times, now_s, ports=part.ports, quarantine=False)
+                onic = protocol.Onic(
+                    1, self._times, now_s, ports=part.ports, quarantine=False
+                )
                 unit = self._units[node] = _Unit(node, onic, part.tuning_s)
             unit.ways = peers
             self._carry_out(unit, unit.onic.set_map(now_s, peers))
@@ -91,7 +97,11 @@ class OnicPlane:
     # The gate.
 
     def open(
-        self, source: str, destination: str, on_lit: Callable[[], None], failed: Callable[[str], None]
+        self,
+        source: str,
+        destination: str,
+        on_lit: Callable[[], None],
+        failed: Callable[[str], None],
     ) -> Hashable:
         flow = next(self._flow)
         unit = self._units.get(source)
@@ -112,7 +122,10 @@ class OnicPlane:
         request = self._open.pop(handle, None)
         if request is None:
             return
-        if request.receiver is not None and self._lit_at.get(request.receiver) == handle:
+        if (
+            request.receiver is not None
+            and self._lit_at.get(request.receiver) == handle
+        ):
             del self._lit_at[request.receiver]
         self._did(request.unit, request.unit.onic.close(self._engine.now_s, handle))
 
@@ -133,7 +146,9 @@ class OnicPlane:
         unit.watched = deadline_s is not None
         if deadline_s is not None:
             now_s = self._engine.now_s
-            self._engine.at(min(max(deadline_s, now_s), now_s + self._look_s), self._look, unit)
+            self._engine.at(
+                min(max(deadline_s, now_s), now_s + self._look_s), self._look, unit
+            )
 
     def _look(self, unit: _Unit) -> None:
         now_s = self._engine.now_s
@@ -156,7 +171,9 @@ class OnicPlane:
                 do(self, unit, effect)
 
     def _tune(self, unit: _Unit, effect: effects.Tune) -> None:
-        self._engine.at(self._engine.now_s + unit.tuning_s, self._tuned, unit, effect.port)
+        self._engine.at(
+            self._engine.now_s + unit.tuning_s, self._tuned, unit, effect.port
+        )
 
     def _finished(self, unit: _Unit, effect: effects.Finished) -> None:
         self.queued += effect.waited
@@ -167,13 +184,17 @@ class OnicPlane:
         assert isinstance(effect.flow, int)
         request = self._open.pop(effect.flow, None)
         if request is not None:
-            request.failed(f"no light from {request.unit.node} to {request.destination}: {effect.reason}")
+            request.failed(
+                f"no light from {request.unit.node} to {request.destination}: {effect.reason}"
+            )
 
     def _tuned(self, unit: _Unit, port: int) -> None:
         now_s = self._engine.now_s
         self._did(unit, unit.onic.tuned(now_s, port, now_s))
 
-    def _handle(self, unit: _Unit, sender: str, message: control_messages.Message) -> None:
+    def _handle(
+        self, unit: _Unit, sender: str, message: control_messages.Message
+    ) -> None:
         """Handle a message, or do so later if its receiver was busy with another when it came."""
         now_s, handle_s = self._engine.now_s, self._handle_s
         free_s = unit.busy_s
@@ -188,7 +209,9 @@ class OnicPlane:
         if not unit.watched:
             self._watch(unit)
 
-    def _receive(self, unit: _Unit, sender: str, message: control_messages.Message) -> None:
+    def _receive(
+        self, unit: _Unit, sender: str, message: control_messages.Message
+    ) -> None:
         self._did(unit, unit.onic.receive(self._engine.now_s, sender, message))
 
     def _lit(self, _: _Unit, effect: effects.FlowLit) -> None:
@@ -197,7 +220,10 @@ class OnicPlane:
         if request is None:
             return
         self.waits_s.append(self._engine.now_s - request.opened_s)
-        request.receiver = (request.destination, request.unit.ways[request.destination].port)
+        request.receiver = (
+            request.destination,
+            request.unit.ways[request.destination].port,
+        )
         if request.receiver in self._lit_at:
             self.overlaps += 1
         self._lit_at[request.receiver] = flow
@@ -206,7 +232,11 @@ class OnicPlane:
     @property
     def messages(self) -> dict[str, int]:
         """Return how many messages of each kind have been sent."""
-        return {name: count for kind, name in control_messages.KINDS.items() if (count := self._sent[kind])}
+        return {
+            name: count
+            for kind, name in control_messages.KINDS.items()
+            if (count := self._sent[kind])
+        }
 
     def counts(self) -> Counter[str]:
         """Return the state machines' own counters, summed over all nodes."""
@@ -236,7 +266,9 @@ def _delays(control: ControlNetwork) -> Iterator[float]:
         yield from itertools.repeat(control.control_s)
     random = np.random.default_rng(control.seed)
     while True:
-        for more_s in random.exponential(control.jitter * control.control_s, 1024).tolist():
+        for more_s in random.exponential(
+            control.jitter * control.control_s, 1024
+        ).tolist():
             yield control.control_s + more_s
 
 

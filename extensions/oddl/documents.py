@@ -35,4 +35,6 @@ class GridPlanned(PlannedLight):
 
 def wired(group: frozenset[CrossConnect]) -> list[WiredCrossConnect]:
     """Return the cross-connects as documents, sorted."""
-    return [WiredCrossConnect(xc.ingress, xc.egress, xc.wavelength) for xc in sorted(group)]
+    return [
+        WiredCrossConnect(xc.ingress, xc.egress, xc.wavelength) for xc in sorted(group)
+    ]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlight.fabric.parts import Link, Onic, OpticalSwitch, Plugged, Port, Wss, servers_of_one
+from ringlight.fabric.parts import (
+    Link,
+    Onic,
+    OpticalSwitch,
+    Plugged,
+    Port,
+    Wss,
+    servers_of_one,
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,9 @@ class Grid:
     wavelengths: int
 
 
-def make_grid(name: str, rows: int, columns: int, wavelengths: int | None = None) -> Grid:
+def make_grid(
+    name: str, rows: int, columns: int, wavelengths: int | None = None
+) -> Grid:
     """Return a grid: nodes <name>0… row by row, row switches <name>-r0…, column switches <name>-c0…
 
     If ``wavelengths`` is not given, there are as many as the longer side.
@@ -42,15 +52,32 @@ def make_grid(name: str, rows: int, columns: int, wavelengths: int | None = None
 
 
 def plugged_grid(
-    grid: Grid, model: str, rate_bps: float, queue_s: float, tuning_s: float, wss: Wss, first: int = 0
+    grid: Grid,
+    model: str,
+    rate_bps: float,
+    queue_s: float,
+    tuning_s: float,
+    wss: Wss,
+    first: int = 0,
 ) -> Plugged:
     """Return the parts of a grid with GPUs of a model.
 
     ``first``: how many GPUs the fabric has before them.
     """
     switches = [
-        OpticalSwitch(name, size, wss.driver, wss.profile, grid.wavelengths, wss.loss_db, wss.dark_s)
-        for names, size in ((grid.row_switches, grid.columns), (grid.column_switches, grid.rows))
+        OpticalSwitch(
+            name,
+            size,
+            wss.driver,
+            wss.profile,
+            grid.wavelengths,
+            wss.loss_db,
+            wss.dark_s,
+        )
+        for names, size in (
+            (grid.row_switches, grid.columns),
+            (grid.column_switches, grid.rows),
+        )
         for name in names
     ]
     links = [
@@ -59,7 +86,9 @@ def plugged_grid(
         for port, end in enumerate(sockets(grid, node))
     ]
     onics = [Onic(node, len(lines(grid)), tuning_s) for node in grid.nodes]
-    return Plugged(servers_of_one(grid.name, grid.nodes, model, first), switches, onics, links)
+    return Plugged(
+        servers_of_one(grid.name, grid.nodes, model, first), switches, onics, links
+    )
 
 
 def position(grid: Grid, node: str) -> tuple[int, int]:
@@ -78,7 +107,9 @@ def sockets(grid: Grid, node: str) -> tuple[Port, ...]:
     """
     row, column = position(grid, node)
     in_row = [Port(name, column + 1) for name in grid.row_switches[row : row + 1]]
-    in_column = [Port(name, row + 1) for name in grid.column_switches[column : column + 1]]
+    in_column = [
+        Port(name, row + 1) for name in grid.column_switches[column : column + 1]
+    ]
     return (*in_row, *in_column)
 
 

@@ -49,7 +49,9 @@ def _add(specs: Mapping[str, GridSpec], assembly: Assembly) -> None:
     for name, spec in specs.items():
         grid = make_grid(name, spec.rows, spec.columns, spec.wavelengths)
         first = len(assembly.gpus)
-        made = plugged_grid(grid, spec.gpu, spec.rate, spec.queue, spec.tuning, spec.wss.made(), first)
+        made = plugged_grid(
+            grid, spec.gpu, spec.rate, spec.queue, spec.tuning, spec.wss.made(), first
+        )
         assembly.plug("grids", name, grid, made)
 
 
@@ -62,6 +64,11 @@ GRIDS = FabricKey(
     add=_add,
     documents=list[Grid],
     document=_document,
-    columns={"grid": "name", "rows": "rows", "columns": "columns", "wavelengths": "wavelengths"},
+    columns={
+        "grid": "name",
+        "rows": "rows",
+        "columns": "columns",
+        "wavelengths": "wavelengths",
+    },
     per_run=("tuning",),
 )

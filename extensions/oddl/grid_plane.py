@@ -30,7 +30,9 @@ class GridTimes(PlaneTimes):
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
         return steps_named(collective, len(ranks)).steps
 
-    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+    def wait_s(
+        self, time: float, control_s: float, tuning_s: Mapping[str, float]
+    ) -> float:
         return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)
 
 
@@ -79,7 +81,9 @@ class GridPlane(Plane):
         fabric, grid = self.fabric, self.grid
         count = grid.rows * grid.columns
         next_in = {
-            "row": [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)],
+            "row": [
+                i - i % grid.columns + (i + 1) % grid.columns for i in range(count)
+            ],
             "column": [(i + grid.columns) % count for i in range(count)],
         }
         for port, name in enumerate(lines(grid)):
@@ -93,4 +97,7 @@ class GridPlane(Plane):
 
 
 def grids(fabric: Fabric) -> list[GridPlane]:
-    return [GridPlane(fabric, grid.name, grid.nodes, grid) for grid in fabric.parts.get("grids", {}).values()]
+    return [
+        GridPlane(fabric, grid.name, grid.nodes, grid)
+        for grid in fabric.parts.get("grids", {}).values()
+    ]

@@ -19,7 +19,12 @@ _LIT = {
 }
 
 
-@metric("count", of="fabric", makes=_LIT, condemning={"lit_between_jobs": "wavelengths between jobs"})
+@metric(
+    "count",
+    of="fabric",
+    makes=_LIT,
+    condemning={"lit_between_jobs": "wavelengths between jobs"},
+)
 def lit_pairs(context: Context) -> Mapping[str, int]:
     """Return counts of pairs that WSSs let through while the jobs ran, as read back, by metric; empty if they
     were not read."""
@@ -28,7 +33,9 @@ def lit_pairs(context: Context) -> Mapping[str, int]:
     if not notes:
         return {}
     user = {gpu: job.name for job in run.jobs.values() for gpu in job.gpus}
-    cross_connects = [xc for note in notes for switch in note.grid["switches"] for xc in switch["lit"]]
+    cross_connects = [
+        xc for note in notes for switch in note.grid["switches"] for xc in switch["lit"]
+    ]
     users = [(user.get(xc["from"]), user.get(xc["to"])) for xc in cross_connects]
     return {
         "lit_pairs": len(cross_connects),
@@ -63,7 +70,10 @@ def _uses(run: Run) -> Iterator[LightUse]:
     makes={"light_use_collisions_possible": "Whether lights could meet at all"},
 )
 @metric(
-    "count", of="fabric", known="analytic", makes={f"light_use_{name}": words for name, words in _USE.items()}
+    "count",
+    of="fabric",
+    known="analytic",
+    makes={f"light_use_{name}": words for name, words in _USE.items()},
 )
 def use(context: Context) -> Mapping[str, Value]:
     """Return the use of lasers and receivers by an all-reduce of the jobs on a grid, by metric; empty if
@@ -72,4 +82,7 @@ def use(context: Context) -> Mapping[str, Value]:
     if not uses:
         return {}
     total = functools.reduce(operator.add, uses)
-    return {f"light_use_{name}": getattr(total, name) for name in (*_USE, "collisions_possible")}
+    return {
+        f"light_use_{name}": getattr(total, name)
+        for name in (*_USE, "collisions_possible")
+    }

@@ -12,7 +12,11 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.steps import Step
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.networks import NetworkForCollectives, Routes, capacity_of
+from ringlight.testbed.simulation.networks import (
+    NetworkForCollectives,
+    Routes,
+    capacity_of,
+)
 
 
 class GridNetwork(NetworkForCollectives):
@@ -25,7 +29,9 @@ class GridNetwork(NetworkForCollectives):
 
     name = "a grid of O-NICs"
 
-    def __init__(self, fabric: Fabric, grid: Grid, *, latency_s: float = 0.0, share: float = 1.0) -> None:
+    def __init__(
+        self, fabric: Fabric, grid: Grid, *, latency_s: float = 0.0, share: float = 1.0
+    ) -> None:
         check_power(fabric, grid)
         self.grid = grid
         self._latency_s = latency_s
@@ -37,19 +43,28 @@ class GridNetwork(NetworkForCollectives):
             for port in range(self._ports):
                 link = fabric.link_at.get(Port(node, port))
                 if link is None:
-                    raise ValueError(f"grid {grid.name}: nothing is plugged into {node}:{port}")
+                    raise ValueError(
+                        f"grid {grid.name}: nothing is plugged into {node}:{port}"
+                    )
                 rate = capacity_of(f"{node}:{port}", link.rate_bps, share)
-                self.capacity_bps[[self._ports * i + port for i in (index, nodes + index)]] = rate
+                self.capacity_bps[
+                    [self._ports * i + port for i in (index, nodes + index)]
+                ] = rate
 
     def key(self, link: int) -> Hashable:
         nodes = len(self.grid.nodes)
         index, port = divmod(link, self._ports)
-        return ("from" if index < nodes else "to", Port(self.grid.nodes[index % nodes], port))
+        return (
+            "from" if index < nodes else "to",
+            Port(self.grid.nodes[index % nodes], port),
+        )
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         for rank, node in enumerate(ranks):
             if node not in self._at:
-                raise ValueError(f"rank {rank}: grid {self.grid.name} has no node {node}")
+                raise ValueError(
+                    f"rank {rank}: grid {self.grid.name} has no node {node}"
+                )
         places = np.array([self._at[node] for node in ranks], dtype=np.int64)
         a, b = places[step.sources], places[step.destinations]
         columns = self.grid.columns
@@ -64,4 +79,6 @@ class GridNetwork(NetworkForCollectives):
         links = np.empty(2 * len(a), dtype=np.int64)
         links[0::2] = self._ports * a + port
         links[1::2] = self._ports * (len(self.grid.nodes) + b) + port
-        return Routes(2 * np.arange(len(a) + 1), links, np.full(len(a), self._latency_s))
+        return Routes(
+            2 * np.arange(len(a) + 1), links, np.full(len(a), self._latency_s)
+        )

@@ -55,7 +55,10 @@ def colour_pairs(pairs: Iterable[Pair]) -> dict[Pair, int]:
     colours = range(max([*senders.values(), *receivers.values()], default=0))
     peer: tuple[dict[tuple[str, int], str], dict[tuple[str, int], str]] = ({}, {})
     for sender, receiver in distinct:
-        free = [[k for k in colours if (n, k) not in peer[end]] for end, n in ((0, sender), (1, receiver))]
+        free = [
+            [k for k in colours if (n, k) not in peer[end]]
+            for end, n in ((0, sender), (1, receiver))
+        ]
         common = next((k for k in free[0] if k in free[1]), None)
         if common is None:
             common, other = free[0][0], free[1][0]
@@ -72,9 +75,14 @@ def colour_pairs(pairs: Iterable[Pair]) -> dict[Pair, int]:
                 del peer[end][node, colour], peer[1 - end][partner, colour]
             for end, node, partner, colour in path:
                 swapped = other if colour == common else common
-                peer[end][node, swapped], peer[1 - end][partner, swapped] = partner, node
+                peer[end][node, swapped], peer[1 - end][partner, swapped] = (
+                    partner,
+                    node,
+                )
         peer[0][sender, common], peer[1][receiver, common] = receiver, sender
-    return {(sender, receiver): colour for (sender, colour), receiver in peer[0].items()}
+    return {
+        (sender, receiver): colour for (sender, colour), receiver in peer[0].items()
+    }
 
 
 def wavelength_map(
@@ -89,7 +97,9 @@ def wavelength_map(
     """
     rows: dict[int, dict[int, str]] = {}
     columns: dict[int, dict[int, str]] = {}
-    places = {node: divmod(index, grid.columns) for index, node in enumerate(grid.nodes)}
+    places = {
+        node: divmod(index, grid.columns) for index, node in enumerate(grid.nodes)
+    }
     for node in nodes:
         if node not in places:
             raise ValueError(f"grid {grid.name} has no node {node}")
@@ -135,7 +145,9 @@ def _coloured(
         if line is None:
             raise ValueError(f"{a} and {b} share neither row nor column")
         # Both ways: an agent grants light only to those that its own map has.
-        by_switch.setdefault((line, places[a][0 if line == "row" else 1]), []).extend([(a, b), (b, a)])
+        by_switch.setdefault((line, places[a][0 if line == "row" else 1]), []).extend(
+            [(a, b), (b, a)]
+        )
     for (line, index), mine in by_switch.items():
         coloured = colour_pairs(mine)
         needed = 1 + max(coloured.values())
@@ -166,7 +178,9 @@ def check_power(fabric: Fabric, grid: Grid) -> None:
     """
     optics = fabric.optics
     switch = fabric.optical_switches[(*grid.row_switches, *grid.column_switches)[0]]
-    power_dbm = received_dbm(optics.launch_dbm, [switch.insertion_loss_db, *[optics.fibre_db] * 2])
+    power_dbm = received_dbm(
+        optics.launch_dbm, [switch.insertion_loss_db, *[optics.fibre_db] * 2]
+    )
     if not optics.reads(power_dbm):
         raise ValueError(
             f"grid {grid.name}: light through WSS {switch.name} arrives with {power_dbm:.2f} dBm, less than "
@@ -174,7 +188,9 @@ def check_power(fabric: Fabric, grid: Grid) -> None:
         )
 
 
-def cross_connects(grid: Grid, fabric: Fabric, ways: Ways) -> dict[str, frozenset[CrossConnect]]:
+def cross_connects(
+    grid: Grid, fabric: Fabric, ways: Ways
+) -> dict[str, frozenset[CrossConnect]]:
     """Return the cross-connects that a wavelength map needs, by WSS; nothing else is let through.
 
     Only switches that carry something have an entry. Raises ValueError naming a node that the grid does not
@@ -188,7 +204,11 @@ def cross_connects(grid: Grid, fabric: Fabric, ways: Ways) -> dict[str, frozense
             near, far = faceplates[a][way.port], faceplates[b][way.port]
             switch = fabric.optical_switches[near.node]
             groups.setdefault(near.node, set()).add(
-                CrossConnect(switch.ingress(near.number), switch.egress(far.number), way.wavelength)
+                CrossConnect(
+                    switch.ingress(near.number),
+                    switch.egress(far.number),
+                    way.wavelength,
+                )
             )
     return {name: frozenset(group) for name, group in groups.items()}
 
@@ -204,7 +224,9 @@ def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ..
     free_nodes = frozenset(free)
     usable = [node in free_nodes for node in grid.nodes]
     if sum(usable) < count:
-        raise ValueError(f"grid {grid.name} has {sum(usable)} free nodes of {len(usable)}, not {count}")
+        raise ValueError(
+            f"grid {grid.name} has {sum(usable)} free nodes of {len(usable)}, not {count}"
+        )
     sides = [
         (height, count // height)
         for height in range(1, grid.rows + 1)
@@ -224,8 +246,12 @@ def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ..
                 ]
                 if all(usable[cell] for cell in cells):
                     return tuple(grid.nodes[cell] for cell in cells)
-    shapes = ", ".join(f"{height} × {width}" for height, width in sorted(sides, key=_preference))
-    raise ValueError(f"grid {grid.name}: no rectangle of {count} free nodes ({shapes}) is left")
+    shapes = ", ".join(
+        f"{height} × {width}" for height, width in sorted(sides, key=_preference)
+    )
+    raise ValueError(
+        f"grid {grid.name}: no rectangle of {count} free nodes ({shapes}) is left"
+    )
 
 
 def _preference(sides: tuple[int, int]) -> tuple[int, int]:
@@ -233,7 +259,9 @@ def _preference(sides: tuple[int, int]) -> tuple[int, int]:
     return abs(height - width), height
 
 
-def ways_for(grid: Grid, ranks: Sequence[str], steps: Steps) -> dict[str, dict[str, Reach]]:
+def ways_for(
+    grid: Grid, ranks: Sequence[str], steps: Steps
+) -> dict[str, dict[str, Reach]]:
     """Return the wavelength map of a job whose ranks run this collective, every transfer one optical hop.
 
     Raises ValueError if :func:`wavelength_map` or :func:`check_steps` does.
@@ -251,7 +279,9 @@ def check_steps(ways: Ways, ranks: Sequence[str], steps: Steps) -> None:
     number = {node: rank for rank, node in enumerate(ranks)}
     for a, b in pairs_of(ranks, steps):
         if b not in ways[a]:
-            raise ValueError(f"ranks {number[a]} and {number[b]} ({a}, {b}) share neither row nor column")
+            raise ValueError(
+                f"ranks {number[a]} and {number[b]} ({a}, {b}) share neither row nor column"
+            )
 
 
 @dataclass(frozen=True)
@@ -291,7 +321,9 @@ class LightUse:
     def __str__(self) -> str:
         """One sentence for people."""
         retuned = f"{self.tuned} of {self.lasers} lasers change their wavelength"
-        retuned += f", together {self.retunes} times in an all-reduce" if self.retunes else ""
+        retuned += (
+            f", together {self.retunes} times in an all-reduce" if self.retunes else ""
+        )
         if not self.contended:
             why = "every receiver hears one sender only"
             return f"Collisions are impossible by construction, as {why}; {retuned}."
@@ -312,13 +344,18 @@ def light_use(ways: Ways, ranks: Sequence[str], steps: Steps) -> LightUse:
     senders: dict[tuple[str, int], set[str]] = {}
     sent: dict[tuple[str, int], list[int]] = {}
     for step in steps:
-        for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True):
+        for source, destination in zip(
+            step.sources.tolist(), step.destinations.tolist(), strict=True
+        ):
             a, b = ranks[source], ranks[destination]
             way = ways[a][b]
             senders.setdefault((b, way.port), set()).add(a)
             sent.setdefault((a, way.port), []).append(way.wavelength)
     counts = [len(group) for group in senders.values()]
-    changes = [sum(x != y for x, y in zip(seen, [*seen[1:], seen[0]], strict=True)) for seen in sent.values()]
+    changes = [
+        sum(x != y for x, y in zip(seen, [*seen[1:], seen[0]], strict=True))
+        for seen in sent.values()
+    ]
     return LightUse(
         receivers=len(counts),
         contended=sum(count > 1 for count in counts),

@@ -11,6 +11,7 @@ import copy
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from os_ken.exception import OSKenException
@@ -102,7 +103,10 @@ class _Exchange:
     ofproto_parser = ofproto_v1_3_parser
 
     def __init__(
-        self, switch: Switch, timeout_s: float = 5.0, amend: _Amend = lambda dpid, replies: None
+        self,
+        switch: Switch,
+        timeout_s: float = 5.0,
+        amend: _Amend = lambda dpid, replies: None,
     ) -> None:
         self.id = switch.id
         self._amend = amend
@@ -138,7 +142,9 @@ class Ofctl:
     def __init__(self, plane: OpenFlowPlane) -> None:
         self._plane = plane
 
-    def read(self, dpid: int, what: str, *, timeout_s: float = 5.0, **narrowed: Any) -> dict[str, Any]:
+    def read(
+        self, dpid: int, what: str, *, timeout_s: float = 5.0, **narrowed: Any
+    ) -> dict[str, Any]:
         """Query a switch. Return its reply as ``{"<dpid>": …}``.
 
         ``what``: the word in ``/stats/<what>/<dpid>``. ``narrowed``: ``flow`` (a filter), ``port``,
@@ -155,11 +161,18 @@ class Ofctl:
         if what in ("portdesc", "groupdesc"):
             key = "port_no" if what == "portdesc" else "group_id"
             number = narrowed.pop("port" if what == "portdesc" else "group_id", None)
-        read = _summed if what == "aggregateflow" and self._plane.carried is not None else _READS[what]
-        reply = dict(_reading(what, lambda: read(exchange, exchange.waiters, **narrowed)))
+        read = (
+            _summed
+            if what == "aggregateflow" and self._plane.carried is not None
+            else _READS[what]
+        )
+        reply = dict(
+            _reading(what, lambda: read(exchange, exchange.waiters, **narrowed))
+        )
         if number is not None:
             reply = {
-                name: [e for e in entries if str(e[key]) == str(number)] for name, entries in reply.items()
+                name: [e for e in entries if str(e[key]) == str(number)]
+                for name, entries in reply.items()
             }
         return reply
 
@@ -183,8 +196,13 @@ class Ofctl:
             _check_flow(exchange, entry)
         if what == "group":
             for index, bucket in enumerate(entry.get("buckets") or ()):
-                _check_actions(exchange, f"buckets.{index}.actions", bucket.get("actions") or ())
-        _reading(f"the {what} entry", lambda: _WRITES[what](exchange, copy.deepcopy(dict(entry)), number))
+                _check_actions(
+                    exchange, f"buckets.{index}.actions", bucket.get("actions") or ()
+                )
+        _reading(
+            f"the {what} entry",
+            lambda: _WRITES[what](exchange, copy.deepcopy(dict(entry)), number),
+        )
         self._plane.settle()
 
     def clear_flows(self, dpid: int) -> None:
@@ -200,7 +218,11 @@ class Ofctl:
         number = _number(entry["port_no"], "OFPP_")
         before = _port(exchange, number)
         mask, config = _number(entry.get("mask", 0)), _number(entry.get("config", 0))
-        settings = {"hw_addr": before["hw_addr"], "advertise": before["advertised"], **entry}
+        settings = {
+            "hw_addr": before["hw_addr"],
+            "advertise": before["advertised"],
+            **entry,
+        }
         _reading("the port", lambda: ofctl_v1_3.mod_port_behavior(exchange, settings))
         if (after := _port(exchange, number)["config"]) & mask != config & mask:
             raise NotKeptError(
@@ -215,13 +237,19 @@ class Ofctl:
     def experimenter(self, dpid: int, entry: Mapping[str, Any]) -> None:
         """Send an experimenter message; what the switch answers to it but an error is not waited for."""
         exchange = _Exchange(self._plane.switch(dpid))
-        _reading("the message", lambda: ofctl_v1_3.send_experimenter(exchange, dict(entry)))
+        _reading(
+            "the message", lambda: ofctl_v1_3.send_experimenter(exchange, dict(entry))
+        )
 
 
 def _summed(exchange: _Exchange, waiters: Any, **narrowed: Any) -> dict[str, Any]:
     """Return a switch's reply about aggregated flows, added up from its reply about each flow."""
-    (flows,) = ofctl_v1_3.get_flow_stats(exchange, waiters, to_user=False, **narrowed).values()
-    sums = {key: sum(flow[key] for flow in flows) for key in ("packet_count", "byte_count")}
+    (flows,) = ofctl_v1_3.get_flow_stats(
+        exchange, waiters, to_user=False, **narrowed
+    ).values()
+    sums = {
+        key: sum(flow[key] for flow in flows) for key in ("packet_count", "byte_count")
+    }
     return {str(exchange.id): [{**sums, "flow_count": len(flows)}]}
 
 
@@ -239,7 +267,9 @@ def _reading(part: str, work: Callable[[], Any], value: Any = None) -> Any:
 
 
 def _short(value: Any) -> str:
-    text = " ".join((str(value) if isinstance(value, str | Exception) else repr(value)).split())
+    text = " ".join(
+        (str(value) if isinstance(value, str | Exception) else repr(value)).split()
+    )
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -251,14 +281,25 @@ def _check_flow(exchange: _Exchange, entry: Mapping[str, Any]) -> None:
     match = entry.get("match") or {}
     for key, value in match.items():
         # "tp_src" and "tp_dst" can be read only with the match's protocol, TCP or UDP.
-        field = {k: match[k] for k in ("nw_proto", "ip_proto") if k in match and key.startswith("tp_")}
+        field = {
+            k: match[k]
+            for k in ("nw_proto", "ip_proto")
+            if k in match and key.startswith("tp_")
+        }
         field[key] = value
-        fields = _reading(f"match.{key}", lambda field=field: _fields(exchange, field), value)  # type: ignore[misc]
+        fields = _reading(
+            f"match.{key}",
+            partial(_fields, exchange, field),
+            value,
+        )
         if not fields:
             raise UnreadableError(f"match.{key} is no match field of OpenFlow 1.3")
         # A number that is too long would be cut to fit.
         parsed = fields[-1]["OXMTlv"]["value"]
-        if isinstance(value, int) and parsed not in (value, value | ofproto_v1_3.OFPVID_PRESENT):
+        if isinstance(value, int) and parsed not in (
+            value,
+            value | ofproto_v1_3.OFPVID_PRESENT,
+        ):
             raise UnreadableError(f"match.{key}: {_short(value)} does not fit")
     _check_actions(exchange, "actions", entry.get("actions") or ())
 
@@ -277,9 +318,15 @@ def _check_actions(exchange: _Exchange, where: str, actions: Any) -> None:
             action,
         )
         if not made:
-            raise UnreadableError(f"{where}.{index}: {_short(action)} is no action of OpenFlow 1.3")
+            raise UnreadableError(
+                f"{where}.{index}: {_short(action)} is no action of OpenFlow 1.3"
+            )
         for instruction in made:
-            _reading(f"{where}.{index}", lambda item=instruction: item.serialize(bytearray(), 0), action)  # type: ignore[misc]
+            _reading(
+                f"{where}.{index}",
+                lambda item=instruction: item.serialize(bytearray(), 0),  # type: ignore[misc]
+                action,
+            )
 
 
 def _number(value: Any, prefix: str | None = None) -> int:
@@ -316,8 +363,8 @@ def _all_queues(exchange: _Exchange) -> dict[str, Any]:
         config
         for port in _ports(exchange)
         if port["port_no"] <= ofproto_v1_3.OFPP_MAX
-        for config in ofctl_v1_3.get_queue_config(exchange, exchange.waiters, port["port_no"])[
-            str(exchange.id)
-        ]
+        for config in ofctl_v1_3.get_queue_config(
+            exchange, exchange.waiters, port["port_no"]
+        )[str(exchange.id)]
     ]
     return {str(exchange.id): configs}

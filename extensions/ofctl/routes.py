@@ -22,7 +22,13 @@ from ringlight.controller.service import Controller
 from ringlight.controller.web.refusals import errors
 from ringlight.extensions.ofctl import shapes
 from ringlight.extensions.ofctl.exchange import Ofctl
-from ringlight.extensions.ofctl.shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
+from ringlight.extensions.ofctl.shapes import (
+    Dpid,
+    OneGroup,
+    OneMeter,
+    OnePort,
+    OneQueue,
+)
 
 PREFIX = "/stats"
 #: Questions of later OpenFlow, and where 1.3 has the answer.
@@ -42,8 +48,15 @@ class _AlwaysJson(PlainRoute):
         handle = super().get_route_handler()
 
         async def read(request: Request) -> Response:
-            kept = [(key, value) for key, value in request.scope["headers"] if key != b"content-type"]
-            scope = {**request.scope, "headers": [*kept, (b"content-type", b"application/json")]}
+            kept = [
+                (key, value)
+                for key, value in request.scope["headers"]
+                if key != b"content-type"
+            ]
+            scope = {
+                **request.scope,
+                "headers": [*kept, (b"content-type", b"application/json")],
+            }
             return await handle(Request(scope, request.receive))
 
         return read
@@ -56,7 +69,8 @@ def add(app: FastAPI, controller: Controller) -> None:
 
 
 def router(
-    plane: OpenFlowPlane, writing: Callable[[int], contextlib.AbstractContextManager[None]]
+    plane: OpenFlowPlane,
+    writing: Callable[[int], contextlib.AbstractContextManager[None]],
 ) -> APIRouter:
     """Return the routes below ``/stats``.
 
@@ -74,9 +88,12 @@ def router(
     def ask(dpid: str, what: str, **narrowed: str) -> Any:
         number = known(dpid)
         if what in _LATER:
-            raise UnsupportedError(f"OpenFlow 1.3 has no {what}; ask /stats/{_LATER[what]}/{number}")
+            raise UnsupportedError(
+                f"OpenFlow 1.3 has no {what}; ask /stats/{_LATER[what]}/{number}"
+            )
         filters: dict[str, Any] = {
-            key: None if value == "ALL" else int(value, 0) for key, value in narrowed.items()
+            key: None if value == "ALL" else int(value, 0)
+            for key, value in narrowed.items()
         }
         for key, value in filters.items():
             if value is not None and value > _MOST:
@@ -122,7 +139,9 @@ def router(
 
     def add(method: str, path: str, endpoint: Any, summary: str, **more: Any) -> None:
         name = "_".join(word.strip("{}") for word in path.split("/"))
-        routes.add_api_route(f"/{path}", endpoint, methods=[method], name=name, summary=summary, **more)
+        routes.add_api_route(
+            f"/{path}", endpoint, methods=[method], name=name, summary=summary, **more
+        )
 
     def read(what: str, shape: Any, summary: str, *narrower: tuple[str, Any]) -> None:
         if what in _LATER:
@@ -135,19 +154,35 @@ def router(
             given = answers(dict[str, shape], 400, 404, 501, 503, 504)
         add("GET", f"{what}/{{dpid}}", of_switch(what), summary, **given)
         for path, endpoint in narrower:
-            add("GET", f"{what}/{{dpid}}/{path}", endpoint(what), f"{summary}, narrowed", **given)
+            add(
+                "GET",
+                f"{what}/{{dpid}}/{path}",
+                endpoint(what),
+                f"{summary}, narrowed",
+                **given,
+            )
 
     one_port, one_queue = ("{port}", of_port), ("{port}/{queue_id}", of_queue)
     one_group, one_meter = ("{group_id}", of_group), ("{meter_id}", of_meter)
     read("desc", shapes.Desc, "Who made the switch")
     read("flow", shapes.many(shapes.FlowStats), "Flows")
-    read("flowdesc", shapes.many(shapes.FlowStats), "Flows, as Ryu answers here under OpenFlow 1.3")
+    read(
+        "flowdesc",
+        shapes.many(shapes.FlowStats),
+        "Flows, as Ryu answers here under OpenFlow 1.3",
+    )
     read("aggregateflow", shapes.many(shapes.AggregateStats), "Flows, added up")
     read("table", shapes.many(shapes.TableStats), "Tables")
     read("tablefeatures", shapes.many(shapes.TableFeatures), "What each table can do")
     read("port", shapes.many(shapes.PortStats), "Counters of ports", one_port)
     read("portdesc", shapes.many(shapes.PortDesc), "Ports", one_port)
-    read("queue", shapes.many(shapes.QueueStats), "Counters of queues", one_port, one_queue)
+    read(
+        "queue",
+        shapes.many(shapes.QueueStats),
+        "Counters of queues",
+        one_port,
+        one_queue,
+    )
     read("queueconfig", shapes.many(shapes.QueueConfig), "Queues by port", one_port)
     read("queuedesc", None, "Queues, in later OpenFlow", one_port, one_queue)
     read("group", shapes.many(shapes.GroupStats), "Counters of groups", one_group)
@@ -161,7 +196,9 @@ def router(
 
     def filtered(what: str) -> Any:
         def endpoint(dpid: Dpid, body: shapes.FlowFilter | None = None) -> Any:
-            return ofctl.read(known(dpid), what, flow={} if body is None else _given(body))
+            return ofctl.read(
+                known(dpid), what, flow={} if body is None else _given(body)
+            )
 
         return endpoint
 
@@ -171,7 +208,13 @@ def router(
         ("aggregateflow", shapes.AggregateStats),
     ):
         given = answers(dict[str, list[shape]], 400, 404, 501, 503, 504)  # type: ignore[valid-type]
-        add("POST", f"{what}/{{dpid}}", filtered(_ALIASES.get(what, what)), "Only some flows", **given)
+        add(
+            "POST",
+            f"{what}/{{dpid}}",
+            filtered(_ALIASES.get(what, what)),
+            "Only some flows",
+            **given,
+        )
 
     # Changes
 
@@ -192,7 +235,11 @@ def router(
         return endpoint
 
     for what, body_type, commands in (
-        ("flow", shapes.FlowEntry, ("add", "modify", "modify_strict", "delete", "delete_strict")),
+        (
+            "flow",
+            shapes.FlowEntry,
+            ("add", "modify", "modify_strict", "delete", "delete_strict"),
+        ),
         ("group", shapes.GroupEntry, ("add", "modify")),
         ("group", shapes.GroupKey, ("delete",)),
         ("meter", shapes.MeterEntry, ("add", "modify")),
@@ -200,7 +247,13 @@ def router(
     ):
         for command in commands:
             summary = f"{command.replace('_', ' ')} {what}s".capitalize()
-            add("POST", f"{what}entry/{command}", writer(what, body_type, command), summary, **made)
+            add(
+                "POST",
+                f"{what}entry/{command}",
+                writer(what, body_type, command),
+                summary,
+                **made,
+            )
 
     @routes.delete("/flowentry/clear/{dpid}", **made)
     def clear_flows(dpid: Dpid) -> Response:
@@ -221,7 +274,9 @@ def router(
         """Ask a switch for a role. SLAVE is refused: this controller must be able to write."""
         number = known(body.dpid)
         if body.role in _SLAVE:
-            raise ConflictError("role: as SLAVE this controller could not forward any more")
+            raise ConflictError(
+                "role: as SLAVE this controller could not forward any more"
+            )
         ofctl.set_role(number, body.role)
         return Response()
 

@@ -66,8 +66,12 @@ MaxLen = Annotated[int | str, _Number(16, "OFPCML_", ("MAX", "NO_BUFFER"))]
 PortNo = Annotated[int | str, _Number(32, "OFPP_", _PORTS)]
 TableId = Annotated[int | str, _Number(8, "OFPTT_", ("MAX", "ALL"))]
 GroupId = Annotated[int | str, _Number(32, "OFPG_", ("MAX", "ALL", "ANY"))]
-MeterId = Annotated[int | str, _Number(32, "OFPM_", ("MAX", "SLOWPATH", "CONTROLLER", "ALL"))]
-RoleName = Annotated[int | str, _Number(2, "OFPCR_ROLE_", ("NOCHANGE", "EQUAL", "MASTER", "SLAVE"))]
+MeterId = Annotated[
+    int | str, _Number(32, "OFPM_", ("MAX", "SLOWPATH", "CONTROLLER", "ALL"))
+]
+RoleName = Annotated[
+    int | str, _Number(2, "OFPCR_ROLE_", ("NOCHANGE", "EQUAL", "MASTER", "SLAVE"))
+]
 
 
 def _path(description: str, bits: int = 32, example: str = "ALL") -> Any:
@@ -140,7 +144,9 @@ class Action(OfBody):
 class FlowFilter(OfBody):
     """``POST /stats/flow/<dpid>``: of the flows, only these. ``priority`` is compared by the controller."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"table_id": 0, "match": {"dl_type": 2048}}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"table_id": 0, "match": {"dl_type": 2048}}]}
+    )
 
     table_id: TableId | None = None
     out_port: PortNo | None = None
@@ -224,7 +230,9 @@ class GroupEntry(OfSwitch):
 class GroupKey(OfSwitch):
     """``POST /stats/groupentry/delete``."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "group_id": 1}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"dpid": 1, "group_id": 1}]}
+    )
 
     group_id: GroupId | None = None
     type: Unused = None
@@ -250,7 +258,12 @@ class MeterEntry(OfSwitch):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"dpid": 1, "flags": "KBPS", "meter_id": 1, "bands": [{"type": "DROP", "rate": 1000}]}
+                {
+                    "dpid": 1,
+                    "flags": "KBPS",
+                    "meter_id": 1,
+                    "bands": [{"type": "DROP", "rate": 1000}],
+                }
             ]
         }
     )
@@ -263,7 +276,9 @@ class MeterEntry(OfSwitch):
 class MeterKey(OfSwitch):
     """``POST /stats/meterentry/delete``."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "meter_id": 1}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"dpid": 1, "meter_id": 1}]}
+    )
 
     meter_id: MeterId | None = None
     flags: Unused = None
@@ -278,7 +293,9 @@ class PortEntry(OfSwitch):
     """``POST /stats/portdesc/modify``: the bits of ``mask`` become those of ``config`` (OFPPC_*; 1: down)."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"dpid": 1, "port_no": 1, "config": 0, "mask": 1}]}
+        json_schema_extra={
+            "examples": [{"dpid": 1, "port_no": 1, "config": 0, "mask": 1}]
+        }
     )
 
     port_no: PortNo
@@ -299,14 +316,18 @@ class PortEntry(OfSwitch):
     @classmethod
     def _is_there(cls, mask: int | None) -> int | None:
         if mask is not None and mask & ~_PORT_BITS:
-            raise ValueError(f"OpenFlow 1.3 has the bits {_PORT_BITS:#x}, not {mask:#x}")
+            raise ValueError(
+                f"OpenFlow 1.3 has the bits {_PORT_BITS:#x}, not {mask:#x}"
+            )
         return mask
 
 
 class RoleEntry(OfSwitch):
     """``POST /stats/role``."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "role": "EQUAL"}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"dpid": 1, "role": "EQUAL"}]}
+    )
 
     role: RoleName = "EQUAL"
 
@@ -315,7 +336,9 @@ class Experiment(OfBody):
     """``POST /stats/experimenter/<dpid>``."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"experimenter": 1, "exp_type": 1, "data": "data"}]}
+        json_schema_extra={
+            "examples": [{"experimenter": 1, "exp_type": 1, "data": "data"}]
+        }
     )
 
     dpid: Unused = None
@@ -334,7 +357,10 @@ def _shape(title: str, numbers: str = "", /, **more_fields: Any) -> Any:
     ``numbers``: names of whole numbers. ``more_fields``: types of further keys.
     """
     fields: dict[str, Any] = dict.fromkeys(numbers.split(), (int, ...))
-    fields |= {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in more_fields.items()}
+    fields |= {
+        key: kind if isinstance(kind, tuple) else (kind, ...)
+        for key, kind in more_fields.items()
+    }
     return create_model(title, __config__=ConfigDict(extra="forbid"), **fields)
 
 
@@ -347,7 +373,9 @@ _NUMBER = int | str
 _TIME = "duration_sec duration_nsec"
 _COUNT = "packet_count byte_count"
 
-Desc = _shape("Desc", mfr_desc=str, hw_desc=str, sw_desc=str, serial_num=str, dp_desc=str)
+Desc = _shape(
+    "Desc", mfr_desc=str, hw_desc=str, sw_desc=str, serial_num=str, dp_desc=str
+)
 #: ``actions``: ``"OUTPUT:2"``, … and for an action set ``{"WRITE_ACTIONS": [...]}``.
 FlowStats = _shape(
     "FlowStats",
@@ -357,7 +385,9 @@ FlowStats = _shape(
     actions=list[str | dict[str, list[str]]],
 )
 AggregateStats = _shape("AggregateStats", f"{_COUNT} flow_count")
-TableStats = _shape("TableStats", "active_count lookup_count matched_count", table_id=_NUMBER)
+TableStats = _shape(
+    "TableStats", "active_count lookup_count matched_count", table_id=_NUMBER
+)
 TableFeatures = _shape(
     "TableFeatures",
     "metadata_match metadata_write config max_entries",
@@ -378,12 +408,19 @@ PortDesc = _shape(
     hw_addr=str,
     name=str,
 )
-QueueStats = _shape("QueueStats", f"port_no queue_id tx_bytes tx_packets tx_errors {_TIME}")
-QueueDesc = _shape("QueueDesc", queue_id=_NUMBER, port=_NUMBER, properties=list[dict[str, Any]])
+QueueStats = _shape(
+    "QueueStats", f"port_no queue_id tx_bytes tx_packets tx_errors {_TIME}"
+)
+QueueDesc = _shape(
+    "QueueDesc", queue_id=_NUMBER, port=_NUMBER, properties=list[dict[str, Any]]
+)
 QueueConfig = _shape("QueueConfig", port=_NUMBER, queues=many(QueueDesc))
 Count = _shape("Count", _COUNT)
 GroupStats = _shape(
-    "GroupStats", f"length ref_count {_COUNT} {_TIME}", group_id=_NUMBER, bucket_stats=many(Count)
+    "GroupStats",
+    f"length ref_count {_COUNT} {_TIME}",
+    group_id=_NUMBER,
+    bucket_stats=many(Count),
 )
 BucketDesc = _shape("BucketDesc", "weight watch_port watch_group", actions=list[str])
 GroupDesc = _shape("GroupDesc", type=str, group_id=_NUMBER, buckets=many(BucketDesc))
@@ -408,8 +445,13 @@ BandDesc = _shape(
     prec_level=(int | None, None),
     experimenter=(int | None, None),
 )
-MeterConfig = _shape("MeterConfig", flags=list[MeterFlag], meter_id=_NUMBER, bands=many(BandDesc))
+MeterConfig = _shape(
+    "MeterConfig", flags=list[MeterFlag], meter_id=_NUMBER, bands=many(BandDesc)
+)
 MeterFeatures = _shape(
-    "MeterFeatures", "max_meter max_bands max_color", band_types=list[str], capabilities=list[str]
+    "MeterFeatures",
+    "max_meter max_bands max_color",
+    band_types=list[str],
+    capabilities=list[str],
 )
 Role = _shape("Role", "generation_id", role=str)

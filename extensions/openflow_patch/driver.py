@@ -58,15 +58,28 @@ IN_PORT = 0xFFFFFFF8
 
 
 def flow_of(
-    cross_connect: CrossConnect, size: int, command: Literal["add", "delete_strict"] = "add"
+    cross_connect: CrossConnect,
+    size: int,
+    command: Literal["add", "delete_strict"] = "add",
 ) -> FlowMod:
     """Return the flow change that adds (or deletes) this cross-connect."""
     ingress, out = cross_connect.ingress, cross_connect.egress - size
-    return FlowMod(command, PRIORITY, {"in_port": ingress}, (IN_PORT if out == ingress else out,), OWNER)
+    return FlowMod(
+        command,
+        PRIORITY,
+        {"in_port": ingress},
+        (IN_PORT if out == ingress else out,),
+        OWNER,
+    )
 
 
 def is_drop(flow: FlowEntry | FlowMod) -> bool:
-    return flow.priority == DROP_PRIORITY and not flow.match and not flow.out_ports and flow.table_id == 0
+    return (
+        flow.priority == DROP_PRIORITY
+        and not flow.match
+        and not flow.out_ports
+        and flow.table_id == 0
+    )
 
 
 def cross_connect_of(flow: FlowEntry, size: int) -> CrossConnect | None:
@@ -107,7 +120,9 @@ def cross_connects_of(
         if cross_connect is None:
             continue
         second = cross_connect.egress in taken
-        states[cross_connect] = CrossConnectState.INVALID if second else CrossConnectState.CONNECTED
+        states[cross_connect] = (
+            CrossConnectState.INVALID if second else CrossConnectState.CONNECTED
+        )
         taken.add(cross_connect.egress)
         if flow.cookie != OWNER:
             foreign.add(cross_connect)
@@ -121,12 +136,22 @@ class OpenFlowDriver(OpticalSwitchDriver):
     """The bridge of the inventory entry ``{"dpid": 257, "profile": {…}}`` on the plane that it connects to.
     Flows with another cookie belong to another owner."""
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: OpenFlowPlane | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        keys: Mapping[str, Any],
+        size: int,
+        openflow: OpenFlowPlane | None,
+    ) -> None:
         if openflow is None:
-            raise ValueError(f"optical switch {name}: the driver openflow needs an OpenFlow plane")
+            raise ValueError(
+                f"optical switch {name}: the driver openflow needs an OpenFlow plane"
+            )
         # A bridge takes a command at once; only the dark window of the profile is made here.
         timing = Timing(dark=Timing.from_profile(keys.get("profile", {})).dark)
-        super().__init__(name, Capabilities(*dual_sided(size), MAX_BATCH, timing, ownership=True))
+        super().__init__(
+            name, Capabilities(*dual_sided(size), MAX_BATCH, timing, ownership=True)
+        )
         self._plane = openflow
         self._dpid = int(keys["dpid"])
         self._drop_seen = False
@@ -156,7 +181,9 @@ class OpenFlowDriver(OpticalSwitchDriver):
         self._write([flow_of(xc, self.size, "delete_strict") for xc in batch], deadline)
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        deadline.sleep_until(time.monotonic() + self._capabilities.timing.dark.typical_s)
+        deadline.sleep_until(
+            time.monotonic() + self._capabilities.timing.dark.typical_s
+        )
         self._write([flow_of(xc, self.size) for xc in batch], deadline)
 
     def _write(self, mods: Sequence[FlowMod], deadline: Deadline) -> None:
@@ -190,10 +217,13 @@ class OpenFlowDriver(OpticalSwitchDriver):
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
         with self._asking():
             plugged = {
-                port.number: port.up for port in self._plane.ports(self._dpid, timeout_s=deadline.check())
+                port.number: port.up
+                for port in self._plane.ports(self._dpid, timeout_s=deadline.check())
             }
         if not self._drop_seen:
-            yield Alarm("SWITCH", None, "the drop flow is missing: the bridge was restarted")
+            yield Alarm(
+                "SWITCH", None, "the drop flow is missing: the bridge was restarted"
+            )
         for port in sorted(xc.ingress for xc in snapshot.cross_connects):
             if not plugged.get(port, False):
                 what = "is down" if port in plugged else "has nothing plugged in"

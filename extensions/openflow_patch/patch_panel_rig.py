@@ -36,7 +36,9 @@ class FaultyPlane:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
+    def send_flows(
+        self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float
+    ) -> None:
         self.seen.append(f"{[(m.command, dict(m.match), m.out_ports) for m in mods]}")
         lose, self.lose = self.lose, None
         if lose is not False:
@@ -50,7 +52,9 @@ class FaultyPlane:
         return self.inner.flows(dpid, timeout_s=timeout_s)
 
 
-_FLOW = re.compile(r"duration=([\d.]+)s.* n_packets=(\d+).* priority=(\d+),in_port=(\d+) actions=(\S+)")
+_FLOW = re.compile(
+    r"duration=([\d.]+)s.* n_packets=(\d+).* priority=(\d+),in_port=(\d+) actions=(\S+)"
+)
 
 
 class OpenFlowRig(Rig):
@@ -82,17 +86,45 @@ class OpenFlowRig(Rig):
 
     def _make_bridge(self, ends: Iterable[str]) -> None:
         br = self._bridge
-        command = ["add-br", br, "--", "set", "bridge", br, "datapath_type=netdev", "fail_mode=secure"]
-        command += [f"other_config:datapath-id={self.DPID:016x}", "other_config:disable-in-band=true"]
+        command = [
+            "add-br",
+            br,
+            "--",
+            "set",
+            "bridge",
+            br,
+            "datapath_type=netdev",
+            "fail_mode=secure",
+        ]
+        command += [
+            f"other_config:datapath-id={self.DPID:016x}",
+            "other_config:disable-in-band=true",
+        ]
         command += ["protocols=OpenFlow13", f"external_ids:ringlight={self._lab.id}"]
         for port, end in enumerate(ends, start=1):
             # An IPv6 stack at the switch's end would send neighbour discovery down the fibre by itself.
             set_ipv6_off(end)
             run("ip", "link", "set", end, "up")
-            command += ["--", "add-port", br, end, "--", "set", "interface", end, f"ofport_request={port}"]
+            command += [
+                "--",
+                "add-port",
+                br,
+                end,
+                "--",
+                "set",
+                "interface",
+                end,
+                f"ofport_request={port}",
+            ]
         run("ovs-vsctl", "--timeout=15", *command)
         assert self._plane is not None
-        run("ovs-vsctl", "--timeout=15", "set-controller", br, f"tcp:127.0.0.1:{self._plane.port}")
+        run(
+            "ovs-vsctl",
+            "--timeout=15",
+            "set-controller",
+            br,
+            f"tcp:127.0.0.1:{self._plane.port}",
+        )
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):
@@ -105,7 +137,11 @@ class OpenFlowRig(Rig):
         self._held.close()
 
     def _make(self, dpid: int, plane: Any) -> OpticalSwitchDriver:
-        entry = {"driver": "openflow", "dpid": dpid, "profile": profiles()[PROFILE].declared()}
+        entry = {
+            "driver": "openflow",
+            "dpid": dpid,
+            "profile": profiles()[PROFILE].declared(),
+        }
         return make_driver("ocs0", entry, SIZE, plane)
 
     def driver(self, direct: bool = False) -> OpticalSwitchDriver:
@@ -123,7 +159,9 @@ class OpenFlowRig(Rig):
                 continue
             assert int(match[3]) == openflow.PRIORITY, line
             ingress, action = int(match[4]), match[5]
-            out = ingress if action == "IN_PORT" else int(action.removeprefix("output:"))
+            out = (
+                ingress if action == "IN_PORT" else int(action.removeprefix("output:"))
+            )
             flows[CrossConnect(ingress, SIZE + out)] = (float(match[1]), int(match[2]))
         return flows
 
@@ -150,7 +188,15 @@ class OpenFlowRig(Rig):
         self._ofctl("add-flow", "priority=0,actions=NORMAL")
 
     def _ofctl(self, verb: str, *arguments: str) -> str:
-        return run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", verb, self._bridge, *arguments)
+        return run(
+            "ovs-ofctl",
+            "-O",
+            "OpenFlow13",
+            "--no-names",
+            verb,
+            self._bridge,
+            *arguments,
+        )
 
     def writes(self) -> list[str]:
         seen, self.plane.seen = self.plane.seen, []

@@ -5,11 +5,24 @@ from ringlight.fabric.extension import Extension
 EXTENSION = Extension(
     name="optinc",
     devices={"averager": "averager_device:AVERAGERS"},
-    fabric={"averaging": "averager_keys:AVERAGING", "averagers": "averager_keys:AVERAGERS"},
+    fabric={
+        "averaging": "averager_keys:AVERAGING",
+        "averagers": "averager_keys:AVERAGERS",
+    },
     collectives={"optinc": "collective:OPTINC"},
     worker=(
-        *("collective", "averager_place", "averaged", "averaged_gradients", "exchange", "reducing"),
-        *(f"unit.{name}" for name in ("averaging", "gradients", "network", "pam4", "wire")),
+        *(
+            "collective",
+            "averager_place",
+            "averaged",
+            "averaged_gradients",
+            "exchange",
+            "reducing",
+        ),
+        *(
+            f"unit.{name}"
+            for name in ("averaging", "gradients", "network", "pam4", "wire")
+        ),
     ),
     carriers={"averagers": "averager_carrier:AveragerCarrier"},
     events=("averager_records",),

@@ -43,7 +43,9 @@ def summed_by(place: AveragerPlace, counted: Answers | None = None) -> Summed:
             answers = unit(codes)
             if counted is not None:
                 counted.all += answers.size
-                counted.unlike += int((answers != exact(Coding(place.bits, ranks))(codes)).sum())
+                counted.unlike += int(
+                    (answers != exact(Coding(place.bits, ranks))(codes)).sum()
+                )
             return answers
 
         return times_ranks(watched, vectors, place.bits)

@@ -40,7 +40,11 @@ class AveragerCarrier(Carrier):
 
     @staticmethod
     def cannot(do: str) -> str | None:
-        return None if do in ("start", "cancel") else f"the simulation cannot {do} where averagers work"
+        return (
+            None
+            if do in ("start", "cancel")
+            else f"the simulation cannot {do} where averagers work"
+        )
 
     def steps(self, collective: str, ranks: int) -> Steps:
         return without_steps(collective, ranks)
@@ -52,7 +56,13 @@ class AveragerCarrier(Carrier):
         the codes.
         """
         size = int(job.vector_bytes)
-        scales = synchronous(network, job.ranks, scale_steps(len(job.ranks)), scale_bytes(size), self.cost())
+        scales = synchronous(
+            network,
+            job.ranks,
+            scale_steps(len(job.ranks)),
+            scale_bytes(size),
+            self.cost(),
+        )
         stream_s = self.plane.averaging.stream_s(size, self.share, self.latency_s)
         return replace(job, synchronised=True, averaged_s=scales.total_s + stream_s)
 
@@ -62,5 +72,9 @@ class AveragerCarrier(Carrier):
         for name, averager in averagers_in(fabric).items():
             if (errors := errors_of(averager)) is not None:
                 yield NetworkTried(
-                    averager=name, inputs=errors.inputs, wrong=errors.wrong, worst=errors.worst, **where
+                    averager=name,
+                    inputs=errors.inputs,
+                    wrong=errors.wrong,
+                    worst=errors.worst,
+                    **where,
                 )

@@ -10,7 +10,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from ringlight.extensions.optinc.averager import Averager, AveragerNetwork, Imperfect
-from ringlight.fabric.keys import Assembly, CabledNode, FabricKey, WrittenLink, with_parts
+from ringlight.fabric.keys import (
+    Assembly,
+    CabledNode,
+    FabricKey,
+    WrittenLink,
+    with_parts,
+)
 from ringlight.fabric.parts import Link
 from ringlight.fabric.topology import Fabric, port_name
 from ringlight.fabric.trees import QUEUE_S, Tree, leaf_spine
@@ -21,7 +27,9 @@ def _layers(value: object) -> object:
     """Return ``4-7`` as the first and the last layer."""
     match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"{value!r} are no layers; write the first and the last, such as '4-6'")
+        raise ValueError(
+            f"{value!r} are no layers; write the first and the last, such as '4-6'"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -89,18 +97,27 @@ class AveragingSpec(_UnitSpec):
                 f"servers: {self.servers}; two levels have a square number of them, 16 or 64 say"
             )
         if ports > MOST_PORTS:
-            raise ValueError(f"servers: {self.servers}; an averager has up to {MOST_PORTS} ports")
+            raise ValueError(
+                f"servers: {self.servers}; an averager has up to {MOST_PORTS} ports"
+            )
         unit = {key: getattr(self, key) for key in _UnitSpec.model_fields}
         made = {"ports": ports, **unit}
-        averagers = {f"avg{k}": AveragerSpec.model_construct(**made) for k in range(self.servers // ports)}
+        averagers = {
+            f"avg{k}": AveragerSpec.model_construct(**made)
+            for k in range(self.servers // ports)
+        }
         if self.levels > 1:
             # There is none above it that could have its decimals.
-            averagers[f"avg{ports}"] = AveragerSpec.model_construct(**{**made, "decimals": True})
+            averagers[f"avg{ports}"] = AveragerSpec.model_construct(
+                **{**made, "decimals": True}
+            )
         return averagers
 
     def cables(self, ports: int) -> list[WrittenLink]:
         """Return the cables of averagers of so many ports, those of the servers first and in order."""
-        ends = [(f"g{k}:1", f"avg{k // ports}:{k % ports + 1}") for k in range(self.servers)]
+        ends = [
+            (f"g{k}:1", f"avg{k // ports}:{k % ports + 1}") for k in range(self.servers)
+        ]
         if self.levels > 1:
             ends += [(f"avg{k}:0", f"avg{ports}:{k + 1}") for k in range(ports)]
         return [WrittenLink("averaging", pair, self.rate, self.queue) for pair in ends]
@@ -111,7 +128,14 @@ def _plug(specs: Mapping[str, AveragerSpec], assembly: Assembly) -> None:
     for name, spec in specs.items():
         imperfect = Imperfect(**spec.imperfect.model_dump())
         there[name] = Averager(
-            name, spec.ports, spec.bits, spec.network, spec.decimals, (), spec.approximated, imperfect
+            name,
+            spec.ports,
+            spec.bits,
+            spec.network,
+            spec.decimals,
+            (),
+            spec.approximated,
+            imperfect,
         )
         assembly.devices[name] = CabledNode("averager", spec.ports, _cable)
 
@@ -119,7 +143,9 @@ def _plug(specs: Mapping[str, AveragerSpec], assembly: Assembly) -> None:
 def _add_averagers(specs: Mapping[str, AveragerSpec], assembly: Assembly) -> None:
     for name in specs:
         if name in assembly.devices:
-            raise ValueError(f"averagers.{name}: averaging has an averager of this name")
+            raise ValueError(
+                f"averagers.{name}: averaging has an averager of this name"
+            )
     _plug(specs, assembly)
 
 
@@ -152,12 +178,17 @@ def _finish(fabric: Fabric) -> Fabric:
     """Return the fabric with the averagers' cables. Raises ValueError naming one that could not work."""
     if fabric.onics:
         keys = " and ".join(sorted(fabric.parts.keys() - {"averagers"}))
-        raise ValueError(f"averagers: their servers have NICs for packets, and {keys} have O-NICs")
+        raise ValueError(
+            f"averagers: their servers have NICs for packets, and {keys} have O-NICs"
+        )
     averagers = {
         name: replace(
             averager,
             cables=tuple(
-                sorted((cable for cable in fabric.cables if cable.b.node == name), key=lambda cable: cable.b)
+                sorted(
+                    (cable for cable in fabric.cables if cable.b.node == name),
+                    key=lambda cable: cable.b,
+                )
             ),
         )
         for name, averager in fabric.parts["averagers"].items()
@@ -170,11 +201,16 @@ def _finish(fabric: Fabric) -> Fabric:
     return made
 
 
-def _slowed(averagers: Mapping[str, Averager], time: float, rate: float) -> Mapping[str, Averager]:
+def _slowed(
+    averagers: Mapping[str, Averager], time: float, rate: float
+) -> Mapping[str, Averager]:
     return {
         name: replace(
             averager,
-            cables=tuple(replace(cable, rate_bps=cable.rate_bps / rate) for cable in averager.cables),
+            cables=tuple(
+                replace(cable, rate_bps=cable.rate_bps / rate)
+                for cable in averager.cables
+            ),
         )
         for name, averager in averagers.items()
     }
@@ -194,7 +230,10 @@ def _document(fabric: Fabric) -> list[AveragerCables]:
         AveragerCables(
             averager.name,
             averager.ports,
-            [(port_name(fabric, cable.a), port_name(fabric, cable.b)) for cable in averager.cables],
+            [
+                (port_name(fabric, cable.a), port_name(fabric, cable.b))
+                for cable in averager.cables
+            ],
         )
         for averager in fabric.parts.get("averagers", {}).values()
     ]
@@ -205,7 +244,9 @@ def _plugged(fabric: Fabric) -> Fabric:
     from ringlight.extensions.optinc.averaging import not_ideal
 
     if (why := not_ideal(fabric)) is not None:
-        raise ValueError(f"{why}: only computed; light is ideal in an emulated averager")
+        raise ValueError(
+            f"{why}: only computed; light is ideal in an emulated averager"
+        )
     return fabric
 
 

@@ -15,7 +15,16 @@ from ringlight.extensions.optinc.averager_records import AveragersCounted
 FRESH_S = 3.0
 _POLL_S = 0.05
 #: Counted from the process's start, as whole numbers or seconds, and lists by port.
-_COUNTED = ("cpu_s", "frames", "codes", "sessions", "resets", "checked", "bytes_in", "bytes_out")
+_COUNTED = (
+    "cpu_s",
+    "frames",
+    "codes",
+    "sessions",
+    "resets",
+    "checked",
+    "bytes_in",
+    "bytes_out",
+)
 #: As it is: of all inputs of the table, and of the latest frames.
 _TOLD = ("bits", "servers", "weights", "table", "latency_s", "errors")
 
@@ -27,7 +36,9 @@ class AveragerLog:
         self._files = {name: Path(entry["status"]) for name, entry in entries.items()}
         self._before = {name: _read(path) for name, path in self._files.items()}
 
-    def counted(self, clock: Callable[[], float] = time.time) -> dict[str, dict[str, Any]]:
+    def counted(
+        self, clock: Callable[[], float] = time.time
+    ) -> dict[str, dict[str, Any]]:
         """Return the latest status of each averager, with counters since this log began.
 
         The counters of an averager that was restarted begin at its restart, which ``restarted`` shows. An
@@ -37,7 +48,9 @@ class AveragerLog:
         statuses = {}
         for name, path in self._files.items():
             after = _read(path)
-            while (after is None or path.stat().st_mtime < begin_s) and clock() < begin_s + FRESH_S:
+            while (
+                after is None or path.stat().st_mtime < begin_s
+            ) and clock() < begin_s + FRESH_S:
                 time.sleep(_POLL_S)
                 after = _read(path)
             if after is not None:
@@ -52,10 +65,13 @@ class AveragerLog:
         return [AveragersCounted(averagers=statuses, **where)] if statuses else []
 
 
-def _since(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
+def _since(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any]
+) -> dict[str, Any]:
     again = before is None or before["pid"] != after["pid"]
     counted = {
-        key: after[key] if again or before is None else _less(after[key], before[key]) for key in _COUNTED
+        key: after[key] if again or before is None else _less(after[key], before[key])
+        for key in _COUNTED
     }
     return {key: after[key] for key in _TOLD} | counted | {"restarted": again}
 

@@ -34,7 +34,9 @@ _WRONG = {
 def averagers(context: Context) -> Mapping[str, float]:
     """Return the figures of the averagers' processes by metric; empty if no averager received frames."""
     counters = [
-        counted for record in context.run.of(AveragersCounted) for counted in record.averagers.values()
+        counted
+        for record in context.run.of(AveragersCounted)
+        for counted in record.averagers.values()
     ]
     used = [counted for counted in counters if counted["frames"]]
     if not used:
@@ -51,7 +53,9 @@ def averagers(context: Context) -> Mapping[str, float]:
     }
     # The processor time of a restarted averager before its restart is not known.
     if busy_s and not any(counted["restarted"] for counted in used):
-        values["averager_cpu_share"] = 100 * max(counted["cpu_s"] for counted in used) / busy_s
+        values["averager_cpu_share"] = (
+            100 * max(counted["cpu_s"] for counted in used) / busy_s
+        )
     return values
 
 
@@ -61,7 +65,11 @@ def _payload_bytes(context: Context, job: JobRun) -> float | None:
     The gradients are codes of B bits if whole numbers are sent, else float32. None unless the job trained,
     succeeded and has all its iterations.
     """
-    if job.state != SUCCEEDED or job.plan.training is None or len(job.by_index) < job.plan.iterations:
+    if (
+        job.state != SUCCEEDED
+        or job.plan.training is None
+        or len(job.by_index) < job.plan.iterations
+    ):
         return None
     plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
     size = plane.times.payload_bytes(job.plan.loop.gradient_bytes)
@@ -78,7 +86,12 @@ def wire_over_payload(context: Context, job: JobRun) -> float | None:
     Return the ratio; None if the payload or the bytes on the wire are not known.
     """
     payload = _payload_bytes(context, job)
-    counts = [count for done in job.done.values() for nic in done.wire_bytes.values() for count in nic]
+    counts = [
+        count
+        for done in job.done.values()
+        for nic in done.wire_bytes.values()
+        for count in nic
+    ]
     return max(counts) / payload if counts and payload else None
 
 
@@ -95,7 +108,10 @@ def sent_over(context: Context, job: JobRun) -> Mapping[str, float]:
     payload = _payload_bytes(context, job)
     if not payload or not job.done or job.recoveries:
         return {}
-    values = {"sent_over_payload": max(done.bytes_sent for done in job.done.values()) / payload}
+    values = {
+        "sent_over_payload": max(done.bytes_sent for done in job.done.values())
+        / payload
+    }
     if (bits := parse_collective(job.plan.loop.collective).bits) is not None:
         # Sums have B + ceil(log2 n) bits, means B, and as many of each are sent.
         share = 2 * bits / (sum_bits(bits, len(job.gpus)) + bits)

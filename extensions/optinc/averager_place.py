@@ -39,6 +39,10 @@ def check(spec: WorkerSpec) -> None:
     """Raise BadSpec for a worker that no averager serves."""
     place = place_in(spec)
     if not (0 <= place.port < place.ports and spec.world_size % place.ports == 0):
-        raise BadSpec(f"place: port {place.port} of {place.ports} for {spec.world_size} ranks")
+        raise BadSpec(
+            f"place: port {place.port} of {place.ports} for {spec.world_size} ranks"
+        )
     if spec.checkpoint is not None:
-        raise BadSpec(f"checkpoint: collective {spec.collective} keeps no state to go on from")
+        raise BadSpec(
+            f"checkpoint: collective {spec.collective} keeps no state to go on from"
+        )

@@ -20,7 +20,9 @@ class AveragerTimes(PacketTimes):
 
     plane: AveragerPlane
 
-    def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
+    def ideal_s(
+        self, ranks: Sequence[str], collective: str, vector_bytes: float
+    ) -> float:
         return self.plane.averaging.ideal_s(int(vector_bytes))
 
     def payload_bytes(self, vector_bytes: int) -> float:
@@ -39,7 +41,9 @@ class AveragerTimes(PacketTimes):
         latencies: Latencies = Latencies(),
     ) -> float:
         """Return the seconds of an all-reduce alone: an averager hands a frame on when it has all of it."""
-        return self.plane.averaging.stream_s(int(vector_bytes), latency_s=latencies.each_s)
+        return self.plane.averaging.stream_s(
+            int(vector_bytes), latency_s=latencies.each_s
+        )
 
 
 @dataclass(frozen=True)
@@ -86,4 +90,9 @@ def averagers(fabric: Fabric, ranks: Sequence[str]) -> AveragerPlane:
         averaging = averaging_of(fabric, ranks)
     except ValueError as error:
         raise Misfit("collective", error) from None
-    return AveragerPlane(fabric, (averaging.above or averaging.first[0]).name, averaging.servers, averaging)
+    return AveragerPlane(
+        fabric,
+        (averaging.above or averaging.first[0]).name,
+        averaging.servers,
+        averaging,
+    )

@@ -55,7 +55,9 @@ def silence_s(averager: Averager, rate_bps: Callable[[float], float]) -> float:
     """Return how long a server of an averager may be silent, seconds (in tenths). Frames on a slow link take
     longer."""
     slowest = min(rate_bps(cable.rate_bps) for cable in averager.cables)
-    return math.ceil(10 * (SILENCE_S + _FRAMES * 8 * frame_bytes(averager) / slowest)) / 10
+    return (
+        math.ceil(10 * (SILENCE_S + _FRAMES * 8 * frame_bytes(averager) / slowest)) / 10
+    )
 
 
 def place_of(
@@ -67,12 +69,17 @@ def place_of(
 
     averaging = averaging_of(fabric, gpus)
     if tuple(gpus) != averaging.servers:
-        raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(averaging.servers)}")
+        raise ValueError(
+            f"ranks are in the order of the averagers' ports: {', '.join(averaging.servers)}"
+        )
     (cable,) = cables_at(fabric, gpus[rank])
     own = averagers_in(fabric)[cable.b.node]
     slowest = max(
         silence_s(averager, rate_bps)
-        for averager in (*averaging.first, *([averaging.above] if averaging.above else []))
+        for averager in (
+            *averaging.first,
+            *([averaging.above] if averaging.above else []),
+        )
     )
     return {
         "address": f"{address_of(fabric, cable.b)}:{TCP_PORT}",
@@ -90,7 +97,9 @@ class Averagers:
 
     kind, part, start_s = "averager", "averagers", TABLES_S
 
-    def __init__(self, fabric: Fabric, directory: Path, rate_bps: Callable[[float], float]) -> None:
+    def __init__(
+        self, fabric: Fabric, directory: Path, rate_bps: Callable[[float], float]
+    ) -> None:
         self._fabric, self._directory, self._rate_bps = fabric, directory, rate_bps
 
     def status_file(self, name: str) -> Path:
@@ -103,7 +112,11 @@ class Averagers:
 
     def remove_files(self) -> None:
         for name in averagers_in(self._fabric):
-            for path in (self.status_file(name), self.log_file(name), self._weights_file(name)):
+            for path in (
+                self.status_file(name),
+                self.log_file(name),
+                self._weights_file(name),
+            ):
                 with suppress(OSError):
                     path.unlink()
 
@@ -112,7 +125,10 @@ class Averagers:
 
         ``start`` runs a command in an averager's namespace, with its output in a file.
         """
-        return {name: partial(self._start, name, start) for name in averagers_in(self._fabric)}
+        return {
+            name: partial(self._start, name, start)
+            for name in averagers_in(self._fabric)
+        }
 
     def _start(self, name: str, start: StartAt) -> Process:
         self.status_file(name).unlink(missing_ok=True)
@@ -144,9 +160,27 @@ class Averagers:
         above = None if up is None else averagers_in(fabric)[up.b.node]
         its = coding(averager, above, below[0] if below else None)
         command = [
-            *(sys.executable, "-m", "ringlight.extensions.optinc.emulated", "--name", name),
-            *("--listen", f"0.0.0.0:{TCP_PORT}", "--status", str(self.status_file(name))),
-            *("--bits", str(its.bits), "--servers", str(its.servers), "--inputs", str(its.inputs)),
+            *(
+                sys.executable,
+                "-m",
+                "ringlight.extensions.optinc.emulated",
+                "--name",
+                name,
+            ),
+            *(
+                "--listen",
+                f"0.0.0.0:{TCP_PORT}",
+                "--status",
+                str(self.status_file(name)),
+            ),
+            *(
+                "--bits",
+                str(its.bits),
+                "--servers",
+                str(its.servers),
+                "--inputs",
+                str(its.inputs),
+            ),
             *("--arriving", str(its.arriving), "--leaving", str(its.leaving)),
             *("--silence", repr(silence_s(averager, self._rate_bps))),
             *("--weights", self._weights(averager)),
@@ -176,10 +210,14 @@ class Averagers:
         case = next(
             name
             for name, known_case in CASES.items()
-            if (known_case.coding.bits, known_case.coding.servers) == (averager.bits, averager.ports)
+            if (known_case.coding.bits, known_case.coding.servers)
+            == (averager.bits, averager.ports)
         )
         if averager.network == "trained":
-            return str(resources.files("ringlight.extensions.optinc.unit.weights") / f"{case}.npz")
+            return str(
+                resources.files("ringlight.extensions.optinc.unit.weights")
+                / f"{case}.npz"
+            )
         path = self._weights_file(averager.name)
         path.write_bytes(pack(designed(CASES[case])))
         return str(path)
@@ -200,7 +238,9 @@ class AveragerDevice(Device):
         averager = averagers_in(self._fabric).get(cable.b.node)
         return 0 if averager is None else under_way(averager)
 
-    def worker_keys(self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int) -> dict[str, Any]:
+    def worker_keys(
+        self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int
+    ) -> dict[str, Any]:
         # Here, as the testbed comes up sooner without numpy.
         from ringlight.fabric.schedules import parse_collective
 

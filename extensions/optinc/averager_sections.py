@@ -12,7 +12,14 @@ from matplotlib.figure import Figure
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import centred, sheet
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, RULE, box
-from ringlight.experiments.report.page import NOTHING, Columns, quiet, table_of, tag, text
+from ringlight.experiments.report.page import (
+    NOTHING,
+    Columns,
+    quiet,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import ARM, JOB, Draw, View, figures
 from ringlight.extensions.optinc.averaging import Averaging, averaging_of
@@ -60,7 +67,11 @@ def averager_links(view: View, draw: Draw) -> str:
         caption = (
             "What each link carries in an all-reduce, each way and without packets' headers; the wider the "
             f"line, the more. Left: {shown.titles[0]}."
-            + (f" Right: {shown.titles[1]}, on the same servers." if shown.titles[1] else "")
+            + (
+                f" Right: {shown.titles[1]}, on the same servers."
+                if shown.titles[1]
+                else ""
+            )
         )
         parts += [draw(f"averagers-{levels}", caption, _figure, shown), _table(shown)]
     return "".join(parts)
@@ -72,7 +83,11 @@ def _smallest(view: View) -> dict[str, _Shown]:
     for run, job in _jobs(view, sums=True):
         averaging = averaging_of(run.plan.setting.fabric, job.gpus)
         levels = "one-level" if averaging.above is None else "two-levels"
-        least = len(smallest[levels][2].servers) if levels in smallest else _MOST_SERVERS + 1
+        least = (
+            len(smallest[levels][2].servers)
+            if levels in smallest
+            else _MOST_SERVERS + 1
+        )
         if len(averaging.servers) < least:
             smallest[levels] = run, job, averaging
     return {levels: _shown(view, *shown) for levels, shown in smallest.items()}
@@ -93,15 +108,21 @@ def _shown(view: View, run: Run, job: JobRun, averaging: Averaging) -> _Shown:
     title, sent = "", None
     for other, theirs in _jobs(view, sums=False):
         if sent is None and other.plan.setting.fabric == run.plan.setting.fabric:
-            sent = view.at(other.plan.arm, f"job {theirs.name}", other.plan.point).number("port_sent")
+            sent = view.at(
+                other.plan.arm, f"job {theirs.name}", other.plan.point
+            ).number("port_sent")
             title = "" if sent is None else view.title(other.plan.arm)
     none, servers = None if sent is None else 0.0, len(averaging.servers)
     size = carried(averaging, job.plan.loop.gradient_bytes)
     links = [_Links("server and averager", servers, size.nic, size.nic, none)]
     if size.up is not None and size.down is not None:
         count = len(averaging.first)
-        links.append(_Links("averager and the one above it", count, size.up, size.down, none))
-    links.append(_Links("server and packet switch", servers, size.scales, size.scales, sent))
+        links.append(
+            _Links("averager and the one above it", count, size.up, size.down, none)
+        )
+    links.append(
+        _Links("server and packet switch", servers, size.scales, size.scales, sent)
+    )
     return _Shown(averaging, links, (run.plan.title.split(" · ")[0], title))
 
 
@@ -109,7 +130,10 @@ def _table(shown: _Shown) -> str:
     columns: Columns[_Links] = [
         ("link between", lambda link: link.words),
         ("links", lambda link: str(link.count)),
-        (f"{text(shown.titles[0])}: up {tag('analytic')}", lambda link: format_size(link.up)),
+        (
+            f"{text(shown.titles[0])}: up {tag('analytic')}",
+            lambda link: format_size(link.up),
+        ),
         ("down", lambda link: format_size(link.down)),
         (
             f"{text(shown.titles[1])}: each way {tag('analytic')}",
@@ -123,32 +147,58 @@ def _figure(shown: _Shown) -> Figure:
     titles = [title for title in shown.titles if title]
     margins: Any = {"left": 0.05, "right": 0.05, "top": 0.28, "bottom": 0.05}
     figure, (axes,) = sheet(3.6, columns=len(titles), gap=(0.2, 0), **margins)
-    with_averagers, without = [link.up for link in shown.links], [link.beside or 0.0 for link in shown.links]
+    with_averagers, without = (
+        [link.up for link in shown.links],
+        [link.beside or 0.0 for link in shown.links],
+    )
     most = max(*with_averagers, *without, *(link.down for link in shown.links))
-    for axis, title, sizes in zip(axes, titles, (with_averagers, without), strict=False):
+    for axis, title, sizes in zip(
+        axes, titles, (with_averagers, without), strict=False
+    ):
         _draw(axis, shown.averaging, sizes, most)
         axis.set_title(title)
     return figure
 
 
-def _draw(axis: Axes, averaging: Averaging, sizes: Sequence[float], most: float) -> None:
+def _draw(
+    axis: Axes, averaging: Averaging, sizes: Sequence[float], most: float
+) -> None:
     """Draw the packet switch below, servers above it, then the averagers. ``sizes``: bytes of each kind of
     link."""
-    x_of = {server: _WIDTH * (k + 0.5) / len(averaging.servers) for k, server in enumerate(averaging.servers)}
+    x_of = {
+        server: _WIDTH * (k + 0.5) / len(averaging.servers)
+        for k, server in enumerate(averaging.servers)
+    }
     units = {
-        averager.name: _WIDTH * (k + 0.5) / len(averaging.first) for k, averager in enumerate(averaging.first)
+        averager.name: _WIDTH * (k + 0.5) / len(averaging.first)
+        for k, averager in enumerate(averaging.first)
     }
 
-    def line(x: float, y: float, to_x: float, to_y: float, size: float, colour: str) -> None:
+    def line(
+        x: float, y: float, to_x: float, to_y: float, size: float, colour: str
+    ) -> None:
         width = max(_THINNEST, _WIDEST * size / most)
-        axis.plot([x, to_x], [y, to_y], color=colour if size else RULE, linewidth=width, zorder=1)
+        axis.plot(
+            [x, to_x],
+            [y, to_y],
+            color=colour if size else RULE,
+            linewidth=width,
+            zorder=1,
+        )
 
     last = sizes[-1]
     for x in x_of.values():
         line(x, _GPUS, _WIDTH / 2 + (x - _WIDTH / 2) * 0.8, _PACKETS, last, PALETTE[1])
     for averager in averaging.first:
         for cable in averager.cables:
-            line(x_of[cable.a.node], _GPUS, units[averager.name], _MIDDLE, sizes[0], PALETTE[0])
+            line(
+                x_of[cable.a.node],
+                _GPUS,
+                units[averager.name],
+                _MIDDLE,
+                sizes[0],
+                PALETTE[0],
+            )
     if averaging.above is not None:
         for x in units.values():
             line(x, _MIDDLE, _WIDTH / 2, _TOP, sizes[1], PALETTE[0])
@@ -166,7 +216,10 @@ def _draw(axis: Axes, averaging: Averaging, sizes: Sequence[float], most: float)
         box_look = {"facecolor": FACE, "alpha": 0.85, "linewidth": 0, "pad": 1}
         words = f"{format_size(size)} on each" if size else "nothing"
         centred(axis, _WIDTH / 2, y, words, 8, color=INK, bbox=box_look)
-    axis.set(xlim=(-0.1, _WIDTH + 0.1), ylim=(-0.2, (_TOP if averaging.above else _MIDDLE) + 0.6))
+    axis.set(
+        xlim=(-0.1, _WIDTH + 0.1),
+        ylim=(-0.2, (_TOP if averaging.above else _MIDDLE) + 0.6),
+    )
     axis.axis("off")
 
 
@@ -224,10 +277,16 @@ def averagers(view: View, draw: Draw) -> str:
 def networks(view: View, draw: Draw) -> str:
     """Return HTML that shows two meshes of interferometers of the first trained network; empty without a
     trained network."""
-    trained = (mesh for plan in view.experiment.plans for mesh in trained_meshes(plan.setting.fabric))
+    trained = (
+        mesh
+        for plan in view.experiment.plans
+        for mesh in trained_meshes(plan.setting.fabric)
+    )
     if (network := next(trained, None)) is None:
         return ""
-    layers = "; ".join(f"layer {k}: {_made_of(layer)}" for k, layer in enumerate(network.layers, 1))
+    layers = "; ".join(
+        f"layer {k}: {_made_of(layer)}" for k, layer in enumerate(network.layers, 1)
+    )
     caption = (
         "Two meshes of the trained network. Matrices are real, so all phases but θ are 0 or π. A crossing is "
         "an interferometer."
@@ -248,7 +307,9 @@ def _meshes(network: OnMeshes) -> Figure:
         for mesh in (layer.meshes[:1] if isinstance(layer, Squares) else (layer.first,))
         if mesh.modes <= _LARGEST
     ]
-    small, large = (pick(meshes, key=lambda numbered: numbered[1].modes) for pick in (min, max))
+    small, large = (
+        pick(meshes, key=lambda numbered: numbered[1].modes) for pick in (min, max)
+    )
     return pictured(small[1], large[1], (_title(*small), _title(*large)))
 
 

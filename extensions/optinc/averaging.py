@@ -66,7 +66,12 @@ class Averaging:
             return (Hop(plain, nics), Hop(plain, nics))
         between = _slowest(self.above.cables)
         up = Form(self.bits, coding(self.first[0], self.above).leaving)
-        return (Hop(plain, nics), Hop(up, between), Hop(plain, between), Hop(plain, nics))
+        return (
+            Hop(plain, nics),
+            Hop(up, between),
+            Hop(plain, between),
+            Hop(plain, nics),
+        )
 
     def code_bytes(self, gradient_bytes: int) -> int:
         """Return the bytes of the codes of a gradient of float32 values.
@@ -80,7 +85,9 @@ class Averaging:
         codes = gradient_bytes // _VALUE_BYTES
         return max(8 * hop.form.bytes_of(codes) / hop.rate_bps for hop in self.hops)
 
-    def stream_s(self, gradient_bytes: int, share: float = 1.0, latency_s: float = 0.0) -> float:
+    def stream_s(
+        self, gradient_bytes: int, share: float = 1.0, latency_s: float = 0.0
+    ) -> float:
         """Return the seconds from the first frame's begin to the last answer's end.
 
         All ranks send at once. Frames follow each other without a gap; a hop hands on a frame when it has all
@@ -95,7 +102,10 @@ class Averaging:
         for number in range(len(hops) if frames else 0):
             # The last whole frame is through hop ``number``; what is left goes on from there.
             most = max(whole[: number + 1])
-            total_s = max(total_s, sum(whole[: number + 1]) + (frames - 1) * most + sum(rest[number:]))
+            total_s = max(
+                total_s,
+                sum(whole[: number + 1]) + (frames - 1) * most + sum(rest[number:]),
+            )
         return total_s + len(hops) * latency_s
 
 
@@ -131,7 +141,9 @@ def scale_steps(ranks: int) -> Steps:
     return Steps("scales", ranks, ranks, 2 if pairs else 0, make)
 
 
-def coding(averager: Averager, above: Averager | None = None, below: Averager | None = None) -> Coding:
+def coding(
+    averager: Averager, above: Averager | None = None, below: Averager | None = None
+) -> Coding:
     """Return the meaning of a unit's signals; ``above`` it, or ``below`` at its ports, may be another unit.
 
     Raises ValueError for a coding that cannot be.
@@ -164,7 +176,11 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
     averagers = averagers_in(fabric)
     if not averagers:
         raise ValueError("the fabric has no averagers")
-    averager_of = {cable.a.node: averager for averager in averagers.values() for cable in averager.cables}
+    averager_of = {
+        cable.a.node: averager
+        for averager in averagers.values()
+        for cable in averager.cables
+    }
     tops: dict[str, str] = {}
     for gpu in ranks:
         if gpu not in averager_of:
@@ -189,14 +205,22 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
 
 def not_ideal(fabric: Fabric) -> str | None:
     """Return the key of the first averager whose light is not ideal; None if there is none."""
-    names = (name for name, averager in averagers_in(fabric).items() if not averager.imperfect.ideal)
+    names = (
+        name
+        for name, averager in averagers_in(fabric).items()
+        if not averager.imperfect.ideal
+    )
     return next((f"averagers.{name}.imperfect" for name in names), None)
 
 
 def check_averagers(fabric: Fabric) -> None:
     """Raise ValueError naming an averager that could not work."""
     averagers = averagers_in(fabric)
-    above = {cable.a.node: averager for averager in averagers.values() for cable in averager.cables}
+    above = {
+        cable.a.node: averager
+        for averager in averagers.values()
+        for cable in averager.cables
+    }
     for name, averager in averagers.items():
         where = f"averagers.{name}"
         plugged = {cable.b.number for cable in averager.cables}
@@ -207,9 +231,13 @@ def check_averagers(fabric: Fabric) -> None:
                 )
         below = [averagers[node] for node in _below(averager) if node in averagers]
         if below and len(below) < averager.ports:
-            raise ValueError(f"{where}: GPUs and averagers at its ports; all must be the one or the other")
+            raise ValueError(
+                f"{where}: GPUs and averagers at its ports; all must be the one or the other"
+            )
         if below and name in above:
-            raise ValueError(f"{where}: averagers above and below it; there are at most two levels")
+            raise ValueError(
+                f"{where}: averagers above and below it; there are at most two levels"
+            )
         for other in below[1:]:
             for key in ("ports", "decimals"):
                 if getattr(other, key) != getattr(below[0], key):
@@ -222,32 +250,48 @@ def check_averagers(fabric: Fabric) -> None:
                     f"averagers.{other.name}.bits: {other.bits}, but {name} above it has {averager.bits}"
                 )
         if not averager.decimals and name not in above:
-            raise ValueError(f"{where}.decimals: no averager is above it that could have them")
-        _check_network(where, averager, coding(averager, above.get(name), below[0] if below else None))
+            raise ValueError(
+                f"{where}.decimals: no averager is above it that could have them"
+            )
+        _check_network(
+            where,
+            averager,
+            coding(averager, above.get(name), below[0] if below else None),
+        )
 
 
 def _check_network(where: str, averager: Averager, its: Coding) -> None:
     """Check that there is a network with such weights. Raises ValueError if there is not."""
     if not averager.imperfect.ideal and averager.network == "exact":
-        raise ValueError(f"{where}.imperfect: the exact mean has no light; network is trained or designed")
+        raise ValueError(
+            f"{where}.imperfect: the exact mean has no light; network is trained or designed"
+        )
     if averager.approximated is not None:
         _check_layers(f"{where}.approximated", averager)
-    if averager.network == "trained" and its not in [CASES[case].coding for case in TRAINED]:
+    if averager.network == "trained" and its not in [
+        CASES[case].coding for case in TRAINED
+    ]:
         raise ValueError(
             f"{where}.network: no trained weights for {_said(its)}; there are those for "
             f"{', '.join(_said(CASES[case].coding) for case in TRAINED)}"
         )
     cases = {(case.coding.bits, case.coding.servers) for case in CASES.values()}
     if averager.network == "designed" and (its.bits, its.servers) not in cases:
-        there = ", ".join(f"{bits} bits on {servers} ports" for bits, servers in sorted(cases))
-        raise ValueError(f"{where}.network: no network is designed for {_said(its)}; there are {there}")
+        there = ", ".join(
+            f"{bits} bits on {servers} ports" for bits, servers in sorted(cases)
+        )
+        raise ValueError(
+            f"{where}.network: no network is designed for {_said(its)}; there are {there}"
+        )
 
 
 def _check_layers(where: str, averager: Averager) -> None:
     try:
         structure = structure_of(averager)
         if structure is None:
-            raise ValueError(f"no layers are known for {averager.bits} bits on {averager.ports} ports")
+            raise ValueError(
+                f"no layers are known for {averager.bits} bits on {averager.ports} ports"
+            )
         mzis(structure)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None

@@ -42,7 +42,11 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
     ``communication_share``: share of an iteration by the model. ``work``: the operations of its computing on
     the paper's GPU. Runs with other jobs, or without computing, have none.
     """
-    setting, row, (job, *other_jobs) = run.plan.setting, analytic(run), run.jobs.values()
+    setting, row, (job, *other_jobs) = (
+        run.plan.setting,
+        analytic(run),
+        run.jobs.values(),
+    )
     loop = job.plan.training
     if other_jobs or loop is None or not loop.compute_s or not job.gpus:
         return
@@ -67,7 +71,10 @@ def _numbers(base: AtBase, arm: str, metric: str) -> dict[int, float]:
 
 
 def _over_rings(base: AtBase) -> Iterator[Finding]:
-    rings = {"optinc": ("ring", "ring-bits"), "optinc-cascade": ("ring-cascade", "ring-bits-cascade")}
+    rings = {
+        "optinc": ("ring", "ring-bits"),
+        "optinc-cascade": ("ring-cascade", "ring-bits-cascade"),
+    }
     rings["optinc-dropped"] = rings["optinc-cascade"]
     for arm, other_arms in rings.items():
         ours = _numbers(base, arm, "allreduce")
@@ -86,11 +93,17 @@ def _over_rings(base: AtBase) -> Iterator[Finding]:
 
 def _over_electrical(base: AtBase) -> Iterator[Finding]:
     """Yield a finding on how much of the gain remains against a switch that averages without light."""
-    ours, theirs, ring = (_numbers(base, arm, "allreduce") for arm in ("optinc", "electrical", "ring"))
+    ours, theirs, ring = (
+        _numbers(base, arm, "allreduce") for arm in ("optinc", "electrical", "ring")
+    )
     times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys() & ring.keys()}
     if times:
         most, least = max(times.values()), min(times.values())
-        spread = f"{least:.2f}" if f"{least:.2f}" == f"{most:.2f}" else f"{least:.2f} to {most:.2f}"
+        spread = (
+            f"{least:.2f}"
+            if f"{least:.2f}" == f"{most:.2f}"
+            else f"{least:.2f} to {most:.2f}"
+        )
         yield Finding(
             "wins" if least > 1.005 else "loses",
             f"{base.titles['optinc']} against {base.titles['electrical']}, equal rates and bytes: the switch "
@@ -103,7 +116,10 @@ def _on_scales(base: AtBase) -> Iterator[Finding]:
     """Ranks agree on the scales of blocks before."""
     extra_percent: dict[int, float] = {}
     for arm in ("optinc", "optinc-cascade"):
-        sent, scales = _numbers(base, arm, "port_sent"), _numbers(base, arm, "port_scales")
+        sent, scales = (
+            _numbers(base, arm, "port_sent"),
+            _numbers(base, arm, "port_scales"),
+        )
         extra_percent |= {n: 100 * scales[n] / (sent[n] - scales[n]) for n in scales}
     if extra_percent:
         least, most = min(extra_percent), max(extra_percent)
@@ -118,15 +134,33 @@ def _on_scales(base: AtBase) -> Iterator[Finding]:
 def _on_computing(base: AtBase) -> Iterator[Finding]:
     """Savings of whole iterations by the model: at four servers they were put in."""
     for model in ("resnet", "llama"):
-        ours, theirs = (_numbers(base, f"{arm}-{model}", "iteration_ideal") for arm in ("optinc", "ring"))
+        ours, theirs = (
+            _numbers(base, f"{arm}-{model}", "iteration_ideal")
+            for arm in ("optinc", "ring")
+        )
         share, work, sent, over = (
             _numbers(base, f"ring-{model}", metric).get(4)
-            for metric in ("communication_share", "work", "port_sent", "port_sent_over_payload")
+            for metric in (
+                "communication_share",
+                "work",
+                "port_sent",
+                "port_sent_over_payload",
+            )
         )
-        saved = {n: 100 * (1 - ours[n] / theirs[n]) for n in ours.keys() & theirs.keys()}
-        if 4 not in saved or share is None or work is None or sent is None or over is None:
+        saved = {
+            n: 100 * (1 - ours[n] / theirs[n]) for n in ours.keys() & theirs.keys()
+        }
+        if (
+            4 not in saved
+            or share is None
+            or work is None
+            or sent is None
+            or over is None
+        ):
             continue
-        other_savings = ", ".join(f"{saved[n]:.1f} % with {n}" for n in sorted(saved) if n != 4)
+        other_savings = ", ".join(
+            f"{saved[n]:.1f} % with {n}" for n in sorted(saved) if n != 4
+        )
         # One byte is a value here, so that the codes' bytes are the values.
         a_token = FLOPS_A_TOKEN * sent / over
         yield Finding(
@@ -144,11 +178,17 @@ def _on_area(base: AtBase) -> Iterator[Finding]:
     apart = []
     for arm in ("unit-8", "unit-16"):
         published, ours = (
-            {str(row.point): float(row.value) for row in base.table.each(arm, "unit_area.mean")
-             if (row.label == "published") == expected and is_number(row.value)}
+            {
+                str(row.point): float(row.value)
+                for row in base.table.each(arm, "unit_area.mean")
+                if (row.label == "published") == expected and is_number(row.value)
+            }
             for expected in (True, False)
-        )  # fmt: skip
-        apart += [100 * abs(ours[key] - published[key]) for key in published.keys() & ours.keys()]
+        )
+        apart += [
+            100 * abs(ours[key] - published[key])
+            for key in published.keys() & ours.keys()
+        ]
     if apart:
         yield Finding(
             "note",

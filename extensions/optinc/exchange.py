@@ -34,11 +34,17 @@ class _Talk:
         """
         if len(self.incoming) < _LENGTH.size:
             return _LENGTH.size - len(self.incoming)
-        return _LENGTH.size + int(_LENGTH.unpack_from(self.incoming)[0]) - len(self.incoming)
+        return (
+            _LENGTH.size
+            + int(_LENGTH.unpack_from(self.incoming)[0])
+            - len(self.incoming)
+        )
 
     @property
     def events(self) -> int:
-        return (select.POLLIN if self.lacking else 0) | (select.POLLOUT if self.outgoing else 0)
+        return (select.POLLIN if self.lacking else 0) | (
+            select.POLLOUT if self.outgoing else 0
+        )
 
     def move(self) -> None:
         """Send and receive what goes. Raises PeerLost."""
@@ -68,8 +74,14 @@ class Exchange:
     long. ``bytes_sent`` and ``bytes_received``: of all rounds, with the lengths.
     """
 
-    def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float) -> None:
-        self._rank, self._connections, self._timeout_s = rank, dict(connections), timeout_s
+    def __init__(
+        self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float
+    ) -> None:
+        self._rank, self._connections, self._timeout_s = (
+            rank,
+            dict(connections),
+            timeout_s,
+        )
         self.bytes_sent = self.bytes_received = 0
         self.stalls = Stalls()
         for connection in connections.values():
@@ -83,7 +95,9 @@ class Exchange:
         ReduceFailed if one is silent for too long.
         """
         talks = {
-            peer: _Talk(peer, connection, _LENGTH.pack(len(messages[peer])) + messages[peer])
+            peer: _Talk(
+                peer, connection, _LENGTH.pack(len(messages[peer])) + messages[peer]
+            )
             for peer, connection in self._connections.items()
         }
         self.bytes_sent += sum(len(talk.outgoing) for talk in talks.values())
@@ -109,6 +123,8 @@ class Exchange:
                     poller.modify(descriptor, talk.events)
                 else:
                     poller.unregister(descriptor)
-        received = {peer: bytes(talk.incoming[_LENGTH.size :]) for peer, talk in talks.items()}
+        received = {
+            peer: bytes(talk.incoming[_LENGTH.size :]) for peer, talk in talks.items()
+        }
         self.bytes_received += sum(len(talk.incoming) for talk in talks.values())
         return [received.get(rank, messages[rank]) for rank in range(len(talks) + 1)]

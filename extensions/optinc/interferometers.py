@@ -63,12 +63,19 @@ def draw(axis: Axes, mesh: Mesh) -> None:
                 straight.append(((column, above), (column + begin, above)))
                 straight.append(((column + end, below), (column + 1, below)))
             shade = min(SHADES - 1, int(SHADES * theta / math.pi))
-            crossings.setdefault(shade, []).append(((column + begin, above), (column + end, below)))
+            crossings.setdefault(shade, []).append(
+                ((column + begin, above), (column + end, below))
+            )
         if figures and is_pi(phi):
             dots.append((column + begin / 2, mode))
         if figures:
-            centred(axis, column + 0.5, mode + 0.03, f"{theta / math.pi:.2f}π", 9, color=INK)
-    straight += [((column, mode), (column + 1, mode)) for column, mode in np.argwhere(~busy).tolist()]
+            centred(
+                axis, column + 0.5, mode + 0.03, f"{theta / math.pi:.2f}π", 9, color=INK
+            )
+    straight += [
+        ((column, mode), (column + 1, mode))
+        for column, mode in np.argwhere(~busy).tolist()
+    ]
     for mode in range(modes):
         straight += [((-ENDS, mode), (0, mode)), ((modes, mode), (modes + ENDS, mode))]
         if figures and is_pi(float(mesh.output[mode])):
@@ -89,7 +96,13 @@ def _lines(axis: Axes, lines: list[Line], colour: str, width: float) -> None:
     spots = [spot for line in lines for spot in line]
     codes = [Path.MOVETO, Path.LINETO] * len(lines)
     axis.add_patch(
-        PathPatch(Path(spots, codes), fill=False, edgecolor=colour, linewidth=width, capstyle="round")
+        PathPatch(
+            Path(spots, codes),
+            fill=False,
+            edgecolor=colour,
+            linewidth=width,
+            capstyle="round",
+        )
     )
 
 
@@ -102,17 +115,23 @@ def pictured(small: Mesh, large: Mesh, titles: tuple[str, str]) -> Figure:
     """Return a figure of two meshes next to each other, with a key to their colours."""
     if narrow():
         figure = Figure(figsize=(width(), 7.6))
-        left, right = figure.subplots(2, 1, height_ratios=(1, 1.4), gridspec_kw={"hspace": 0.14})
+        left, right = figure.subplots(
+            2, 1, height_ratios=(1, 1.4), gridspec_kw={"hspace": 0.14}
+        )
         figure.subplots_adjust(left=0.01, right=0.99, top=0.95, bottom=0.16)
     else:
         figure = Figure(figsize=(width(), 6.2))
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.55), gridspec_kw={"wspace": 0.06})
+        left, right = figure.subplots(
+            1, 2, width_ratios=(1, 1.55), gridspec_kw={"wspace": 0.06}
+        )
         figure.subplots_adjust(left=0.01, right=0.99, top=0.93, bottom=0.17)
     for axis, mesh, title in ((left, small, titles[0]), (right, large, titles[1])):
         draw(axis, mesh)
         axis.set_title(title)
     bar = figure.add_axes((0.3, 0.1, 0.4, 0.022))
-    colours = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=bar, orientation="horizontal")
+    colours = figure.colorbar(
+        ScalarMappable(Normalize(0, 1), COLOURS), cax=bar, orientation="horizontal"
+    )
     colours.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "π/4", "π/2", "3π/4", "π"])
     words = (
         "θ of an interferometer: at 0 light stays in its waveguide, at π it crosses over. It goes from left "

@@ -61,7 +61,11 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
         bytes_of = carried(tree, loop.gradient_bytes)
         coded = bytes_of.nic + bytes_of.scales
         over = coded / tree.code_bytes(loop.gradient_bytes)
-        return {"port_sent": coded, "port_scales": bytes_of.scales, "port_sent_over_payload": over}
+        return {
+            "port_sent": coded,
+            "port_scales": bytes_of.scales,
+            "port_sent_over_payload": over,
+        }
     steps, bits = (
         steps_named(loop.collective, len(job.gpus)),
         parse_collective(loop.collective).bits or 32,
@@ -69,7 +73,10 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
     chunks = sum(np.bincount(step.sources, step.count, len(job.gpus)) for step in steps)
     vectors = float(np.max(chunks)) / steps.chunks
     # Numbers of fewer bits are a part of the float32 values that the gradient has.
-    return {"port_sent": vectors * loop.gradient_bytes, "port_sent_over_payload": vectors * 32 / bits}
+    return {
+        "port_sent": vectors * loop.gradient_bytes,
+        "port_sent_over_payload": vectors * 32 / bits,
+    }
 
 
 @metric("s", of="job", known="analytic")
@@ -79,10 +86,16 @@ def iteration_ideal(context: Context, job: JobRun) -> float | None:
     Return seconds; None if the job does not train over averagers.
     """
     loop, setting = _training(context, job), context.run.plan.setting
-    return None if loop is None else loop.compute_s + ideal_all_reduce_s(setting, job.plan, job.gpus)
+    return (
+        None
+        if loop is None
+        else loop.compute_s + ideal_all_reduce_s(setting, job.plan, job.gpus)
+    )
 
 
-_MADE_OF = {"unit_mzis": "Interferometers of a job's averager: its network, and what is around it"}
+_MADE_OF = {
+    "unit_mzis": "Interferometers of a job's averager: its network, and what is around it"
+}
 _AREA = {
     "unit_area": "Interferometers of a job's averager over those of the same with no layer approximated",
     "unit_area_biased": "The same, where the light of biases counts on both sides",
@@ -106,17 +119,24 @@ def made_of(context: Context, job: JobRun) -> Mapping[str, float]:
     }
 
 
-_TRIED = {"inputs_tried": "Combinations of inputs that the network of a job's averager was tried with"}
+_TRIED = {
+    "inputs_tried": "Combinations of inputs that the network of a job's averager was tried with"
+}
 _WRONG = {
     "inputs_wrong": "Share of an averager's inputs that its network answers otherwise than the exact mean"
 }
-_OFF = {"output_off": "Largest distance of a network's output from its level, in levels: wrong from 0.5 on"}
+_OFF = {
+    "output_off": "Largest distance of a network's output from its level, in levels: wrong from 0.5 on"
+}
 
 
 @metric("count", of="job", makes=_TRIED)
 @metric("1", of="job", makes=_WRONG | _OFF)
 def answered(context: Context, job: JobRun) -> Mapping[str, float]:
-    unit, tried = _unit(context, job), {note.averager: note for note in context.run.of(NetworkTried)}
+    unit, tried = (
+        _unit(context, job),
+        {note.averager: note for note in context.run.of(NetworkTried)},
+    )
     last = None if unit is None else tried.get(unit.name)
     if last is None:
         return {}

@@ -11,8 +11,19 @@ import numpy as np
 from ringlight.extensions.optinc.averager import Averager, Imperfect
 from ringlight.extensions.optinc.averaging import Averaging, scales_sent, structure_of
 from ringlight.extensions.optinc.unit.designed import designed
-from ringlight.extensions.optinc.unit.imperfect import Imperfections, OnMeshes, as_network, on_meshes
-from ringlight.extensions.optinc.unit.network import Network, Signals, Wrong, compressed, wrong_among
+from ringlight.extensions.optinc.unit.imperfect import (
+    Imperfections,
+    OnMeshes,
+    as_network,
+    on_meshes,
+)
+from ringlight.extensions.optinc.unit.network import (
+    Network,
+    Signals,
+    Wrong,
+    compressed,
+    wrong_among,
+)
 from ringlight.extensions.optinc.unit.structure import CASES, Structure
 from ringlight.extensions.optinc.unit.weights import trained
 from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES
@@ -30,7 +41,9 @@ def network_of(averager: Averager) -> Network | None:
     structure = structure_of(averager)
     if averager.network == "exact" or structure is None:
         return None
-    (case,) = (name for name, known in CASES.items() if known.coding == structure.coding)
+    (case,) = (
+        name for name, known in CASES.items() if known.coding == structure.coding
+    )
     return _weights(averager.network, case) if structure == CASES[case] else None
 
 
@@ -61,11 +74,15 @@ def _errors(name: str, structure: Structure, light: Imperfect) -> Wrong:
     if light.ideal:
         network = compressed(network)
     else:
-        meshes = Imperfections(light.phase_bits, light.phase_error, light.loss_db, light.bias)
+        meshes = Imperfections(
+            light.phase_bits, light.phase_error, light.loss_db, light.bias
+        )
         network = as_network(_meshes(name, case), meshes, random)
     index = np.arange(min(coding.combinations, ALL_INPUTS))
     if coding.combinations > ALL_INPUTS:
-        index = np.random.default_rng(SAMPLE_SEED).integers(0, coding.combinations, SAMPLED_INPUTS)
+        index = np.random.default_rng(SAMPLE_SEED).integers(
+            0, coding.combinations, SAMPLED_INPUTS
+        )
     signals = Signals(light.noise, light.transmitters, light.mismatch, light.scale)
     return wrong_among(network, coding, index, signals=signals, random=random)
 
@@ -87,7 +104,10 @@ def meshes_of(averager: Averager) -> OnMeshes | None:
 def trained_meshes(fabric: Fabric) -> Iterator[OnMeshes]:
     """Yield the meshes of each averager whose network has trained weights."""
     for averager in fabric.parts.get("averagers", {}).values():
-        if averager.network == "trained" and (meshes := meshes_of(averager)) is not None:
+        if (
+            averager.network == "trained"
+            and (meshes := meshes_of(averager)) is not None
+        ):
             yield meshes
 
 
@@ -110,7 +130,9 @@ def carried(averaging: Averaging, gradient_bytes: int) -> Carried:
     """
     codes = gradient_bytes // 4
     frames = -(-codes // FRAME)
-    hop_bytes = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]
+    hop_bytes = [
+        HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops
+    ]
     scales = scales_sent(gradient_bytes, len(averaging.servers))
     if len(hop_bytes) == 2:
         return Carried(hop_bytes[0], None, None, scales)

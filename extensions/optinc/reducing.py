@@ -125,9 +125,18 @@ class _Collective:
     """The values of one rank, and how far their mean has come. ``answered``: frames with an answer."""
 
     def __init__(
-        self, number: int, place: UnitPlace, values: NDArray[np.float32], shared: NDArray[np.int16]
+        self,
+        number: int,
+        place: UnitPlace,
+        values: NDArray[np.float32],
+        shared: NDArray[np.int16],
     ) -> None:
-        self.number, self._place, self._values, self._shared = number, place, values, shared
+        self.number, self._place, self._values, self._shared = (
+            number,
+            place,
+            values,
+            shared,
+        )
         self.frames = max(1, -(-values.size // place.frame))
         self._codes = np.empty(values.size, code_type(place.bits))
         self._answers = np.empty_like(self._codes)
@@ -159,7 +168,9 @@ class _Collective:
         part, blocks = self._part(frame)
         codes = self._codes[part]
         if head.count != codes.size:
-            raise WireError(f"{head.position} answered with {head.count} codes, not {codes.size}")
+            raise WireError(
+                f"{head.position} answered with {head.count} codes, not {codes.size}"
+            )
         answers = wire.unpack(body, head.count, Form(self._place.bits))
         if frame < self.answered:
             if not np.array_equal(answers, self._answers[part]):
@@ -178,7 +189,9 @@ class _Collective:
         """Return the slices of the values of a frame, and of their blocks."""
         start = frame * self._place.frame
         end = min(start + self._place.frame, self._codes.size)
-        return slice(start, end), slice(start // self._place.block, -(-end // self._place.block))
+        return slice(start, end), slice(
+            start // self._place.block, -(-end // self._place.block)
+        )
 
 
 class Averaging:
@@ -206,7 +219,9 @@ class Averaging:
         self.stalls = Stalls()
         self._address, self._place, self._exchange = address, place, exchange
         self._connect_timeout_s, self._silence_s = connect_timeout_s, silence_s
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES + 2 * wire.MOST_CODES + HEADER_BYTES))
+        self._buffer = memoryview(
+            bytearray(_BUFFER_BYTES + 2 * wire.MOST_CODES + HEADER_BYTES)
+        )
         self._filled = 0
         self._outgoing = memoryview(b"")
         self._welcomed = False
@@ -258,7 +273,10 @@ class Averaging:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is None:
             self.close()
@@ -267,7 +285,9 @@ class Averaging:
 
     # -- the caller's thread -------------------------------------------------------------------------------
 
-    def _begin(self, values: NDArray[np.float32], shared: NDArray[np.int16]) -> _Collective:
+    def _begin(
+        self, values: NDArray[np.float32], shared: NDArray[np.int16]
+    ) -> _Collective:
         with self._changed:
             collective = _Collective(self._next_number, self._place, values, shared)
             self._kept[self._next_number] = collective
@@ -305,12 +325,17 @@ class Averaging:
         replies = self._told_each(messages)
         for rank, reply in enumerate(replies):
             if reply[:1] == bytes([_FAILED]):
-                raise ReduceFailed(rank, f"rank {rank}: {reply[1:].decode(errors='replace')}")
+                raise ReduceFailed(
+                    rank, f"rank {rank}: {reply[1:].decode(errors='replace')}"
+                )
             if reply[: _SCALES.size] != agreed:
                 raise ReduceFailed(
-                    rank, f"rank {rank}: {_told(reply)}, but rank {place.rank} {_told(agreed)}"
+                    rank,
+                    f"rank {rank}: {_told(reply)}, but rank {place.rank} {_told(agreed)}",
                 )
-        largest = merge([np.frombuffer(reply, "<i2", offset=_SCALES.size) for reply in replies])
+        largest = merge(
+            [np.frombuffer(reply, "<i2", offset=_SCALES.size) for reply in replies]
+        )
         merged = self._told_each([largest.tobytes()] * place.ranks)
         return np.frombuffer(b"".join(merged), "<i2").astype(np.int16)
 
@@ -319,7 +344,9 @@ class Averaging:
         self.moved.scale_bytes += sum(map(len, messages)) - len(messages[place.rank])
         replies = self._exchange(messages)
         if len(replies) != place.ranks:
-            raise ReduceFailed(None, f"scales of {len(replies)} ranks came, there are {place.ranks}")
+            raise ReduceFailed(
+                None, f"scales of {len(replies)} ranks came, there are {place.ranks}"
+            )
         return replies
 
     # -- the connection's thread ---------------------------------------------------------------------------
@@ -349,12 +376,17 @@ class Averaging:
                 if now - since > patience_s:
                     again = "" if lost == str(error) else f"; then {error}"
                     raise _Gone(
-                        None, f"{self._name()}: {lost}{again}; not back in {patience_s:g} s"
+                        None,
+                        f"{self._name()}: {lost}{again}; not back in {patience_s:g} s",
                     ) from None
                 time.sleep(_RETRY_S)
 
     def _patience_s(self) -> float:
-        return self._silence_s if self._expected > Position(0, 0) else self._connect_timeout_s
+        return (
+            self._silence_s
+            if self._expected > Position(0, 0)
+            else self._connect_timeout_s
+        )
 
     def _name(self) -> str:
         return f"the averager at {self._address[0]}:{self._address[1]}"
@@ -377,7 +409,14 @@ class Averaging:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
         self._filled, self._welcomed = 0, False
-        greeting = Hello(place.port, place.ports, Form(place.bits), place.block, place.frame, self._needs())
+        greeting = Hello(
+            place.port,
+            place.ports,
+            Form(place.bits),
+            place.block,
+            place.frame,
+            self._needs(),
+        )
         self._outgoing = memoryview(wire.hello(greeting))
         return connection
 
@@ -410,7 +449,9 @@ class Averaging:
             ready = dict(poller.poll(max(0.0, left_s) * 1000 + 1 if waits else None))
             now = time.monotonic()
             if not ready and now - moved > self._patience_s():
-                raise ReduceFailed(None, f"{self._name()}: silent for {self._patience_s():g} s")
+                raise ReduceFailed(
+                    None, f"{self._name()}: silent for {self._patience_s():g} s"
+                )
             if ready.pop(self._woken.fileno(), 0):
                 self._woken.recv(64)
                 moved = now if not waits else moved
@@ -490,7 +531,9 @@ class Averaging:
         """
         size = HEADER_BYTES
         if self._filled >= size:
-            size += wire.body_bytes(wire.read_header(self._buffer), Form(self._place.bits))
+            size += wire.body_bytes(
+                wire.read_header(self._buffer), Form(self._place.bits)
+            )
         return max(1, size - self._filled)
 
     def _receive(self, connection: socket.socket) -> None:
@@ -524,11 +567,19 @@ class Averaging:
             with self._changed:
                 kept = self._kept.get(head.position.collective)
                 following = Position(max(self._kept) + 1, 0)
-            if head.position != following and (kept is None or head.position.frame >= kept.frames):
-                raise WireError(f"{head.position} is needed, which this rank does not have")
+            if head.position != following and (
+                kept is None or head.position.frame >= kept.frames
+            ):
+                raise WireError(
+                    f"{head.position} is needed, which this rank does not have"
+                )
             self._welcomed = True
             self._sending = self._expected = head.position
-        elif head.kind is FrameKind.ANSWER and self._welcomed and self._expected < self._sending:
+        elif (
+            head.kind is FrameKind.ANSWER
+            and self._welcomed
+            and self._expected < self._sending
+        ):
             if head.position != self._expected:
                 raise WireError(f"{head.position} answered, not {self._expected}")
             collective = self._kept[head.position.collective]
@@ -568,11 +619,20 @@ def reducing_at(
             np.multiply(mean, np.float32(spec.world_size), out=vector)
             # Codes once each way, and scales: what is sent again after a loss is no payload.
             codes = wire.Form(place.bits).bytes_of(vector.size)
-            sent, received = codes + exchange.bytes_sent - sent, codes + exchange.bytes_received - received
+            sent, received = (
+                codes + exchange.bytes_sent - sent,
+                codes + exchange.bytes_received - received,
+            )
             waited = [averaging.stalls, exchange.stalls]
             averaging.stalls, exchange.stalls = Stalls(), Stalls()
             spans = sorted(span for answer in waited for span in answer.spans)
-            return RunReport(sent, received, 0, max(answer.longest_s for answer in waited), tuple(spans))
+            return RunReport(
+                sent,
+                received,
+                0,
+                max(answer.longest_s for answer in waited),
+                tuple(spans),
+            )
 
         yield reduce
 

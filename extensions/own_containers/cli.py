@@ -12,7 +12,9 @@ from ringlight.experiments.cli.common import echo, say
 
 def image(
     name: Annotated[str, typer.Argument(help="Name of the image, such as my-mpi.")],
-    packages: Annotated[list[str], typer.Argument(help="Debian packages, such as openmpi-bin.")],
+    packages: Annotated[
+        list[str], typer.Argument(help="Debian packages, such as openmpi-bin.")
+    ],
 ) -> None:
     """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers."""
     from ringlight.containers.image_build import build_from_packages

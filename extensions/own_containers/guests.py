@@ -29,10 +29,19 @@ import requests
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ringlight.containers.image import OWN_IMAGE
-from ringlight.testbed.emulation.docker_containers import CONFINED, exit_or_signal, remove_container
+from ringlight.testbed.emulation.docker_containers import (
+    CONFINED,
+    exit_or_signal,
+    remove_container,
+)
 from ringlight.testbed.emulation.docker_hosts import DockerHost, docker_reason
 from ringlight.testbed.emulation.guests import GuestEnd
-from ringlight.testbed.emulation.worker_hosts import WORKER_UID, WorkerError, WorkerHost, worker_environment
+from ringlight.testbed.emulation.worker_hosts import (
+    WORKER_UID,
+    WorkerError,
+    WorkerHost,
+    worker_environment,
+)
 from ringlight.testbed.lab import ENVIRONMENT, NIC
 
 #: Processes and threads of a guest, its /tmp and /dev/shm, and what is kept of what it said, each stream.
@@ -117,7 +126,10 @@ class ContainerGuest:
         plan = self._plan
         # Mounts, not binds: Docker would make a directory of a source that is not there.
         mounts = [docker.types.Mount("/job", str(self._home), "bind")]
-        mounts += [docker.types.Mount(m.target, m.source, "bind", read_only=not m.write) for m in plan.mounts]
+        mounts += [
+            docker.types.Mount(m.target, m.source, "bind", read_only=not m.write)
+            for m in plan.mounts
+        ]
         limits = self._api.create_host_config(
             network_mode=f"container:{self._beside}",
             ipc_mode="private",
@@ -128,9 +140,14 @@ class ContainerGuest:
             memswap_limit=plan.memory_bytes,
             pids_limit=PIDS,
             mounts=mounts,
-            ulimits=[docker.types.Ulimit(name="fsize", soft=HOME_BYTES, hard=HOME_BYTES)],
+            ulimits=[
+                docker.types.Ulimit(name="fsize", soft=HOME_BYTES, hard=HOME_BYTES)
+            ],
             devices=[f"{path}:{path}:rw" for path in plan.devices],
-            log_config={"type": "json-file", "config": {"max-size": str(2 * LOG_BYTES), "max-file": "2"}},
+            log_config={
+                "type": "json-file",
+                "config": {"max-size": str(2 * LOG_BYTES), "max-file": "2"},
+            },
         )
         self.id = self._api.create_container(
             plan.image,
@@ -158,10 +175,14 @@ class ContainerGuest:
 
     def end(self) -> GuestEnd:
         """Return how the guest ended. Call it after the guest has ended."""
-        code, number = exit_or_signal(int(self._api.wait(self.id, timeout=_WAIT_S)["StatusCode"]))
+        code, number = exit_or_signal(
+            int(self._api.wait(self.id, timeout=_WAIT_S)["StatusCode"])
+        )
         state = self._api.inspect_container(self.id)["State"]
         t = _monotonic(state["FinishedAt"])
-        return GuestEnd(t, code, number, bool(state["OOMKilled"]), state.get("Error") or None)
+        return GuestEnd(
+            t, code, number, bool(state["OOMKilled"]), state.get("Error") or None
+        )
 
     def output(self) -> dict[str, bytes]:
         """Return what the guest wrote to ``stdout`` and ``stderr``. Of long output only the end is returned,
@@ -171,7 +192,9 @@ class ContainerGuest:
         dropped = bool(log) and Path(f"{log}.1").exists()
         streams = {}
         for stream in ("stdout", "stderr"):
-            text = self._api.logs(self.id, stdout=stream == "stdout", stderr=stream == "stderr")
+            text = self._api.logs(
+                self.id, stdout=stream == "stdout", stderr=stream == "stderr"
+            )
             cut = len(text) > LOG_BYTES or (dropped and bool(text))
             streams[stream] = (CUT if cut else b"") + text[-LOG_BYTES:]
         return streams
@@ -243,7 +266,9 @@ def _monotonic(stamp: str) -> float:
     return time.monotonic() - (time.time() - datetime.fromisoformat(stamp).timestamp())
 
 
-def network_environment(rank: int, addresses: Sequence[str], port: int, interface: str) -> dict[str, str]:
+def network_environment(
+    rank: int, addresses: Sequence[str], port: int, interface: str
+) -> dict[str, str]:
     """Return the environment that launchers of distributed programs set for each rank, with the names that
     these programs read.
 
@@ -272,7 +297,10 @@ def network_environment(rank: int, addresses: Sequence[str], port: int, interfac
 
 
 def invite(
-    host: WorkerHost, settings: Mapping[str, Any], peers: Sequence[str], image: str | None
+    host: WorkerHost,
+    settings: Mapping[str, Any],
+    peers: Sequence[str],
+    image: str | None,
 ) -> ContainerGuest:
     """Return a new container in the network of a worker, not started yet (``fabric.guests.GuestKind``).
 
@@ -283,7 +311,9 @@ def invite(
     except ValidationError as error:
         raise WorkerError(f"container: {error.errors()[0]['msg']}") from None
     if not isinstance(host, DockerHost):
-        raise WorkerError(f"image {plan.image}: it needs containers; start the lab with --runtime docker")
+        raise WorkerError(
+            f"image {plan.image}: it needs containers; start the lab with --runtime docker"
+        )
     if image is not None and plan.image == OWN_IMAGE:
         plan = replace(plan, image=image)
     if (refusal := refusal_of(plan)) is not None:
@@ -291,7 +321,12 @@ def invite(
     place, lab = host.place, host.lab
     home = place.directory / HOME
     network = network_environment(place.rank, peers, plan.port, NIC)
-    own = {ENVIRONMENT: lab.id, **worker_environment(), "RINGLIGHT_JOB": place.job, **network}
+    own = {
+        ENVIRONMENT: lab.id,
+        **worker_environment(),
+        "RINGLIGHT_JOB": place.job,
+        **network,
+    }
     assert host.container is not None
     guest = ContainerGuest(
         host.api,
@@ -312,5 +347,7 @@ def invite(
     except (docker.errors.APIError, docker.errors.DockerException) as error:
         raise WorkerError(f"image {plan.image}: {docker_reason(error)}") from None
     except requests.RequestException as error:
-        raise WorkerError(f"image {plan.image}: Docker does not answer: {type(error).__name__}") from None
+        raise WorkerError(
+            f"image {plan.image}: Docker does not answer: {type(error).__name__}"
+        ) from None
     return guest

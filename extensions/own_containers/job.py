@@ -67,9 +67,13 @@ class MountSpec(Strict):
 
 
 Mounted = Annotated[
-    MountSpec, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
+    MountSpec,
+    BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value),
 ]
-Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
+Text = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value),
+]
 VariableName = Annotated[str, AfterValidator(keys.variable)]
 
 
@@ -127,10 +131,12 @@ class ContainerJob(JobKeys):
     """A job that may run containers: all keys here but ``image`` only beside it."""
 
     image: Annotated[str, AfterValidator(_image)] | None = None
-    command: Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None = None
-    environment: Annotated[dict[VariableName, Text], BeforeValidator(_no_list("{STEPS: 3}"))] = Field(
-        default_factory=dict
-    )
+    command: (
+        Annotated[tuple[Text, ...], BeforeValidator(_words), Field(min_length=1)] | None
+    ) = None
+    environment: Annotated[
+        dict[VariableName, Text], BeforeValidator(_no_list("{STEPS: 3}"))
+    ] = Field(default_factory=dict)
     mounts: Annotated[
         dict[Annotated[str, AfterValidator(keys.target)], Mounted],
         BeforeValidator(_no_list("{/app: code}")),
@@ -141,7 +147,14 @@ class ContainerJob(JobKeys):
 
     @model_validator(mode="after")
     def _container_is_whole(self) -> ContainerJob:
-        for key in ("command", "environment", "mounts", "devices", "memory", "deadline"):
+        for key in (
+            "command",
+            "environment",
+            "mounts",
+            "devices",
+            "memory",
+            "deadline",
+        ):
             if self.image is None and getattr(self, key):
                 raise ValueError(f"{key}: only a job with an image has it")
         if self.memory is not None and self.memory < _LEAST_MEMORY_BYTES:
@@ -166,7 +179,8 @@ class ContainerJob(JobKeys):
             ),
             devices=self.devices,
             memory_bytes=self.memory or _MEMORY_BYTES,
-            deadline_s=(_DEADLINE_S if self.deadline is None else self.deadline) * scale.time,
+            deadline_s=(_DEADLINE_S if self.deadline is None else self.deadline)
+            * scale.time,
         )
 
     def files(self, directory: Path) -> Iterator[Path]:
@@ -202,7 +216,9 @@ def _files_below(path: Path) -> list[Path]:
         for name in (*directories, *sorted(files)):
             _check_no_link(Path(place, name))
         paths += [
-            candidate for candidate in (Path(place, name) for name in sorted(files)) if candidate.is_file()
+            candidate
+            for candidate in (Path(place, name) for name in sorted(files))
+            if candidate.is_file()
         ]
         if len(paths) > _MOST_FILES:
             raise ValueError(

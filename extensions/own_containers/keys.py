@@ -28,7 +28,12 @@ def target(text: str) -> str:
 def device(text: str) -> str:
     """Return a device's path. Docker takes one with a colon for two, the second in the container."""
     path = PurePosixPath(text)
-    if not text.startswith("/dev/") or ".." in path.parts or ":" in text or not text.isprintable():
+    if (
+        not text.startswith("/dev/")
+        or ".." in path.parts
+        or ":" in text
+        or not text.isprintable()
+    ):
         raise ValueError(f"{text!r:.60} is no device, such as /dev/dri")
     return str(path)
 
@@ -36,7 +41,9 @@ def device(text: str) -> str:
 def variable(text: str) -> str:
     """Return a variable's name that a job may set for its ranks."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        raise ValueError(f"{text!r:.60} is no name of a variable: letters, digits and _, no digit first")
+        raise ValueError(
+            f"{text!r:.60} is no name of a variable: letters, digits and _, no digit first"
+        )
     if text in OF_RANKS or text.startswith("RINGLIGHT_"):
         raise ValueError("each rank is told its own by Ringlight")
     return text

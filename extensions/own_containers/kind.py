@@ -2,4 +2,6 @@
 
 from ringlight.fabric.guests import GuestKind
 
-CONTAINER = GuestKind(job="job:ContainerJob", body="request:Container", invite="guests:invite")
+CONTAINER = GuestKind(
+    job="job:ContainerJob", body="request:Container", invite="guests:invite"
+)

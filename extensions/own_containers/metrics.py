@@ -39,7 +39,11 @@ def regroups_under(context: Context, job: JobRun) -> int | None:
     """
     if job.plan.guest is None or job.released is None or job.end is None:
         return None
-    moves = [action for action in context.run.actions if action.plan.do in LIGHT and action.error is None]
+    moves = [
+        action
+        for action in context.run.actions
+        if action.plan.do in LIGHT and action.error is None
+    ]
     return sum(job.released <= action.begun <= job.end for action in moves)
 
 
@@ -56,7 +60,10 @@ def nics(_: Context, job: JobRun) -> Mapping[str, int]:
     if job.plan.guest is None or len(job.done) < len(job.gpus):
         return {}
     counts = [count for done in job.done.values() for count in done.wire_bytes.values()]
-    return {"nic_sent": sum(sent for sent, _ in counts), "nic_received": sum(got for _, got in counts)}
+    return {
+        "nic_sent": sum(sent for sent, _ in counts),
+        "nic_received": sum(got for _, got in counts),
+    }
 
 
 @metric("bytes", of="traffic")

@@ -37,12 +37,27 @@ def outputs(folder: Path) -> list[Written]:
     for root in sorted(folder.glob("logs/*/output")):
         for file in root.rglob("*.txt"):
             name = _NAME.fullmatch(file.name)
-            if name is not None and not file.is_symlink() and file.is_file() and file.stat().st_size:
+            if (
+                name is not None
+                and not file.is_symlink()
+                and file.is_file()
+                and file.stat().st_size
+            ):
                 run = str(file.parent.relative_to(root))
-                files.append((run, name["job"], int(name["rank"]), name["stream"], file))
+                files.append(
+                    (run, name["job"], int(name["rank"]), name["stream"], file)
+                )
     files.sort(key=lambda entry: (*entry[:3], entry[3] == "stderr"))
     return [
-        Written(run, job, rank, stream, str(file.relative_to(folder)), file.stat().st_size, _end(file))
+        Written(
+            run,
+            job,
+            rank,
+            stream,
+            str(file.relative_to(folder)),
+            file.stat().st_size,
+            _end(file),
+        )
         for run, job, rank, stream, file in files[:_MOST_FILES]
     ]
 
@@ -55,4 +70,6 @@ def _end(file: Path) -> list[str]:
         lines = opened.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
     # The first line of a cut file is not whole.
     lines = lines[1:] if cut and len(lines) > 1 else lines
-    return [_CONTROL.sub("\N{REPLACEMENT CHARACTER}", line) for line in lines[-_MOST_LINES:]]
+    return [
+        _CONTROL.sub("\N{REPLACEMENT CHARACTER}", line) for line in lines[-_MOST_LINES:]
+    ]

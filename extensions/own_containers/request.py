@@ -14,7 +14,9 @@ class ContainerMount(Body):
     """File or directory of the server, and its path in the container; read-only unless ``write``."""
 
     source: str = Field(pattern=r"^/", max_length=4096)
-    target: Annotated[str, AfterValidator(keys.target), Field(pattern=r"^/", max_length=4096)]
+    target: Annotated[
+        str, AfterValidator(keys.target), Field(pattern=r"^/", max_length=4096)
+    ]
     write: StrictBool = False
 
 
@@ -29,11 +31,20 @@ class Container(Body):
     image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
     command: list[str] | None = Field(default=None, min_length=1, max_length=1000)
     environment: dict[
-        Annotated[str, AfterValidator(keys.variable), Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str
+        Annotated[
+            str,
+            AfterValidator(keys.variable),
+            Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"),
+        ],
+        str,
     ] = Field(default={})
     mounts: list[ContainerMount] = Field(default=[], max_length=64)
     devices: list[
-        Annotated[str, AfterValidator(keys.device), Field(pattern=r"^/dev/[^:]+$", max_length=4096)]
+        Annotated[
+            str,
+            AfterValidator(keys.device),
+            Field(pattern=r"^/dev/[^:]+$", max_length=4096),
+        ]
     ] = Field(default=[], max_length=64)
     memory_bytes: int = Field(default=1 << 30, ge=16 << 20, le=1 << 50)
     deadline_s: float = Field(default=3600.0, gt=0, le=30 * 86400)

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from ringlight.experiments.report.page import Columns, folded, quiet, table_of, tag, text
+from ringlight.experiments.report.page import (
+    Columns,
+    folded,
+    quiet,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import JOB, Draw, Figures, View, arm_title, figures
+from ringlight.experiments.report.view import (
+    JOB,
+    Draw,
+    Figures,
+    View,
+    arm_title,
+    figures,
+)
 from ringlight.extensions.own_containers.job import Container
 from ringlight.extensions.own_containers.outputs import Written, outputs
 from ringlight.fabric.units import format_size
@@ -18,7 +32,11 @@ def containers(view: View, draw: Draw) -> str:
     """Return HTML that shows jobs of users' containers: how they ended, when light was moved, and the
     links' traffic."""
     shown = figures(
-        [entry for entry in view.each("job") if entry.value("commands_failed") is not None],
+        [
+            entry
+            for entry in view.each("job")
+            if entry.value("commands_failed") is not None
+        ],
         [
             JOB,
             ("image", _image),
@@ -52,10 +70,18 @@ def _outputs(view: View) -> str:
     every = [output for output in written if output.run in titles]
     columns: Columns[Written] = [
         ("rank", _rank),
-        ("last line", lambda output: f"<code>{text(output.lines[-1][:_LONGEST])}</code>"),
-        ("all of it in the run folder", lambda output: f"<code>{text(output.path)}</code>"),
+        (
+            "last line",
+            lambda output: f"<code>{text(output.lines[-1][:_LONGEST])}</code>",
+        ),
+        (
+            "all of it in the run folder",
+            lambda output: f"<code>{text(output.path)}</code>",
+        ),
     ]
-    shown = table_of(every, columns, len(columns), group=lambda output: text(titles[output.run]))
+    shown = table_of(
+        every, columns, len(columns), group=lambda output: text(titles[output.run])
+    )
     if not shown:
         return ""
     newline = "\n"

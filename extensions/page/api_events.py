@@ -22,9 +22,21 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
     """Yield a record as events of the stream; none for records that the page does not show."""
     match entry:
         case record.JobArrived(job=job):
-            yield {"event": "job", "job": job, "name": job, "state": "PENDING", "error": None}
+            yield {
+                "event": "job",
+                "job": job,
+                "name": job,
+                "state": "PENDING",
+                "error": None,
+            }
         case record.GpusGranted(job=job):
-            yield {"event": "job", "job": job, "name": job, "state": "STARTING", "error": None}
+            yield {
+                "event": "job",
+                "job": job,
+                "name": job,
+                "state": "STARTING",
+                "error": None,
+            }
         case record.JobState():
             gpus = {"gpus": list(entry.gpus)} if entry.gpus else {}
             yield {
@@ -61,7 +73,12 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
         case record.ActionEnded():
             yield from _ended(plan, entry)
         case lab_records.SwitchDrifted():
-            yield {"event": "drift", "switch": entry.switch, "text": entry.said, "planned": entry.planned}
+            yield {
+                "event": "drift",
+                "switch": entry.switch,
+                "text": entry.said,
+                "planned": entry.planned,
+            }
         case lab_records.SwitchMended():
             yield {
                 "event": "drift_over",
@@ -86,7 +103,12 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
             }
         case lab_records.ProcessFrozen():
             words = f"{entry.process} stands still: {entry.how}"
-            yield {"event": "process", "state": "down", "name": entry.name, "text": words}
+            yield {
+                "event": "process",
+                "state": "down",
+                "name": entry.name,
+                "text": words,
+            }
         case lab_records.ProcessThawed():
             words = lab_records.process_called(entry.kind, entry.name)
             yield {
@@ -113,7 +135,9 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
 def _ended(plan: RunPlan, entry: record.ActionEnded) -> Iterator[Event]:
     event = next((event for event in plan.events if event.name == entry.name), None)
     result = entry.result
-    if changes := _changes(result.get("results") or result.get("optical_switches") or {}):
+    if changes := _changes(
+        result.get("results") or result.get("optical_switches") or {}
+    ):
         yield {
             "event": "circuits",
             "who": f"event {entry.name} of the scenario",
@@ -123,9 +147,17 @@ def _ended(plan: RunPlan, entry: record.ActionEnded) -> Iterator[Event]:
             "outcome": "done" if entry.error is None else "failed",
         }
     back = entry.do == "restore" or (event is not None and event.back_after_s > 0.0)
-    done = {"name": entry.name, "do": entry.do, "target": entry.target, "back": back, "error": entry.error}
+    done = {
+        "name": entry.name,
+        "do": entry.do,
+        "target": entry.target,
+        "back": back,
+        "error": entry.error,
+    }
     plan_told = {
-        key: result["plan"][key] for key in ("moves", "fibres_moved") if key in result.get("plan", {})
+        key: result["plan"][key]
+        for key in ("moves", "fibres_moved")
+        if key in result.get("plan", {})
     }
     yield {"event": "action", "state": "ended", **done, **plan_told}
 
@@ -134,7 +166,11 @@ def _changes(switches: Mapping[str, Any]) -> dict[str, dict[str, list[Event]]]:
     """Return cross-connects by switch, of a regroup's results or of an answer to a change of circuits."""
     changes: dict[str, dict[str, list[Event]]] = {}
     for name, results_by_kind in switches.items():
-        results = results_by_kind if isinstance(results_by_kind, list) else results_by_kind.get("results", [])
+        results = (
+            results_by_kind
+            if isinstance(results_by_kind, list)
+            else results_by_kind.get("results", [])
+        )
         change: dict[str, list[Event]] = {"remove": [], "add": []}
         for result in results:
             # What was kept is told, too.
@@ -149,19 +185,33 @@ def _changes(switches: Mapping[str, Any]) -> dict[str, dict[str, list[Event]]]:
 
 
 def cross_connect(
-    ingress: int, egress: int | None, t_dark: float | None = None, t_lit: float | None = None
+    ingress: int,
+    egress: int | None,
+    t_dark: float | None = None,
+    t_lit: float | None = None,
 ) -> Event:
-    return {"ingress": ingress, "egress": egress, "wavelength": None, "t_dark": t_dark, "t_lit": t_lit}
+    return {
+        "ingress": ingress,
+        "egress": egress,
+        "wavelength": None,
+        "t_dark": t_dark,
+        "t_lit": t_lit,
+    }
 
 
 def moved(event: Event, begin: float) -> Event:
     """Return an event with its times on the take's clock, seconds."""
     moved = {**event, "t": round(event["t"] - begin, 6)}
     if "timeline" in event:
-        moved["timeline"] = [{**step, "t": round(step["t"] - begin, 6)} for step in event["timeline"]]
+        moved["timeline"] = [
+            {**step, "t": round(step["t"] - begin, 6)} for step in event["timeline"]
+        ]
     if "changes" in event:
         moved["changes"] = {
-            name: {key: [_moved_xc(xc, begin) for xc in group] for key, group in change.items()}
+            name: {
+                key: [_moved_xc(xc, begin) for xc in group]
+                for key, group in change.items()
+            }
             for name, change in event["changes"].items()
         }
     return moved
@@ -169,4 +219,7 @@ def moved(event: Event, begin: float) -> Event:
 
 def _moved_xc(xc: Event, begin: float) -> Event:
     times = {key: xc.get(key) for key in ("t_dark", "t_lit")}
-    return {**xc, **{key: None if t is None else round(t - begin, 6) for key, t in times.items()}}
+    return {
+        **xc,
+        **{key: None if t is None else round(t - begin, 6) for key, t in times.items()},
+    }

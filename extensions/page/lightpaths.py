@@ -9,7 +9,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ringlight.controller.light.documents import LitPair
-from ringlight.experiments.backends.simulation.carriers import Carrier, LightThen, LitJob, carriers
+from ringlight.experiments.backends.simulation.carriers import (
+    Carrier,
+    LightThen,
+    LitJob,
+    carriers,
+)
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.record import events as record
 from ringlight.experiments.record.events import ENDED, Record
@@ -19,7 +24,9 @@ from ringlight.fabric.planes.base import Misfit
 MOST_GPUS = 64
 
 
-def lightpaths(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
+def lightpaths(
+    plan: RunPlan, records: Iterable[Record], begin: float
+) -> dict[str, Any]:
     """Return ``sets`` of lightpaths, and ``turns``.
 
     A turn has seconds after ``begin``, the job whose light changes, the index of its new set, and whether
@@ -37,7 +44,11 @@ def lightpaths(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[s
 
 
 def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[LightThen]:
-    states = [note for note in records if isinstance(note, record.JobState) and note.job == job.name]
+    states = [
+        note
+        for note in records
+        if isinstance(note, record.JobState) and note.job == job.name
+    ]
     begin = next((note for note in states if note.state == "RUNNING"), None)
     if begin is None:
         return

@@ -39,7 +39,9 @@ class Page:
     The files are the same for everybody and say nothing of a lab, so they ask for no token.
     """
 
-    def __init__(self, app: Any, directory: Path, documents: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self, app: Any, directory: Path, documents: Mapping[str, bytes] | None = None
+    ) -> None:
         self._app, self._directory, self._documents = app, directory, documents or {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -49,12 +51,16 @@ class Page:
         elif not path.startswith(VIEW):
             await self._app(scope, receive, send)
         elif scope["method"] not in ("GET", "HEAD"):
-            await refuse(scope, send, 405, f"{path} does not know the method {scope['method']}")
+            await refuse(
+                scope, send, 405, f"{path} does not know the method {scope['method']}"
+            )
         elif (file := self._read(path.removeprefix(VIEW) or "index.html")) is None:
             await refuse(scope, send, 404, f"there is no path {path}")
         else:
             body, kind = file
-            await _send(send, 200, body, {"content-type": kind}, head=scope["method"] == "HEAD")
+            await _send(
+                send, 200, body, {"content-type": kind}, head=scope["method"] == "HEAD"
+            )
 
     def _read(self, name: str) -> tuple[bytes, str] | None:
         """Return a file and its content type; None if the page has no such file."""
@@ -62,12 +68,16 @@ class Page:
         if kind is None or not _NAME.fullmatch(name):
             return None
         try:
-            return self._documents.get(name) or (self._directory / name).read_bytes(), kind
+            return self._documents.get(name) or (
+                self._directory / name
+            ).read_bytes(), kind
         except OSError:
             return None
 
 
-async def _send(send: Any, status: int, body: bytes, more: Mapping[str, str], *, head: bool = False) -> None:
+async def _send(
+    send: Any, status: int, body: bytes, more: Mapping[str, str], *, head: bool = False
+) -> None:
     headers = {**_HEADERS, **more, "content-length": str(len(body))}
     start = [(key.encode(), value.encode()) for key, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": start})

@@ -53,12 +53,17 @@ class Recorded:
         self._plans: dict[str, RunPlan] = {}
         self._records: dict[str, list[Record]] = {}
         for entry in read_records(folder / "events.jsonl"):
-            if isinstance(entry, record.RunStarted) and entry.run.removesuffix(AGAIN) in plans:
+            if (
+                isinstance(entry, record.RunStarted)
+                and entry.run.removesuffix(AGAIN) in plans
+            ):
                 self._plans[entry.run] = plans[entry.run.removesuffix(AGAIN)]
             if entry.run:
                 self._records.setdefault(entry.run, []).append(entry)
         if not self._plans:
-            raise ScenarioError(f"{folder}: no run has begun there, so there is nothing to see")
+            raise ScenarioError(
+                f"{folder}: no run has begun there, so there is nothing to see"
+            )
 
     def index(self) -> dict[str, Any]:
         """Return the folder's title, how its figures are known, and the runs that can be taken."""
@@ -67,7 +72,9 @@ class Recorded:
             "description": self._experiment.spec.description or "",
             "folder": self.folder.name,
             "label": self.environment.get("label", "measured"),
-            "baseline": next((compare.baseline for compare in self._experiment.spec.compare), None),
+            "baseline": next(
+                (compare.baseline for compare in self._experiment.spec.compare), None
+            ),
             "takes": [
                 {
                     "name": name,
@@ -83,8 +90,13 @@ class Recorded:
     def take(self, name: str) -> dict[str, Any]:
         """Return one run as the page draws it. Raises KeyError for a run that the folder does not have."""
         plan, records = self._plans[name], self._records[name]
-        started = next(entry for entry in records if isinstance(entry, record.RunStarted))
-        begin = next((entry.at for entry in records if isinstance(entry, record.Released)), started.t)
+        started = next(
+            entry for entry in records if isinstance(entry, record.RunStarted)
+        )
+        begin = next(
+            (entry.at for entry in records if isinstance(entry, record.Released)),
+            started.t,
+        )
         scale, fabric = plan.setting.scale.rate, plan.setting.fabric
         first = min(begin, started.t)
         events_told = sorted(events_of(plan, records), key=lambda event: event["t"])
@@ -96,7 +108,9 @@ class Recorded:
                 of_job[entry.job].append(entry)
         laps = {job.name: _laps(job, started, of_job[job.name]) for job in plan.jobs}
         events = [moved(event, begin) for event in events_told]
-        computed = next((entry for entry in records if isinstance(entry, record.JobsComputed)), None)
+        computed = next(
+            (entry for entry in records if isinstance(entry, record.JobsComputed)), None
+        )
         # Rounded, as the page has them: an event that is past the end is never reached.
         times = [0.0, first - begin, *(event["t"] for event in events)]
         times += [lap["end"] - begin for of_job in laps.values() for lap in of_job]
@@ -107,7 +121,9 @@ class Recorded:
             "label": self.environment.get("label", "measured"),
             "clock_s": begin,
             "span": [min(times), max(times)],
-            "fabric": _FABRIC.dump_python(fabric_document(fabric, scale), mode="json", by_alias=True),
+            "fabric": _FABRIC.dump_python(
+                fabric_document(fabric, scale), mode="json", by_alias=True
+            ),
             "light": _light(fabric, started.circuits or plan.circuits),
             "jobs": [_job(job, started) for job in plan.jobs],
             "events": events,
@@ -146,7 +162,9 @@ class Recorded:
                     series[1].append(float(rx))
                     series[2].append(float(tx))
         except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
-            raise ScenarioError(f"{file}: it is not as ringlight writes it: {error}") from None
+            raise ScenarioError(
+                f"{file}: it is not as ringlight writes it: {error}"
+            ) from None
         return rates
 
 
@@ -163,14 +181,20 @@ def _job(plan: JobPlan, started: record.RunStarted) -> dict[str, Any]:
     }
 
 
-def _light(fabric: Fabric, circuits: Iterable[Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
+def _light(
+    fabric: Fabric, circuits: Iterable[Sequence[str]]
+) -> dict[str, list[dict[str, Any]]]:
     try:
-        cross_connects = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
+        cross_connects = circuit_cross_connects(
+            fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits]
+        )
     except ValueError:
         # Light of another kind than circuits.
         return {}
     return {
-        name: [cross_connect(connect.ingress, connect.egress) for connect in sorted(group)]
+        name: [
+            cross_connect(connect.ingress, connect.egress) for connect in sorted(group)
+        ]
         for name, group in cross_connects.items()
     }
 
@@ -223,12 +247,19 @@ def _resampled(ports: Mapping[str, _Series], begin: float) -> dict[str, Any]:
 
 
 def _means(
-    times: Sequence[float], values: Sequence[float], first: float, step_s: float, steps: int
+    times: Sequence[float],
+    values: Sequence[float],
+    first: float,
+    step_s: float,
+    steps: int,
 ) -> list[int]:
     step = np.minimum(((np.asarray(times) - first) / step_s).astype(int), steps)
     counts = np.bincount(step, minlength=steps + 1)
     sums = np.bincount(step, weights=np.asarray(values), minlength=steps + 1)
     # A step without a sample of its own: as it was.
     known = np.maximum.accumulate(np.where(counts > 0, np.arange(steps + 1), 0))
-    means = np.divide(sums, counts, out=np.zeros(steps + 1), where=counts > 0) / RATE_UNIT_BPS
+    means = (
+        np.divide(sums, counts, out=np.zeros(steps + 1), where=counts > 0)
+        / RATE_UNIT_BPS
+    )
     return [round(value) for value in means[known].tolist()]

@@ -33,11 +33,15 @@ class Takes:
         self._folders = folders
         self._index = [folder.index() for folder in folders]
         self._take = lru_cache(_KEPT)(self._made)
-        self._page = Page(self._nothing, PAGE, {"index.html": index_of("runs").encode()})
+        self._page = Page(
+            self._nothing, PAGE, {"index.html": index_of("runs").encode()}
+        )
 
     def _made(self, folder: int, number: int) -> bytes:
         name = self._index[folder]["takes"][number]["name"]
-        return json.dumps(self._folders[folder].take(name), separators=(",", ":")).encode()
+        return json.dumps(
+            self._folders[folder].take(name), separators=(",", ":")
+        ).encode()
 
     def document(self, name: str) -> bytes | None:
         """Return the document of this name; None if there is none."""
@@ -57,7 +61,9 @@ class Takes:
             await _answer(send, 307, b"", (b"location", VIEW.encode()))
         elif not path.endswith(".json"):
             await self._page(scope, receive, send)
-        elif (body := await to_thread.run_sync(self.document, path.removeprefix(VIEW))) is None:
+        elif (
+            body := await to_thread.run_sync(self.document, path.removeprefix(VIEW))
+        ) is None:
             await self._nothing(scope, receive, send)
         else:
             await _answer(send, 200, body, (b"content-type", b"application/json"))
@@ -66,8 +72,14 @@ class Takes:
         await refuse(scope, send, 404, f"there is no path {scope['path']}")
 
 
-async def _answer(send: Any, status: int, body: bytes, header: tuple[bytes, bytes]) -> None:
-    start = [header, (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
+async def _answer(
+    send: Any, status: int, body: bytes, header: tuple[bytes, bytes]
+) -> None:
+    start = [
+        header,
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 
@@ -77,7 +89,9 @@ def application(folders: Sequence[Recorded]) -> Any:
     return OwnPagesOnly(Takes(folders))
 
 
-def serve(folders: Sequence[Recorded], host: str, port: int, announce: Callable[[str], None]) -> None:
+def serve(
+    folders: Sequence[Recorded], host: str, port: int, announce: Callable[[str], None]
+) -> None:
     """Serve on ``host`` until interrupted. Call ``announce`` with the page's address. Raises OSError."""
     with closing(listen(host, port)) as listener:
         server = HttpServer(application(folders), listener, end_s=0, name="view")

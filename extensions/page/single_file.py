@@ -40,7 +40,9 @@ def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) ->
         index["left_out"], index["takes"] = len(index["takes"]) - len(kept), kept
     page = _AHEAD.sub("", index_of("file"))
     scripts = [_read(name) for name in _SCRIPT.findall(page)]
-    imports = json.dumps({"imports": {_alias(name): _data(name) for name in _modules()}})
+    imports = json.dumps(
+        {"imports": {_alias(name): _data(name) for name in _modules()}}
+    )
     (entry,) = _MODULE.findall(page)
     start = f'import "{_alias(entry)}";'
     inline = [*scripts, imports, start]
@@ -49,7 +51,9 @@ def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) ->
         f"default-src 'none'; script-src data: {hashes}; style-src 'unsafe-inline'; img-src data:;"
         " base-uri 'none'; form-action 'none'"
     )
-    page = _SHEET.sub(lambda match: f"<style{match[1] or ''}>{_read(match[2])}</style>", page)
+    page = _SHEET.sub(
+        lambda match: f"<style{match[1] or ''}>{_read(match[2])}</style>", page
+    )
     page = _SCRIPT.sub(lambda match: f"<script>{_read(match[1])}</script>", page)
     recorded = _data_text(indexes)
     last = f'<script type="importmap">{imports}</script>{recorded}<script type="module">{start}</script>'

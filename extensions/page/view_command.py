@@ -22,11 +22,18 @@ def view(
         ),
     ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Loopback address of a replay's page.")
+        str,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Loopback address of a replay's page."
+        ),
     ] = "127.0.0.1:0",
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write the page of run folders into one file, and end."),
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write the page of run folders into one file, and end.",
+        ),
     ] = None,
     arm: options.Arms = None,
 ) -> None:
@@ -43,7 +50,9 @@ def view(
         _lab(where[0] if where else None)
 
 
-def _replay(folders: list[Path], listen: str, html: Path | None, arms: Collection[str]) -> None:
+def _replay(
+    folders: list[Path], listen: str, html: Path | None, arms: Collection[str]
+) -> None:
     from ringlight.controller.web.access import is_loopback
     from ringlight.extensions.page.recorded import Recorded
     from ringlight.extensions.page.serving import serve
@@ -60,10 +69,15 @@ def _replay(folders: list[Path], listen: str, html: Path | None, arms: Collectio
     if not host or not port.isdecimal() or int(port) > 65535:
         fail(f"--listen {listen}: write HOST:PORT", 2)
     if not is_loopback(host):
-        fail(f"--listen {listen}: not a loopback address; write a file with --html to show it elsewhere", 2)
+        fail(
+            f"--listen {listen}: not a loopback address; write a file with --html to show it elsewhere",
+            2,
+        )
     recordings = [Recorded(folder, arms) for folder in folders]
     try:
-        serve(recordings, host, int(port), lambda address: echo(f"{address} until Ctrl-C"))
+        serve(
+            recordings, host, int(port), lambda address: echo(f"{address} until Ctrl-C")
+        )
     except OSError as error:
         fail(f"--listen {listen}: {error.strerror}")
 

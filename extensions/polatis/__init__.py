@@ -19,5 +19,8 @@ EXTENSION = Extension(
         "polatis-7000": "polatis_products:POLATIS_7000",
         "polatis-6000": "polatis_products:POLATIS_6000",
     },
-    rigs={"polatis-tl1": "polatis_rigs:PolatisTl1Rig", "polatis-restconf": "polatis_rigs:PolatisRestconfRig"},
+    rigs={
+        "polatis-tl1": "polatis_rigs:PolatisTl1Rig",
+        "polatis-restconf": "polatis_rigs:PolatisRestconfRig",
+    },
 )

@@ -120,7 +120,11 @@ def choose_dialect(capabilities: Iterable[str]) -> Dialect:
     revision = parse_qs(urlsplit(announced).query).get("revision", [RENAMED])[0]
     alarms = SYSTEM in modules
     # ISO dates compare as text.
-    return Dialect("pairs", "ports", "port-status", alarms) if revision < RENAMED else Dialect(alarms=alarms)
+    return (
+        Dialect("pairs", "ports", "port-status", alarms)
+        if revision < RENAMED
+        else Dialect(alarms=alarms)
+    )
 
 
 def _model(inside: str) -> str:
@@ -137,7 +141,9 @@ def _pairs(batch: Iterable[CrossConnect], dialect: Dialect, operation: str = "")
 
 def add_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
     """Return an edit that makes these cross-connects and fails if one of their ingresses is in use."""
-    return _model(f'<cross-connects xmlns="{MODEL}">{_pairs(batch, dialect, "create")}</cross-connects>')
+    return _model(
+        f'<cross-connects xmlns="{MODEL}">{_pairs(batch, dialect, "create")}</cross-connects>'
+    )
 
 
 def remove_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
@@ -154,7 +160,9 @@ def remove_config(batch: Iterable[CrossConnect], dialect: Dialect) -> str:
 def replace_config(whole: Iterable[CrossConnect], dialect: Dialect) -> str:
     """Return an edit that replaces all cross-connects by exactly these."""
     inside = _pairs(whole, dialect)
-    return _model(f'<cross-connects xmlns="{MODEL}" nc:operation="replace">{inside}</cross-connects>')
+    return _model(
+        f'<cross-connects xmlns="{MODEL}" nc:operation="replace">{inside}</cross-connects>'
+    )
 
 
 def port_config(port: int, enabled: bool) -> str:
@@ -215,14 +223,18 @@ def _leaves(entry: etree._Element) -> dict[str, str]:
     return leaves
 
 
-def _entries(containers: Iterable[etree._Element], name: str) -> Iterator[dict[str, str]]:
+def _entries(
+    containers: Iterable[etree._Element], name: str
+) -> Iterator[dict[str, str]]:
     """Yield the entries of a list, each as its leaves. Raises ProtocolError if there is any other element."""
     for container in containers:
         for entry in container:
             if not isinstance(entry.tag, str):
                 continue
             if entry.tag != f"{{{MODEL}}}{name}":
-                raise ProtocolError(f"there is something else than {name}", str(entry.tag))
+                raise ProtocolError(
+                    f"there is something else than {name}", str(entry.tag)
+                )
             yield _leaves(entry)
 
 
@@ -237,7 +249,10 @@ def parse_pairs(text: str, dialect: Dialect) -> tuple[CrossConnect, ...]:
     """Return the cross-connects of a reply. Raises ProtocolError."""
     entries = _entries(_containers(text, "cross-connects"), dialect.pair)
     return readings.checked_pairs(
-        [CrossConnect(_port(leaves, "ingress"), _port(leaves, "egress")) for leaves in entries]
+        [
+            CrossConnect(_port(leaves, "ingress"), _port(leaves, "egress"))
+            for leaves in entries
+        ]
     )
 
 
@@ -283,10 +298,17 @@ def parse_system_alarms(text: str) -> Iterator[Alarm]:
     """Yield the alarms that the switch itself reports. Raises ProtocolError."""
     for container in _containers(text, "system-alarms", SYSTEM):
         for entry in container:
-            if not isinstance(entry.tag, str) or etree.QName(entry).localname != "alarm":
+            if (
+                not isinstance(entry.tag, str)
+                or etree.QName(entry).localname != "alarm"
+            ):
                 continue
             leaves = _leaves(entry)
-            words = " ".join(leaves[key] for key in ("alarm-type", "alarm-message") if leaves.get(key))
+            words = " ".join(
+                leaves[key]
+                for key in ("alarm-type", "alarm-message")
+                if leaves.get(key)
+            )
             yield Alarm("SWITCH", None, words[:200] or "an alarm without words")
 
 
@@ -327,11 +349,17 @@ class Access:
         except (OSError, paramiko.SSHException, ValueError) as error:
             raise Unreachable(f"{path}: {_line(error)}") from None
         names = (self.host, f"[{self.host}]:{self.port}")
-        known = {kind: key for name in names for kind, key in (keys.lookup(name) or {}).items()}
+        known = {
+            kind: key
+            for name in names
+            for kind, key in (keys.lookup(name) or {}).items()
+        }
         for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", *sorted(known)):
             if kind in known:
                 return str(known[kind].get_base64())
-        raise Unreachable(f"the host key of {names[1]} is not in {path}; nothing was sent")
+        raise Unreachable(
+            f"the host key of {names[1]} is not in {path}; nothing was sent"
+        )
 
 
 class _Session(SSHSession):  # type: ignore[misc]  # ncclient has no types
@@ -367,7 +395,9 @@ class NetconfClient:
             return
         session = ended._session
         ended.timeout = CLOSE_S
-        with contextlib.suppress(NCClientError, etree.LxmlError, UnicodeError, OSError, EOFError):
+        with contextlib.suppress(
+            NCClientError, etree.LxmlError, UnicodeError, OSError, EOFError
+        ):
             if polite and session.connected:
                 ended.close_session()
         with contextlib.suppress(NCClientError, OSError, EOFError):
@@ -385,9 +415,13 @@ class NetconfClient:
         expected = access.expected_key()
         limit_s = min(CONNECT_S, deadline.check())
         try:
-            connection = socket.create_connection((access.host, access.port), timeout=limit_s)
+            connection = socket.create_connection(
+                (access.host, access.port), timeout=limit_s
+            )
         except OSError as error:
-            raise Unreachable(f"no connection to {access.host}:{access.port}: {error}") from None
+            raise Unreachable(
+                f"no connection to {access.host}:{access.port}: {error}"
+            ) from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         limit = Deadline(limit_s)
 
@@ -423,18 +457,30 @@ class NetconfClient:
             )
         except AuthenticationError:
             end()
-            raise AuthFailed(f"user {access.credentials.username} was not let in") from None
+            raise AuthFailed(
+                f"user {access.credentials.username} was not let in"
+            ) from None
         except SSHUnknownHostError:
             end()
             raise Unreachable(
                 f"{access.host}:{access.port} has another host key than the known one"
             ) from None
-        except (NCClientError, paramiko.SSHException, OSError, EOFError, ValueError) as error:
+        except (
+            NCClientError,
+            paramiko.SSHException,
+            OSError,
+            EOFError,
+            ValueError,
+        ) as error:
             end()
             if deadline.left_s <= 0:
-                raise DeadlineExceeded(f"no session with {access.host}:{access.port} in time") from None
+                raise DeadlineExceeded(
+                    f"no session with {access.host}:{access.port} in time"
+                ) from None
             reason = "no greeting in time" if limit.left_s <= 0 else _line(error)
-            raise Unreachable(f"no session with {access.host}:{access.port}: {reason}") from None
+            raise Unreachable(
+                f"no session with {access.host}:{access.port}: {reason}"
+            ) from None
         finally:
             alarm.cancel()
             alarm.join()
@@ -461,12 +507,21 @@ class NetconfClient:
     def _get(self, question: Callable[[], list[str]], deadline: Deadline) -> str:
         session = self._connect(deadline)
         try:
-            reply = self._call(lambda: session.get(filter=question()), deadline, REPLY_S)
+            reply = self._call(
+                lambda: session.get(filter=question()), deadline, REPLY_S
+            )
         except (Refused, StaleRevision) as error:
-            raise ProtocolError(f"the switch does not let itself be read: {error}") from None
+            raise ProtocolError(
+                f"the switch does not let itself be read: {error}"
+            ) from None
         return str(reply.xml)
 
-    def _call(self, operation: Callable[[], Any], deadline: Deadline, most_s: float | None = None) -> Any:
+    def _call(
+        self,
+        operation: Callable[[], Any],
+        deadline: Deadline,
+        most_s: float | None = None,
+    ) -> Any:
         """Run one operation of the session. Return its result.
 
         Raises Unreachable if the session is lost, DeadlineExceeded, ProtocolError, PermissionDenied,
@@ -503,9 +558,16 @@ class NetconfClient:
         if ":candidate" in session.server_capabilities:
             self._commit(session, config(), deadline)
             return
-        undo = "rollback-on-error" if ":rollback-on-error" in session.server_capabilities else None
+        undo = (
+            "rollback-on-error"
+            if ":rollback-on-error" in session.server_capabilities
+            else None
+        )
         self._surely(
-            lambda: session.edit_config(config=config(), target="running", error_option=undo), deadline
+            lambda: session.edit_config(
+                config=config(), target="running", error_option=undo
+            ),
+            deadline,
         )
 
     def _commit(self, session: Any, config: str, deadline: Deadline) -> None:
@@ -513,7 +575,9 @@ class NetconfClient:
         # the session ends before the commit.
         self._call(lambda: session.lock("candidate"), deadline)
         try:
-            self._call(lambda: session.edit_config(config=config, target="candidate"), deadline)
+            self._call(
+                lambda: session.edit_config(config=config, target="candidate"), deadline
+            )
             self._surely(session.commit, deadline)
         except OpticalError:
             if self._manager is not None:
@@ -566,7 +630,9 @@ class NetconfDriver(OpticalSwitchDriver):
     false.
     """
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         host, port = entry.address(PORT)
         credentials = entry.credentials()
@@ -581,12 +647,16 @@ class NetconfDriver(OpticalSwitchDriver):
             Path(str(keys.get("known_hosts", "~/.ssh/known_hosts"))),
             entry.flag("verify", True),
         )
-        can = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
+        can = Capabilities.dual_sided(
+            size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True
+        )
         super().__init__(name, can, secrets_of(credentials))
         self._client = NetconfClient(name, access)
 
     def _open(self, deadline: Deadline) -> Identity:
-        reply = self._client.ask(lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline)
+        reply = self._client.ask(
+            lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline
+        )
         identity = parse_identity(reply)
         readings.check_model(identity.model, self.size)
         return identity
@@ -612,12 +682,18 @@ class NetconfDriver(OpticalSwitchDriver):
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         self._client.set_port_enabled(port, enabled, deadline)
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        return parse_powers(self._client.ask(lambda: [f'<opm-power xmlns="{MODEL}"/>'], deadline))
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
+        return parse_powers(
+            self._client.ask(lambda: [f'<opm-power xmlns="{MODEL}"/>'], deadline)
+        )
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
         yield from super()._alarms(snapshot, deadline)
         if self._client.dialect.alarms:
             yield from parse_system_alarms(
-                self._client.ask(lambda: [f'<system-alarms xmlns="{SYSTEM}"/>'], deadline)
+                self._client.ask(
+                    lambda: [f'<system-alarms xmlns="{SYSTEM}"/>'], deadline
+                )
             )

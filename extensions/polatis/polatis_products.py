@@ -19,9 +19,13 @@ POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
 _PRODUCTS = ("polatis-7000", "polatis-6000")
 
 #: The core's driver, for switches that are known to be Polatis'.
-POLATIS_SCPI = replace(SCPI, made_by="polatis_scpi:ScpiDriver", products=_PRODUCTS, profile="polatis-7000")
+POLATIS_SCPI = replace(
+    SCPI, made_by="polatis_scpi:ScpiDriver", products=_PRODUCTS, profile="polatis-7000"
+)
 
-TL1 = DriverKind("polatis_tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1")
+TL1 = DriverKind(
+    "polatis_tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1"
+)
 
 RESTCONF = DriverKind(
     "polatis_restconf:PolatisRestconfDriver",

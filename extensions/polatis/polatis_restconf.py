@@ -79,7 +79,9 @@ def _entries(container: object, *names: str) -> tuple[str, list[Mapping[str, Any
     for name in names:
         rows = container.get(name, container.get(f"{MODULE}:{name}"))
         if rows is not None:
-            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            if not isinstance(rows, list) or not all(
+                isinstance(row, dict) for row in rows
+            ):
                 raise ProtocolError(f"{name}: not a list of objects", repr(rows)[:200])
             return name, rows
     return names[0], []
@@ -95,14 +97,19 @@ def _port(entry: Mapping[str, Any], key: str) -> int:
 def parse_pairs(value: object) -> tuple[str, tuple[CrossConnect, ...]]:
     """Return the list's name (``pair``, ``pairs``) and its cross-connects. Raises ProtocolError."""
     name, entries = _entries(_member(value, "cross-connects"), "pair", "pairs")
-    pairs = tuple(CrossConnect(_port(entry, "ingress"), _port(entry, "egress")) for entry in entries)
+    pairs = tuple(
+        CrossConnect(_port(entry, "ingress"), _port(entry, "egress"))
+        for entry in entries
+    )
     return name, readings.checked_pairs(pairs)
 
 
 def format_pairs(name: str, cross_connects: Iterable[CrossConnect]) -> bytes:
     """Return the body of a write of these cross-connects."""
     pairs = [{"ingress": xc.ingress, "egress": xc.egress} for xc in cross_connects]
-    return json.dumps({f"{MODULE}:cross-connects": {name: pairs}}, separators=(",", ":")).encode()
+    return json.dumps(
+        {f"{MODULE}:cross-connects": {name: pairs}}, separators=(",", ":")
+    ).encode()
 
 
 def parse_port_states(value: object) -> dict[int, str]:
@@ -156,20 +163,31 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
     ``settle_s``: seconds after the last write at which it is read back for the second time.
     """
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         try:
             settle_s = float(keys.get("settle_s", SETTLE_S))
             if not 0.0 <= settle_s <= 60.0:
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
-            raise entry.wrong("settle_s", f"{keys['settle_s']!r} is not 0 to 60 seconds") from None
+            raise entry.wrong(
+                "settle_s", f"{keys['settle_s']!r} is not 0 to 60 seconds"
+            ) from None
         can = Capabilities.dual_sided(
-            size, MAX_BATCH, entry.profile, max_remove=1, max_replace=MAX_BATCH, port_admin=True
+            size,
+            MAX_BATCH,
+            entry.profile,
+            max_remove=1,
+            max_replace=MAX_BATCH,
+            port_admin=True,
         )
         credentials = entry.credentials()
         super().__init__(
-            name, replace(can, timing=replace(can.timing, settle_s=settle_s)), secrets_of(credentials)
+            name,
+            replace(can, timing=replace(can.timing, settle_s=settle_s)),
+            secrets_of(credentials),
         )
         self._headers = headers_of(credentials)
         self._client = http_client(entry)
@@ -218,7 +236,9 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         states = parse_port_states(reply.json())
         if states.keys() != self._capabilities.ports:
             odd = sorted(states.keys() ^ self._capabilities.ports)
-            raise ProtocolError(f"the switch lists other ports than the fabric says: {odd[:8]}")
+            raise ProtocolError(
+                f"the switch lists other ports than the fabric says: {odd[:8]}"
+            )
         self._port_tag, self._port_states = reply.header("etag"), states
         return states
 
@@ -233,7 +253,11 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         self._merge("PUT", whole, (), deadline)
 
     def _merge(
-        self, method: str, pairs: Sequence[CrossConnect], free: Sequence[CrossConnect], deadline: Deadline
+        self,
+        method: str,
+        pairs: Sequence[CrossConnect],
+        free: Sequence[CrossConnect],
+        deadline: Deadline,
     ) -> None:
         """Write the collection, if it has not changed since it was read.
 
@@ -244,7 +268,9 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         used = {port for xc in self._pairs or () for port in (xc.ingress, xc.egress)}
         for xc in free:
             if {xc.ingress, xc.egress} & used:
-                raise StaleRevision(f"a port of {xc} was taken by someone else meanwhile")
+                raise StaleRevision(
+                    f"a port of {xc} was taken by someone else meanwhile"
+                )
         condition = {"if-match": self._tag} if self._tag else {}
         self._tell(method, PAIRS, format_pairs(self._list, pairs), deadline, condition)
 
@@ -253,7 +279,9 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         body = {f"{MODULE}:input": {"port-enab" if enabled else "port-disab": [port]}}
         self._tell("POST", SET_STATE, json.dumps(body).encode(), deadline)
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
         reply = self._client.read(POWER, self._headers, deadline)
         if reply.status == 404:
             # Some models have no power monitor.

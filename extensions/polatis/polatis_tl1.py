@@ -79,11 +79,15 @@ class PolatisTl1Driver(OpticalSwitchDriver):
     """A dual-sided N x N switch: ingress 1..N, egress N+1..2N, from the inventory entry ``{"address":
     "host:port", "username": …, "password_env": …, "profile": {…}}``."""
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         host, port = entry.address()
         credentials = entry.credentials()
-        capabilities = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, port_admin=True)
+        capabilities = Capabilities.dual_sided(
+            size, MAX_BATCH, entry.profile, port_admin=True
+        )
         super().__init__(name, capabilities, secrets_of(credentials))
         self._client = Tl1Client(name, host, port, credentials, self.redact)
 
@@ -105,7 +109,9 @@ class PolatisTl1Driver(OpticalSwitchDriver):
         if len(parts) != 4:
             raise ProtocolError("not vendor, model, type and version", str(kind))
         serial = _SERIAL.search(" ".join(inventory))
-        return Identity(parts[0], parts[1], serial[1].strip() if serial else "", parts[3])
+        return Identity(
+            parts[0], parts[1], serial[1].strip() if serial else "", parts[3]
+        )
 
     def _close(self) -> None:
         self._client.close()
@@ -113,14 +119,18 @@ class PolatisTl1Driver(OpticalSwitchDriver):
     def _read(self, deadline: Deadline) -> Snapshot:
         every = f"1&&{2 * self.size}"
         patches, shutters = self._client.ask(
-            [Command("RTRV-PATCH"), Command("RTRV-PORT-SHUTTER", every)], deadline, 2 * self.size
+            [Command("RTRV-PATCH"), Command("RTRV-PORT-SHUTTER", every)],
+            deadline,
+            2 * self.size,
         )
         words = {port: word.upper() for port, word in parse_ports(shutters).items()}
         return readings.snapshot(self.name, parse_patches(patches), words)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         assert batch, "an empty list would mean all"
-        self._client.tell(Command("DLT-PATCH", format_numbers([xc.ingress for xc in batch])), deadline)
+        self._client.tell(
+            Command("DLT-PATCH", format_numbers([xc.ingress for xc in batch])), deadline
+        )
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         # Both lists in the same form, a number each: how a range is paired with a list is not known.
@@ -132,7 +142,9 @@ class PolatisTl1Driver(OpticalSwitchDriver):
         verb = "RLS-PORT-SHUTTER" if enabled else "OPR-PORT-SHUTTER"
         self._client.tell(Command(verb, str(port)), deadline)
 
-    def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
+    def _power(
+        self, ports: Sequence[int], deadline: Deadline
+    ) -> Mapping[int, float | None]:
         question = Command("RTRV-PORT-POWER", format_numbers(sorted(ports)))
         (rows,) = self._client.ask([question], deadline, len(ports))
         powers = {port: parse_power(text) for port, text in parse_ports(rows).items()}

@@ -14,7 +14,11 @@ EXTENSION = Extension(
     carriers={"interconnect": "simulation.whole_carrier:WholeCarrier"},
     events=("records",),
     metrics=("metrics.divisions", "metrics.turns"),
-    sections=("sections.divided:divisions", "sections.divided:turns", "sections.turns:phases"),
+    sections=(
+        "sections.divided:divisions",
+        "sections.divided:turns",
+        "sections.turns:phases",
+    ),
     papers={"sip_ml": "paper"},
     worker=("phases", "workload_phases", "following:PHASES"),
 )

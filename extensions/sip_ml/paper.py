@@ -25,7 +25,9 @@ from ringlight.workloads.graph import Kind, Workload
 #: Bytes of an element of gradient, where the public architecture says how many there are.
 _ELEMENT_BYTES = 4
 _WORKLOAD, _RATE = "jobs.train.workload", "parameters.bandwidth.value"
-_GPU, _TAKES, _PIECES = (f"parameters.{name}.value" for name in ("gpu", "takes", "pieces"))
+_GPU, _TAKES, _PIECES = (
+    f"parameters.{name}.value" for name in ("gpu", "takes", "pieces")
+)
 #: End of the name of a workload that each GPU has whole.
 _WHOLE = "-whole"
 _OURS, _SERVERS = "sip-ocs", "servers"
@@ -95,16 +97,23 @@ class _Case(NamedTuple):
 Times = Mapping[_Case, float]
 
 
-def _times(base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False) -> dict[_Case, float]:
+def _times(
+    base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False
+) -> dict[_Case, float]:
     """Until the last GPU has ended an iteration, of an arm at all of its points with the file's division
     (or of models that each GPU has ``whole``) and the best of the all-reduces that ran there, seconds."""
     times_s: dict[_Case, float] = {}
     for row in base.table.each(arm, metric):
         pieces = row.point.get(_PIECES, base.value(_PIECES))
-        if not is_number(row.value) or row.label == "published" or pieces != base.value(_PIECES):
+        if (
+            not is_number(row.value)
+            or row.label == "published"
+            or pieces != base.value(_PIECES)
+        ):
             continue
         words = {
-            path: str(row.point.get(path, base.value(path))) for path in (_WORKLOAD, _GPU, _TAKES, _RATE)
+            path: str(row.point.get(path, base.value(path)))
+            for path in (_WORKLOAD, _GPU, _TAKES, _RATE)
         }
         workload = words[_WORKLOAD].removesuffix(_WHOLE)
         if (workload != words[_WORKLOAD]) == whole:
@@ -116,7 +125,9 @@ def _times(base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False) 
 
 def _either(base: AtBase, arm: str) -> dict[_Case, float]:
     """Return the shorter iteration of two: with the model divided, and with the whole model on each GPU."""
-    whole = {case._replace(takes=""): s for case, s in _times(base, arm, whole=True).items()}
+    whole = {
+        case._replace(takes=""): s for case, s in _times(base, arm, whole=True).items()
+    }
     divided = _times(base, arm)
     return {
         case: min(seconds, whole[key])
@@ -149,7 +160,9 @@ def _ratios(theirs: Times, ours: Times) -> dict[_Case, float]:
 def _slower(ratios: Mapping[_Case, float]) -> str:
     return ", ".join(
         sorted(
-            f"{case.workload} at {case.rate / 1e12:g} Tbit/s" for case, r in ratios.items() if r < 1 - _ALIKE
+            f"{case.workload} at {case.rate / 1e12:g} Tbit/s"
+            for case, r in ratios.items()
+            if r < 1 - _ALIKE
         )
     )
 
@@ -157,7 +170,8 @@ def _slower(ratios: Mapping[_Case, float]) -> str:
 def _by_model(ratios: Mapping[_Case, float]) -> str:
     models = dict.fromkeys(case.workload for case in ratios)
     return "; ".join(
-        f"{model} {_span([r for case, r in ratios.items() if case.workload == model])}" for model in models
+        f"{model} {_span([r for case, r in ratios.items() if case.workload == model])}"
+        for model in models
     )
 
 
@@ -167,7 +181,10 @@ def _best(base: AtBase) -> Iterator[Finding]:
     for arm in (_OURS, "sip-ring", "ideal"):
         ratios = _ratios(servers, _times(base, arm, "jct_best"))
         if ratios:
-            slower, within = _slower(ratios), f"{_within(base, ratios)} of {len(ratios)} are"
+            slower, within = (
+                _slower(ratios),
+                f"{_within(base, ratios)} of {len(ratios)} are",
+            )
             yield Finding(
                 "loses" if slower else "wins",
                 f"{base.titles[_SERVERS]}, each with its best division and all-reduce: {base.titles[arm]} is "
@@ -179,9 +196,14 @@ def _best(base: AtBase) -> Iterator[Finding]:
 def _within(base: AtBase, ratios: Mapping[_Case, float]) -> int:
     """Return how many ratios are in the published range of the file, as a share of the servers' time."""
     spans = [
-        figure.range for figure in base.experiment.spec.published if figure.over == _SERVERS and figure.range
+        figure.range
+        for figure in base.experiment.spec.published
+        if figure.over == _SERVERS and figure.range
     ]
-    return sum(any(low.value <= 1 / ratio <= high.value for low, high in spans) for ratio in ratios.values())
+    return sum(
+        any(low.value <= 1 / ratio <= high.value for low, high in spans)
+        for ratio in ratios.values()
+    )
 
 
 def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Finding]:
@@ -193,7 +215,9 @@ def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Find
     name, mine = base.titles[other], base.titles[_OURS]
     gpu, takes = base.value(_GPU), base.value(_TAKES)
     as_written = {
-        case: ratio for case, ratio in same.items() if case.is_base and (case.gpu, case.takes) == (gpu, takes)
+        case: ratio
+        for case, ratio in same.items()
+        if case.is_base and (case.gpu, case.takes) == (gpu, takes)
     }
     yield Finding(
         "wins" if min(as_written.values(), default=0.0) > 1 else "loses",
@@ -214,12 +238,21 @@ def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Find
 def _over_ideal(base: AtBase) -> Iterator[Finding]:
     """Yield findings against an ideal switch, which nothing can beat at equal bandwidth."""
     pieces = base.value(_PIECES)
-    for metric, how in (("jct", f"models in {pieces} pieces"), ("jct_best", "each with its best division")):
-        ratios = _ratios(_times(base, "ideal", metric), _times(base, _OURS, metric)).values()
+    for metric, how in (
+        ("jct", f"models in {pieces} pieces"),
+        ("jct_best", "each with its best division"),
+    ):
+        ratios = _ratios(
+            _times(base, "ideal", metric), _times(base, _OURS, metric)
+        ).values()
         if ratios:
             name, mine = base.titles["ideal"], base.titles[_OURS]
             alike = min(ratios) > 1 - _ALIKE
-            why = "" if alike else " A pair has its circuits only, and idle ones do not help."
+            why = (
+                ""
+                if alike
+                else " A pair has its circuits only, and idle ones do not help."
+            )
             yield Finding(
                 "note" if alike else "loses",
                 f"{name} at equal bandwidth, {how}: {mine} is {_span(ratios)} times as fast.{why}",
@@ -251,7 +284,9 @@ def _on_added(base: AtBase, ours: Times) -> Iterator[Finding]:
             if (sent := case._replace(workload=f"{case.workload}{tail}")) in ours
         ]
         if sentences:
-            whose = "4 bytes a parameter" if name == "parameters" else "the authors' bytes"
+            whose = (
+                "4 bytes a parameter" if name == "parameters" else "the authors' bytes"
+            )
             yield Finding(
                 "note",
                 f"Gradients in the network over 2 · bytes / rate that is added, {whose}, time by time: "

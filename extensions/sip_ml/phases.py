@@ -85,7 +85,9 @@ class Turns:
         """
         turn = self.present(rank)
         if turn is None:
-            raise ValueError(f"rank {rank} has ended all of its {self._ended[rank]} turns")
+            raise ValueError(
+                f"rank {rank} has ended all of its {self._ended[rank]} turns"
+            )
         self._ended[rank] += 1
         members = self._plan.phases[turn.phase].ranks
         left = self._left.get(turn, len(members)) - 1

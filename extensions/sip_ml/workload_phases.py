@@ -52,7 +52,10 @@ class _Writing:
         self._workload = workload
         self._phases: list[tuple[tuple[int, ...], _Pairs]] = []
         self._present = [-1] * workload.ranks
-        self._phase_of = [[-1] * len(workload.programs[program]) for program in workload.program_of.tolist()]
+        self._phase_of = [
+            [-1] * len(workload.programs[program])
+            for program in workload.program_of.tolist()
+        ]
         self._known: dict[tuple[int, int, int], _Pairs] = {}
 
     def add(self, meeting: _Meeting, ends: list[tuple[int, int]]) -> None:
@@ -78,7 +81,8 @@ class _Writing:
 
     def done(self) -> PhasePlan:
         return PhasePlan(
-            tuple(Phase(ranks, pairs) for ranks, pairs in self._phases), tuple(map(tuple, self._phase_of))
+            tuple(Phase(ranks, pairs) for ranks, pairs in self._phases),
+            tuple(map(tuple, self._phase_of)),
         )
 
     def _pairs(self, meeting: _Meeting, rank: int, operation: int) -> _Pairs:
@@ -102,7 +106,9 @@ class _Writing:
         if drawn:
             assert what.split is not None
             key = (meeting.where[0], meeting.number, 0)
-            bounds = matrix_bounds(split_bytes(what.split, len(members), size, key).tolist())
+            bounds = matrix_bounds(
+                split_bytes(what.split, len(members), size, key).tolist()
+            )
         elif what.sizes is not None:
             bounds = matrix_bounds(what.sizes)
         else:
@@ -111,7 +117,9 @@ class _Writing:
         pairs: _Pairs = {}
         for step in steps:
             sizes = (bounds[step.first + step.count] - bounds[step.first]).tolist()
-            for a, b, sent in zip(step.sources.tolist(), step.destinations.tolist(), sizes, strict=True):
+            for a, b, sent in zip(
+                step.sources.tolist(), step.destinations.tolist(), sizes, strict=True
+            ):
                 if sent:
                     pair = (members[a], members[b])
                     pairs[pair] = pairs.get(pair, 0.0) + sent
@@ -126,7 +134,9 @@ def _fits(own: _Pairs, more: _Pairs) -> bool:
     both = own.keys() | more.keys()
     if len(both) == len(own):
         return True
-    return all(_most(both, end) <= max(_most(own, end), _most(more, end)) for end in (0, 1))
+    return all(
+        _most(both, end) <= max(_most(own, end), _most(more, end)) for end in (0, 1)
+    )
 
 
 def _most(pairs: Iterable[tuple[int, int]], end: int) -> int:
@@ -141,7 +151,10 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
     """
     programs = workload.programs
     waiting = [dependencies(workload, program) for program in programs]
-    kinds, seconds = ([getattr(item, name).tolist() for item in programs] for name in ("kind", "seconds"))
+    kinds, seconds = (
+        [getattr(item, name).tolist() for item in programs]
+        for name in ("kind", "seconds")
+    )
     of = workload.program_of.tolist()
     waits = [list(waiting[number].counts) for number in of]
     meetings: dict[_Meeting, list[tuple[int, int]]] = {}
@@ -150,7 +163,9 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
     due: list[tuple[float, int, int]] = []
     now_s, open_ = 0.0, sum(len(programs[number]) for number in of)
 
-    def begin(rank: int, operation: int) -> Iterator[tuple[_Meeting, list[tuple[int, int]]]]:
+    def begin(
+        rank: int, operation: int
+    ) -> Iterator[tuple[_Meeting, list[tuple[int, int]]]]:
         number = of[rank]
         if kinds[number][operation] in (Kind.COMPUTE, Kind.MEMORY):
             heapq.heappush(due, (now_s + seconds[number][operation], rank, operation))
@@ -164,7 +179,11 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
             for item in come:
                 heapq.heappush(due, (now_s, *item))
 
-    ready = [(operation, rank) for rank, number in enumerate(of) for operation in waiting[number].first]
+    ready = [
+        (operation, rank)
+        for rank, number in enumerate(of)
+        for operation in waiting[number].first
+    ]
     while ready or due:
         # Of ranks that are alike all do one operation before any does the next: theirs is one order.
         for operation, rank in sorted(ready):
@@ -181,7 +200,9 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
                     ready.append((follower, rank))
     if open_:
         rank, operation = next(iter(meetings.values()), [(0, 0)])[0]
-        raise ValueError(f"{workload.name}: rank {rank} waits for ever in operation {operation}")
+        raise ValueError(
+            f"{workload.name}: rank {rank} waits for ever in operation {operation}"
+        )
 
 
 def _expected(workload: Workload, rank: int) -> dict[int, tuple[_Meeting, int]]:
@@ -191,10 +212,15 @@ def _expected(workload: Workload, rank: int) -> dict[int, tuple[_Meeting, int]]:
     seen: dict[tuple[int, int, int], int] = {}
     meetings = {}
     columns = (program.kind, program.slot, program.collective, program.tag)
-    for k, (kind, slot, what, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+    for k, (kind, slot, what, tag) in enumerate(
+        zip(*(c.tolist() for c in columns), strict=True)
+    ):
         if kind == Kind.COLLECTIVE:
             group = int(workload.communicators[rank, slot])
-            meetings[k] = _Meeting(what, (group, slot), 0, ordinals[k]), len(workload.groups[group])
+            meetings[k] = (
+                _Meeting(what, (group, slot), 0, ordinals[k]),
+                len(workload.groups[group]),
+            )
         elif kind in (Kind.SEND, Kind.RECEIVE):
             peer = int(workload.peers[rank, slot])
             ends = (rank, peer) if kind == Kind.SEND else (peer, rank)

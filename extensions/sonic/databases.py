@@ -108,12 +108,19 @@ def rows(answer: Any, container: str) -> list[dict[str, Any]]:
     if not isinstance(value, dict) or len(value) > 1:
         raise ProtocolError(f"{container} is not a container of one list", str(value))
     entries: Any = next(iter(value.values()), [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) for entry in entries
+    ):
         raise ProtocolError(f"{container}: not a list of objects", str(entries))
     return [bare_keys(entry) for entry in entries]
 
 
-def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any], default: Any) -> Any:
+def _word(
+    row: Mapping[str, Any],
+    leaves: Iterable[str],
+    words: Mapping[str, Any],
+    default: Any,
+) -> Any:
     """Return the meaning of the first of these leaves that a row has; ``default`` if it has none.
 
     Raises ProtocolError for an unknown word.
@@ -136,9 +143,13 @@ def parse_wires(answer: Any, size: int) -> dict[CrossConnect, str]:
         name = text(row.get("cross_connect_id"), "a cross-connect")
         a_side, _, b_side = name.partition("-")
         ends = row.get("a_side", a_side), row.get("b_side", b_side)
-        xc = CrossConnect(port_number(ends[0], "A", size), port_number(ends[1], "B", size))
+        xc = CrossConnect(
+            port_number(ends[0], "A", size), port_number(ends[1], "B", size)
+        )
         if xc in ids:
-            raise ProtocolError(f"cross-connects {ids[xc][:60]} and {name[:60]} are the same")
+            raise ProtocolError(
+                f"cross-connects {ids[xc][:60]} and {name[:60]} are the same"
+            )
         ids[xc] = name
     return ids
 
@@ -169,10 +180,19 @@ def parse_ports(answer: Any, container: str, size: int) -> dict[int, Port]:
         if port in ports:
             raise ProtocolError(f"port {name} is told twice")
         other = row.get("target_simplex_port_id") or None
-        target = None if other is None else port_number(other, "B" if port <= size else "A", size)
-        ports[port] = Port(_word(row, ("status", "oper_status"), _PORT_STATES, PortState.UNKNOWN), target)
+        target = (
+            None
+            if other is None
+            else port_number(other, "B" if port <= size else "A", size)
+        )
+        ports[port] = Port(
+            _word(row, ("status", "oper_status"), _PORT_STATES, PortState.UNKNOWN),
+            target,
+        )
     if ports.keys() != set(range(1, 2 * size + 1)):
-        raise ProtocolError(f"the switch tells of {len(ports)} ports, the fabric says {size} on each side")
+        raise ProtocolError(
+            f"the switch tells of {len(ports)} ports, the fabric says {size} on each side"
+        )
     return ports
 
 
@@ -186,7 +206,9 @@ def parse_losses(answer: Any, container: str, size: int) -> dict[CrossConnect, f
         # In a database, frequency and temperature are parts of the key.
         name = text(row.get("cross_connect_id"), "a cross-connect").partition("|")[0]
         a_side, _, b_side = name.partition("-")
-        xc = CrossConnect(port_number(a_side, "A", size), port_number(b_side, "B", size))
+        xc = CrossConnect(
+            port_number(a_side, "A", size), port_number(b_side, "B", size)
+        )
         loss = number(row.get("loss_dB"), f"loss of {name[:60]}")
         losses[xc] = max(loss, losses.get(xc, loss))
     return losses
@@ -225,7 +247,9 @@ def snapshot(
             state = CrossConnectState.INVALID
         elif any(end.state is PortState.FAILED for end in ends):
             state = CrossConnectState.FAILED
-        elif blocked & {xc.ingress, xc.egress} or (stands and all(e.state is PortState.TUNED for e in ends)):
+        elif blocked & {xc.ingress, xc.egress} or (
+            stands and all(e.state is PortState.TUNED for e in ends)
+        ):
             state = CrossConnectState.CONNECTED
         else:
             state = CrossConnectState.PENDING_CONNECTION
@@ -234,7 +258,10 @@ def snapshot(
         target = ports[port].target
         if target is not None and (xc := CrossConnect(port, target)) not in wires:
             states[xc] = CrossConnectState.PENDING_DELETION
-    statuses = {port: PortStatus(reading.state, port not in blocked) for port, reading in ports.items()}
+    statuses = {
+        port: PortStatus(reading.state, port not in blocked)
+        for port, reading in ports.items()
+    }
     return Snapshot(name, states, statuses)
 
 

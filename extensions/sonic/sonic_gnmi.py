@@ -31,7 +31,14 @@ from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import ProtocolError, Refused, after_others
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
-from ringlight.extensions.gnmi.gnmi_client import Elem, GnmiClient, NotThere, access_of, path_of, updates_of
+from ringlight.extensions.gnmi.gnmi_client import (
+    Elem,
+    GnmiClient,
+    NotThere,
+    access_of,
+    path_of,
+    updates_of,
+)
 from ringlight.extensions.gnmi.yang import bare_keys
 from ringlight.extensions.sonic import databases as sonic
 from ringlight.fabric.crossconnect import CrossConnect
@@ -57,10 +64,16 @@ def parse_table(response: Any, table: str, key: str) -> dict[str, Any]:
                 raise ProtocolError(f"{table}: not a table of a database", str(value))
             if not all(isinstance(fields, dict) for fields in rows_by_key.values()):
                 raise ProtocolError(f"{table}: a row without fields", str(value))
-            table_rows.extend({key: name} | fields for name, fields in rows_by_key.items())
+            table_rows.extend(
+                {key: name} | fields for name, fields in rows_by_key.items()
+            )
         elif not below:
             inner = bare_keys(value) if isinstance(value, dict) else {}
-            table_rows.extend(sonic.rows(value if table in inner or value == {} else {table: value}, table))
+            table_rows.extend(
+                sonic.rows(
+                    value if table in inner or value == {} else {table: value}, table
+                )
+            )
         elif keys and len(below) == 1:
             inner = bare_keys(value) if isinstance(value, dict) else {}
             entry = inner.get(below[0], inner)
@@ -75,14 +88,22 @@ class SonicGnmiDriver(OpticalSwitchDriver):
     ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``; ``schema`` as at the top,
     ``tls`` and files of certificates as in :class:`.gnmi.Access`."""
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         schema = keys.get("schema", SCHEMAS[0])
         if schema not in SCHEMAS:
             raise entry.wrong("schema", f"{schema!r} is none of {', '.join(SCHEMAS)}")
         access, batch = access_of(entry), sonic.MAX_BATCH
-        can = Capabilities.dual_sided(size, batch, entry.profile, max_replace=batch, port_admin=True)
-        super().__init__(name, replace(can, power=frozenset(), light=False), secrets_of(access.credentials))
+        can = Capabilities.dual_sided(
+            size, batch, entry.profile, max_replace=batch, port_admin=True
+        )
+        super().__init__(
+            name,
+            replace(can, power=frozenset(), light=False),
+            secrets_of(access.credentials),
+        )
         self._client = GnmiClient(name, access)
         self._in_db = schema == "db"
         self._target = "" if self._in_db else _TARGET
@@ -101,15 +122,23 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         self._client.close()
 
     def _read(self, deadline: Deadline) -> Snapshot:
-        blocked = sonic.parse_blocked(self._table(sonic.CONFIG, sonic.PORTS, deadline), self.size)
-        self._ids = sonic.parse_wires(self._maybe(sonic.CONFIG, sonic.WIRES, deadline), self.size)
+        blocked = sonic.parse_blocked(
+            self._table(sonic.CONFIG, sonic.PORTS, deadline), self.size
+        )
+        self._ids = sonic.parse_wires(
+            self._maybe(sonic.CONFIG, sonic.WIRES, deadline), self.size
+        )
         states, ports = self._read_ports(deadline)
         invalid: set[str] = set()
         if states.wires:
-            invalid = sonic.parse_invalid(self._maybe(states.module, states.wires, deadline), states.wires)
+            invalid = sonic.parse_invalid(
+                self._maybe(states.module, states.wires, deadline), states.wires
+            )
         return sonic.snapshot(self.name, self._ids, blocked, ports, invalid)
 
-    def _read_ports(self, deadline: Deadline) -> tuple[sonic.States, dict[int, sonic.Port]]:
+    def _read_ports(
+        self, deadline: Deadline
+    ) -> tuple[sonic.States, dict[int, sonic.Port]]:
         """Return the revision of the models, and the ports in STATE_DB. Raises ProtocolError."""
         known = (self._states,) if self._states is not None else sonic.REVISIONS
         for states in known:
@@ -158,7 +187,9 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         elems: list[Elem]
         if self._in_db:
             database = "CONFIG_DB" if module == sonic.CONFIG else "STATE_DB"
-            return path_of([database, _HOST, *filter(None, (table, key, leaf))], _ORIGIN)
+            return path_of(
+                [database, _HOST, *filter(None, (table, key, leaf))], _ORIGIN
+            )
         elems = [f"{module}:{module}", table]
         if key:
             elems.append((f"{table}_LIST", {_KEYS.get(table, "cross_connect_id"): key}))
@@ -167,7 +198,9 @@ class SonicGnmiDriver(OpticalSwitchDriver):
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> Any:
         """Return the update of the table of cross-connects with these cross-connects."""
         listed = [
-            sonic.wire_row(xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size)
+            sonic.wire_row(
+                xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size
+            )
             for xc in cross_connects
         ]
         content: dict[str, Any]
@@ -175,7 +208,9 @@ class SonicGnmiDriver(OpticalSwitchDriver):
             content = {row.pop("cross_connect_id"): row for row in listed}
         else:
             content = {f"{sonic.CONFIG}:{sonic.WIRES}": {sonic.WIRE_LIST: listed}}
-        return gnmi.Update(path=self._path(sonic.CONFIG, sonic.WIRES), val=self._client.value(content))
+        return gnmi.Update(
+            path=self._path(sonic.CONFIG, sonic.WIRES), val=self._client.value(content)
+        )
 
     def _set(self, deadline: Deadline, **changes: Sequence[Any]) -> None:
         prefix = gnmi.Path(target=self._target) if self._target else None
@@ -186,7 +221,10 @@ class SonicGnmiDriver(OpticalSwitchDriver):
             self._add(stale, deadline)
         names = [self._ids.get(xc, sonic.wire_id(xc, self.size)) for xc in batch]
         with after_others(bool(stale)):
-            self._set(deadline, delete=[self._path(sonic.CONFIG, sonic.WIRES, name) for name in names])
+            self._set(
+                deadline,
+                delete=[self._path(sonic.CONFIG, sonic.WIRES, name) for name in names],
+            )
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._set(deadline, update=[self._wires(batch)])
@@ -195,7 +233,12 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         self._set(deadline, replace=[self._wires(whole)])
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
-        word, name = "normal" if enabled else "force_blocked", sonic.port_name(port, self.size)
+        word, name = (
+            "normal" if enabled else "force_blocked",
+            sonic.port_name(port, self.size),
+        )
         path = self._path(sonic.CONFIG, sonic.PORTS, name, "state")
         content = word if self._in_db else {f"{sonic.CONFIG}:state": word}
-        self._set(deadline, update=[gnmi.Update(path=path, val=self._client.value(content))])
+        self._set(
+            deadline, update=[gnmi.Update(path=path, val=self._client.value(content))]
+        )

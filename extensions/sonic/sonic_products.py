@@ -27,7 +27,9 @@ GNMI = DriverKind(
     _PRODUCTS,
     "sonic-ocs",
     "sonic-ocs-gnmi",
-    options=frozenset({"tls", "ca_file", "cert_file", "key_file", "server_name", "schema"}),
+    options=frozenset(
+        {"tls", "ca_file", "cert_file", "key_file", "server_name", "schema"}
+    ),
     emulated_options=frozenset({"schema"}),
     emulated={"tls": False},
 )

@@ -38,7 +38,12 @@ from ringlight.controller.optical.errors import ProtocolError, Refused, after_ot
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
 from ringlight.extensions.http.http_client import Reply, http_client
-from ringlight.extensions.http.restconf import MEDIA_TYPE, check_write, headers_of, parse_error
+from ringlight.extensions.http.restconf import (
+    MEDIA_TYPE,
+    check_write,
+    headers_of,
+    parse_error,
+)
 from ringlight.extensions.sonic import databases as sonic
 from ringlight.fabric.crossconnect import CrossConnect
 
@@ -65,12 +70,18 @@ class SonicRestDriver(OpticalSwitchDriver):
     """An N x N switch: ingress 1..N are 1A..NA, egress N+1..2N are 1B..NB, from the inventory entry
     ``{"address": "host:443", "username": …, "password_env": …, "tls": …, "profile": {…}}``."""
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+    def __init__(
+        self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None
+    ) -> None:
         entry = Entry(name, keys)
         batch = sonic.MAX_BATCH
-        can = Capabilities.dual_sided(size, batch, entry.profile, max_replace=batch, port_admin=True)
+        can = Capabilities.dual_sided(
+            size, batch, entry.profile, max_replace=batch, port_admin=True
+        )
         credentials = entry.credentials()
-        super().__init__(name, replace(can, power=frozenset(), light=False), secrets_of(credentials))
+        super().__init__(
+            name, replace(can, power=frozenset(), light=False), secrets_of(credentials)
+        )
         self._headers = headers_of(credentials)
         self._client = http_client(entry)
         #: Revision of the switch's models; None until it was read.
@@ -93,11 +104,15 @@ class SonicRestDriver(OpticalSwitchDriver):
         states, ports = self._read_ports(deadline)
         invalid: set[str] = set()
         if states.wires:
-            answer = self._table(f"{DATA}/{states.module}:{states.module}/{states.wires}", deadline)
+            answer = self._table(
+                f"{DATA}/{states.module}:{states.module}/{states.wires}", deadline
+            )
             invalid = sonic.parse_invalid(answer, states.wires)
         return sonic.snapshot(self.name, self._ids, blocked, ports, invalid)
 
-    def _read_ports(self, deadline: Deadline) -> tuple[sonic.States, dict[int, sonic.Port]]:
+    def _read_ports(
+        self, deadline: Deadline
+    ) -> tuple[sonic.States, dict[int, sonic.Port]]:
         """Return the revision of the models, and the ports in STATE_DB. Raises ProtocolError."""
         known = (self._states,) if self._states is not None else sonic.REVISIONS
         for states in known:
@@ -124,12 +139,16 @@ class SonicRestDriver(OpticalSwitchDriver):
             if reply.status not in _NO_SUCH_OPERATION:
                 check_write(reply, f"POST {BULK}")
                 if failed := parse_bulk(reply.json()):
-                    raise Refused(f"{len(failed)} of {len(names)} were not deleted, the first {failed[0]}")
+                    raise Refused(
+                        f"{len(failed)} of {len(names)} were not deleted, the first {failed[0]}"
+                    )
                 return
             self._has_bulk = False
         for done, name in enumerate(names):
             with after_others(bool(stale) or done > 0):
-                self._tell("DELETE", f"{WIRES}/{sonic.WIRE_LIST}={name}", None, deadline)
+                self._tell(
+                    "DELETE", f"{WIRES}/{sonic.WIRE_LIST}={name}", None, deadline
+                )
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._tell("PATCH", WIRES, self._wires(batch), deadline)
@@ -139,7 +158,10 @@ class SonicRestDriver(OpticalSwitchDriver):
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         name = sonic.port_name(port, self.size)
-        row = {"simplex_port_id": name, "state": "normal" if enabled else "force_blocked"}
+        row = {
+            "simplex_port_id": name,
+            "state": "normal" if enabled else "force_blocked",
+        }
         body = {f"{sonic.CONFIG}:{sonic.PORT_LIST}": [row]}
         self._tell("PATCH", f"{PORTS}/{sonic.PORT_LIST}={name}", body, deadline)
 
@@ -147,7 +169,9 @@ class SonicRestDriver(OpticalSwitchDriver):
         self, cross_connects: Sequence[CrossConnect], deadline: Deadline
     ) -> Mapping[CrossConnect, float]:
         states, _ = self._read_ports(deadline)
-        answer = self._table(f"{DATA}/{states.module}:{states.module}/{states.losses}", deadline)
+        answer = self._table(
+            f"{DATA}/{states.module}:{states.module}/{states.losses}", deadline
+        )
         return sonic.parse_losses(answer, states.losses, self.size)
 
     # Requests
@@ -155,7 +179,9 @@ class SonicRestDriver(OpticalSwitchDriver):
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> dict[str, Any]:
         """Return the container with these cross-connects, as it is written."""
         listed = [
-            sonic.wire_row(xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size)
+            sonic.wire_row(
+                xc, self._ids.get(xc, sonic.wire_id(xc, self.size)), self.size
+            )
             for xc in cross_connects
         ]
         return {f"{sonic.CONFIG}:{sonic.WIRES}": {sonic.WIRE_LIST: listed}}
@@ -173,7 +199,9 @@ class SonicRestDriver(OpticalSwitchDriver):
         reply.check_read(target)
         return reply.json()
 
-    def _write(self, method: str, target: str, body: object, deadline: Deadline) -> Reply:
+    def _write(
+        self, method: str, target: str, body: object, deadline: Deadline
+    ) -> Reply:
         headers, content = self._headers, b""
         if body is not None:
             headers = headers | {"content-type": MEDIA_TYPE}

@@ -84,7 +84,12 @@ class Tl1Client:
         """Log out, as far as that goes without waiting, and hang up."""
         if self._connection.is_open and self._credentials is not None:
             try:
-                bye = Command("CANC-USER", quoted(self._credentials.username), ("",), self._next_ctag())
+                bye = Command(
+                    "CANC-USER",
+                    quoted(self._credentials.username),
+                    ("",),
+                    self._next_ctag(),
+                )
                 self._send(bye, Deadline(LOG_OUT_S))
             except (OpticalError, Tl1Error) as error:
                 log.debug("%s: hung up without logging out: %s", self.name, error)
@@ -98,7 +103,10 @@ class Tl1Client:
         ``rows_of_last``: number of rows that the last answer should have, if known. Raises Unreachable,
         DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError (also for a denied question).
         """
-        return ask_again(self._connection.is_open, lambda: self._ask(commands, deadline, rows_of_last))
+        return ask_again(
+            self._connection.is_open,
+            lambda: self._ask(commands, deadline, rows_of_last),
+        )
 
     def tell(self, command: Command, deadline: Deadline) -> None:
         """Have a command carried out.
@@ -113,14 +121,20 @@ class Tl1Client:
                 self._answer(command, deadline)
                 return
             except Denied as error:
-                if error.code not in NOT_LOGGED_IN or self._credentials is None or again:
+                if (
+                    error.code not in NOT_LOGGED_IN
+                    or self._credentials is None
+                    or again
+                ):
                     raise
                 self._connection.close()
             except (AuthFailed, PermissionDenied):
                 raise
             except OpticalError as error:
                 self._connection.close()
-                raise Indeterminate(f"no end of {command.verb} seen: {error}") from error
+                raise Indeterminate(
+                    f"no end of {command.verb} seen: {error}"
+                ) from error
 
     # One exchange
 
@@ -150,7 +164,12 @@ class Tl1Client:
             raise
         return [tuple(rows) for rows in pages.values()]
 
-    def _answer(self, command: Command, limit: Deadline, pages: dict[str, list[str]] | None = None) -> str:
+    def _answer(
+        self,
+        command: Command,
+        limit: Deadline,
+        pages: dict[str, list[str]] | None = None,
+    ) -> str:
         """Send a command and wait for the end of its answer. Return its ctag.
 
         ``pages``: rows so far by ctag, to which new rows are added. Raises Denied, PermissionDenied, and the
@@ -167,24 +186,37 @@ class Tl1Client:
                     continue
                 if reply.outcome != "COMPLD":
                     if reply.complaint.split()[0].upper() in NOT_ALLOWED:
-                        raise PermissionDenied(f"{command.verb}: {reply.complaint[:200]}")
+                        raise PermissionDenied(
+                            f"{command.verb}: {reply.complaint[:200]}"
+                        )
                     raise Denied(command.verb, reply)
                 if not reply.more:
                     return ctag
 
-    def _collect(self, messages: Sequence[Reply | Report], pages: dict[str, list[str]]) -> list[Reply]:
+    def _collect(
+        self, messages: Sequence[Reply | Report], pages: dict[str, list[str]]
+    ) -> list[Reply]:
         """Return the replies among the messages, after adding their rows to their pages."""
         replies = []
         for message in messages:
             if isinstance(message, Report):
                 summary = " ".join((message.verb, *message.rows[:4]))
-                log.info("%s: report %s: %s", self.name, message.severity, self._redact(summary[:200]))
+                log.info(
+                    "%s: report %s: %s",
+                    self.name,
+                    message.severity,
+                    self._redact(summary[:200]),
+                )
                 continue
             if message.ctag in pages:
                 if message.outcome == "COMPLD":
                     pages[message.ctag].extend(message.rows)
             else:
-                log.info("%s: a reply to nothing asked, ctag %s", self.name, self._redact(message.ctag[:20]))
+                log.info(
+                    "%s: a reply to nothing asked, ctag %s",
+                    self.name,
+                    self._redact(message.ctag[:20]),
+                )
             replies.append(message)
         return replies
 
@@ -202,17 +234,25 @@ class Tl1Client:
 
     def _log_in(self, credentials: Credentials, deadline: Deadline) -> None:
         try:
-            login = Command("ACT-USER", quoted(credentials.username), ("", quoted(credentials.password)))
+            login = Command(
+                "ACT-USER",
+                quoted(credentials.username),
+                ("", quoted(credentials.password)),
+            )
             self._answer(login, deadline)
         except (Denied, PermissionDenied) as error:
             # Public clients take this for a login; the switch knows the connection, not who made it.
             if "already logged in" in str(error).lower():
                 return
             self._connection.close()
-            raise AuthFailed(f"the switch denied the login of {credentials.username}: {error}") from None
+            raise AuthFailed(
+                f"the switch denied the login of {credentials.username}: {error}"
+            ) from None
         except Tl1Error as error:
             self._connection.close()
-            raise AuthFailed(f"the login of {credentials.username} cannot be said in TL1: {error}") from None
+            raise AuthFailed(
+                f"the login of {credentials.username} cannot be said in TL1: {error}"
+            ) from None
         except OpticalError:
             self._connection.close()
             raise
@@ -226,7 +266,11 @@ class Tl1Client:
                 self._connection.close()
 
     def _send(self, command: Command, limit: Deadline) -> None:
-        shown = "ACT-USER" if command.verb == "ACT-USER" else f"{command.verb} {command.aid[:100]}"
+        shown = (
+            "ACT-USER"
+            if command.verb == "ACT-USER"
+            else f"{command.verb} {command.aid[:100]}"
+        )
         log.debug("%s: %s", self.name, self._redact(shown))
         self._connection.send(format_command(command), limit, command.verb)
 

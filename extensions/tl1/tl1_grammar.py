@@ -218,10 +218,19 @@ def _body(lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(rows), tuple(comments)
 
 
-def _text(sid: str, when: str, head: str, rows: Iterable[str], comments: Iterable[str], end: str) -> bytes:
+def _text(
+    sid: str,
+    when: str,
+    head: str,
+    rows: Iterable[str],
+    comments: Iterable[str],
+    end: str,
+) -> bytes:
     lines = [f"   {sid} {when}", head, *[f"   {row}" for row in rows]]
     lines += [f"   /* {comment} */" for comment in comments]
-    return ("\r\n\n" + "".join(f"{line}\r\n" for line in lines) + end).encode("ascii", "replace")
+    return ("\r\n\n" + "".join(f"{line}\r\n" for line in lines) + end).encode(
+        "ascii", "replace"
+    )
 
 
 def format_reply(reply: Reply, when: str) -> bytes:
@@ -231,13 +240,22 @@ def format_reply(reply: Reply, when: str) -> bytes:
     """
     rows = reply.rows if reply.outcome == "DENY" else [f'"{row}"' for row in reply.rows]
     head = f"M  {reply.ctag or 0} {reply.outcome}"
-    return _text(reply.sid, when, head, rows, reply.comments, ">" if reply.more else ";")
+    return _text(
+        reply.sid, when, head, rows, reply.comments, ">" if reply.more else ";"
+    )
 
 
 def format_report(report: Report, when: str) -> bytes:
     """Return a report as the switch sends it. ``when``: ``26-11-23 08:45:20``."""
     head = f"{report.severity:<2} {report.atag} {report.verb}"
-    return _text(report.sid, when, head, [f'"{row}"' for row in report.rows], report.comments, ";")
+    return _text(
+        report.sid,
+        when,
+        head,
+        [f'"{row}"' for row in report.rows],
+        report.comments,
+        ";",
+    )
 
 
 # Commands
@@ -328,7 +346,9 @@ class CommandFramer:
             elif piece in (b"\r", b"\n"):
                 self._quoted = False
             if piece == b"\r" or (piece == b";" and not self._quoted):
-                whole = self._bytes.decode("ascii", "replace").replace("\n", " ").strip()
+                whole = (
+                    self._bytes.decode("ascii", "replace").replace("\n", " ").strip()
+                )
                 if self._overrun:
                     commands.append(None)
                 elif whole:

@@ -16,7 +16,10 @@ from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
 
 WHEN = "26-11-23 08:45:20"
 #: What comes between each command and its reply: a report with a first ``;`` that is not the end.
-NOISE = format_report(Report("**", "77", "REPT ALM PORT", ("2:MJ,LOS,SA;",), ("not; yours",), "noise"), WHEN)
+NOISE = format_report(
+    Report("**", "77", "REPT ALM PORT", ("2:MJ,LOS,SA;",), ("not; yours",), "noise"),
+    WHEN,
+)
 
 
 class Tl1Proxy(Proxy):
@@ -37,7 +40,11 @@ class Tl1Proxy(Proxy):
         while data := file.read1(1 << 16):
             received += data
             for message in framer.feed(data):
-                if isinstance(message, Reply) and message.ctag == ctag and not message.more:
+                if (
+                    isinstance(message, Reply)
+                    and message.ctag == ctag
+                    and not message.more
+                ):
                     return NOISE + received
         return b""
 

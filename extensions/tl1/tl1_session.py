@@ -97,8 +97,12 @@ class Tl1Session(Conversation[bytes]):
     def __init__(self, switch: Switch, offset_ns: int | None = None) -> None:
         super().__init__()
         self.switch, self.device = switch, switch.device
-        self.sid = switch.name if re.fullmatch(r"[\w.-]+", switch.name, re.ASCII) else "OCS"
-        self._offset_ns = time.time_ns() - time.monotonic_ns() if offset_ns is None else offset_ns
+        self.sid = (
+            switch.name if re.fullmatch(r"[\w.-]+", switch.name, re.ASCII) else "OCS"
+        )
+        self._offset_ns = (
+            time.time_ns() - time.monotonic_ns() if offset_ns is None else offset_ns
+        )
         self._framer = CommandFramer()
         self._user: str | None = None
         self._greeted = False
@@ -177,7 +181,9 @@ class Tl1Session(Conversation[bytes]):
                 ticket = answer.ticket
                 while not ticket.done:
                     now_ns = yield None
-                while answer.light and ticket.error is None and now_ns < ticket.tuned_ns:
+                while (
+                    answer.light and ticket.error is None and now_ns < ticket.tuned_ns
+                ):
                     now_ns = yield ticket.tuned_ns
                 answer = self._result(ticket)
         except Denial as denial:
@@ -200,7 +206,9 @@ class Tl1Session(Conversation[bytes]):
         if ticket.error is None:
             return DONE
         if ticket.partly:
-            return Answer((_FAULTS[ticket.error.fault],), (_plain(str(ticket.error)),), "PRTL")
+            return Answer(
+                (_FAULTS[ticket.error.fault],), (_plain(str(ticket.error)),), "PRTL"
+            )
         raise ticket.error
 
     def denied(self, code: str, text: str) -> Answer:
@@ -214,12 +222,16 @@ class Tl1Session(Conversation[bytes]):
             rows = answer.rows[start : start + self.page_rows]
             more = start != pages[-1]
             comments = () if more else answer.comments
-            out += format_reply(Reply(ctag, answer.outcome, rows, comments, more, self.sid), when)
+            out += format_reply(
+                Reply(ctag, answer.outcome, rows, comments, more, self.sid), when
+            )
         return out + self.prompt
 
     def when(self, now_ns: int) -> str:
         """Return date and time in the form used in messages."""
-        return datetime.fromtimestamp((now_ns + self._offset_ns) / NS, UTC).strftime("%y-%m-%d %H:%M:%S")
+        return datetime.fromtimestamp((now_ns + self._offset_ns) / NS, UTC).strftime(
+            "%y-%m-%d %H:%M:%S"
+        )
 
     def _log_in(self, command: Command, now_ns: int) -> Answer:
         user = unquoted(command.aid)
@@ -249,15 +261,28 @@ class Tl1Session(Conversation[bytes]):
             self._wake(self._looked_ns + ALARM_NS)
             return b""
         first, self._looked_ns = self._looked_ns is None, now_ns
-        alarms = {(alarm.port, alarm.kind): alarm for alarm in alarms_of(self.device, now_ns)}
+        alarms = {
+            (alarm.port, alarm.kind): alarm for alarm in alarms_of(self.device, now_ns)
+        }
         before, self._alarms = self._alarms, alarms
         egresses = (wire.egress for wire in self.device.cross_connects())
-        if any(self.device.port_state(port, now_ns) is PortState.TUNING for port in egresses):
+        if any(
+            self.device.port_state(port, now_ns) is PortState.TUNING
+            for port in egresses
+        ):
             self._wake(now_ns + ALARM_NS)
         if first or self.silent:
             return b""
-        raised = [self._alarm(alarm, now_ns, False) for key, alarm in alarms.items() if key not in before]
-        over = [self._alarm(alarm, now_ns, True) for key, alarm in before.items() if key not in alarms]
+        raised = [
+            self._alarm(alarm, now_ns, False)
+            for key, alarm in alarms.items()
+            if key not in before
+        ]
+        over = [
+            self._alarm(alarm, now_ns, True)
+            for key, alarm in before.items()
+            if key not in alarms
+        ]
         return b"".join((*raised, *over))
 
     def _alarm(self, alarm: Alarm, now_ns: int, over: bool) -> bytes:
@@ -268,7 +293,14 @@ class Tl1Session(Conversation[bytes]):
         place = self.port_name(alarm.port)
         happened = f"{level},{alarm.kind},SA,{day[3:]},{clock.replace(':', '-')}"
         row = f'{place}:{happened},,:\\"{_plain(alarm.reason)}\\"'
-        report = Report("A" if over else "**", str(self._atag), "REPT ALM PORT", (row,), (), self.sid)
+        report = Report(
+            "A" if over else "**",
+            str(self._atag),
+            "REPT ALM PORT",
+            (row,),
+            (),
+            self.sid,
+        )
         return format_report(report, when)
 
 

@@ -23,7 +23,13 @@ from ringlight.experiments.record.light_records import RingSetUps
 from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.ring import CLOCKWISE, WdmRing
 from ringlight.extensions.wrht.ring_plane import RingPlane, rings
-from ringlight.extensions.wrht.wdm import RingPlan, collective_on_ring, plan_ring, set_up_steps, wdm_ring
+from ringlight.extensions.wrht.wdm import (
+    RingPlan,
+    collective_on_ring,
+    plan_ring,
+    set_up_steps,
+    wdm_ring,
+)
 from ringlight.fabric.light import Optics
 from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
@@ -48,10 +54,17 @@ class Around:
         return self.nodes * lanes
 
     def phases(
-        self, collective: str, places: tuple[int, ...], latency_s: float, segment_s: float, share: float
+        self,
+        collective: str,
+        places: tuple[int, ...],
+        latency_s: float,
+        segment_s: float,
+        share: float,
     ) -> Phases:
         fabric, ring = _ring(self)
-        network = RingNetwork(fabric, ring, segment_s=segment_s, latency_s=latency_s, share=share)
+        network = RingNetwork(
+            fabric, ring, segment_s=segment_s, latency_s=latency_s, share=share
+        )
         steps = collective_on_ring(collective, self.nodes, self.wavelengths, places)
         # Steps are between places on the ring.
         return Phases(network, ring.nodes, steps)
@@ -60,7 +73,9 @@ class Around:
 @lru_cache(maxsize=8)
 def _ring(of: Around) -> tuple[Fabric, WdmRing]:
     """Batches of one ring are computed one after another."""
-    return wdm_ring("n", of.nodes, of.wavelengths, of.rate_bps, optics=of.optics, loss_db=of.loss_db)
+    return wdm_ring(
+        "n", of.nodes, of.wavelengths, of.rate_bps, optics=of.optics, loss_db=of.loss_db
+    )
 
 
 @dataclass
@@ -85,14 +100,20 @@ class RingCarrier(Carrier):
             )
 
     @staticmethod
-    def medium(plan: RunPlan, plane: RingPlane) -> tuple[Hashable, Callable[[], Medium], StepCost]:
+    def medium(
+        plan: RunPlan, plane: RingPlane
+    ) -> tuple[Hashable, Callable[[], Medium], StepCost]:
         setting, ring = plan.setting, plane.ring
         fabric, add_bps = setting.fabric, plan.costs.add_bps
         rate_bps = fabric.links[0].rate_bps / setting.scale.rate
         loss_db = fabric.optical_switches[ring.switches[0]].insertion_loss_db
-        around = Around(len(ring.nodes), ring.wavelengths, rate_bps, fabric.optics, loss_db)
+        around = Around(
+            len(ring.nodes), ring.wavelengths, rate_bps, fabric.optics, loss_db
+        )
         reduce_s = 0.0 if add_bps is None else 8 / add_bps
-        cost = StepCost(plane.declared_s(setting.scale.time), ring.reconfigure, reduce_s)
+        cost = StepCost(
+            plane.declared_s(setting.scale.time), ring.reconfigure, reduce_s
+        )
         return around, lambda: around, cost
 
     @staticmethod
@@ -105,21 +126,30 @@ class RingCarrier(Carrier):
         name: str, read: Callable[[str], Any], jobs: Mapping[str, JobPlan], **where: Any
     ) -> Iterator[Record]:
         """Yield how long the light between two steps took to set, as the controller counted."""
-        yield RingSetUps(ring={"name": name, **read("")["own"]}, set_ups=read("/changes"), **where)
+        yield RingSetUps(
+            ring={"name": name, **read("")["own"]}, set_ups=read("/changes"), **where
+        )
 
     @staticmethod
-    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+    def light_over_time(
+        recorded: LitJob, records: Sequence[Record]
+    ) -> Iterator[LightThen]:
         """Yield the light of each step of the collective, dark while it is set."""
         if recorded.job.training is None:
             return
         plan = recorded.plane.plan(recorded.gpus, recorded.job.training.collective)
         settings = [
-            [LitPair(a, b, plan.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
+            [
+                LitPair(a, b, plan.transmit[a][b].wavelength, 1)
+                for a, b in sorted(step.pairs)
+            ]
             for step in plan.steps
         ]
         yield recorded.begin, settings[0], False
         notes = (note for note in records if isinstance(note, RingSetUps))
-        for change in {note.ring["name"]: note.set_ups for note in notes}.get(recorded.plane.name, ()):
+        for change in {note.ring["name"]: note.set_ups for note in notes}.get(
+            recorded.plane.name, ()
+        ):
             pairs = settings[change["step"] % len(settings)]
             yield change["t"], pairs, True
             yield change["t"] + change["total_s"], pairs, False
@@ -127,7 +157,11 @@ class RingCarrier(Carrier):
     def network(self, fabric: Fabric, circuits: Sequence[tuple[str, str]]) -> Network:
         segment_s = self.plan.costs.segment_s
         return RingNetwork(
-            fabric, self.plane.ring, segment_s=segment_s, latency_s=self.latency_s, share=self.share
+            fabric,
+            self.plane.ring,
+            segment_s=segment_s,
+            latency_s=self.latency_s,
+            share=self.share,
         )
 
     def put(self, job: Job, network: Network) -> Job:
@@ -136,12 +170,21 @@ class RingCarrier(Carrier):
         """
         plan = plan_ring(self.plane.fabric, self.plane.ring, job.steps, job.ranks)
         self._declared_s = self.plane.declared_s(self.plan.setting.scale.time)
-        cost = replace(job.cost, set_up_s=self._declared_s, in_steps=tuple(set_up_steps(plan)))
-        return replace(job, steps=lit_steps(job.steps, plan, job.ranks), synchronised=True, cost=cost)
+        cost = replace(
+            job.cost, set_up_s=self._declared_s, in_steps=tuple(set_up_steps(plan))
+        )
+        return replace(
+            job,
+            steps=lit_steps(job.steps, plan, job.ranks),
+            synchronised=True,
+            cost=cost,
+        )
 
     def iterated(self, sim: Simulation, job: str, index: int, begin_s: float) -> None:
         made = sim.loop(job).job
-        step_s = synchronous(sim.network, made.ranks, made.steps, made.vector_bytes, made.cost).step_s
+        step_s = synchronous(
+            sim.network, made.ranks, made.steps, made.vector_bytes, made.cost
+        ).step_s
         begins_s = (np.cumsum(step_s) - step_s).tolist()
         self._set_ups += [
             {
@@ -156,7 +199,14 @@ class RingCarrier(Carrier):
 
     def end(self, circuits: Sequence[tuple[str, str]]) -> None:
         ring = {"name": self.plane.name, "statistics": {"declared_s": self._declared_s}}
-        self.note(RingSetUps(t=self.engine.now_s, run=self.plan.name, ring=ring, set_ups=self._set_ups))
+        self.note(
+            RingSetUps(
+                t=self.engine.now_s,
+                run=self.plan.name,
+                ring=ring,
+                set_ups=self._set_ups,
+            )
+        )
 
 
 def lit_steps(steps: Steps, plan: RingPlan, ranks: Sequence[str]) -> Steps:

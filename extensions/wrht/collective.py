@@ -26,7 +26,11 @@ def _steps(collective: Collective, ranks: int) -> Steps:
     )
 
 
-WRHT = Algorithm(_steps, frozenset({"striped", "wavelengths", "group", "reach", "exchange"}), coloured=True)
+WRHT = Algorithm(
+    _steps,
+    frozenset({"striped", "wavelengths", "group", "reach", "exchange"}),
+    coloured=True,
+)
 
 
 def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
@@ -37,7 +41,9 @@ def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
     that the wavelengths carry, and striped collectives fill them.
     """
     collective = parse_collective(name)
-    if collective.wavelengths is None and (collective.striped or "group" in collective.kind.options):
+    if collective.wavelengths is None and (
+        collective.striped or "group" in collective.kind.options
+    ):
         collective = replace(collective, wavelengths=wavelengths)
     if collective.algorithm == NAME and collective.reach is None and reach:
         longest = plan(

@@ -94,7 +94,9 @@ class RingConductor:
         self._gpu_of = {ip: gpu for gpu, ip in ips.items()}
         self._each_step = plan.reconfigure == "each-step"
         self._core = Conductor(
-            [step.pairs for step in plan.steps], resumed=resumed, each_step=self._each_step
+            [step.pairs for step in plan.steps],
+            resumed=resumed,
+            each_step=self._each_step,
         )
         self._settle_at = time.monotonic() + SETTLE_S if resumed else None
         self._clients: dict[int, _Client] = {}
@@ -113,7 +115,9 @@ class RingConductor:
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
             end.setblocking(False)
-        self._selector.register(self._wake, selectors.EVENT_READ, lambda: self._wake.recv(64))
+        self._selector.register(
+            self._wake, selectors.EVENT_READ, lambda: self._wake.recv(64)
+        )
         self._listeners: list[tuple[socket.socket, Path]] = []
         try:
             for node, path in sockets.items():
@@ -121,7 +125,9 @@ class RingConductor:
         except OSError:
             self._shut()
             raise
-        self._thread = threading.Thread(target=self._run, name=f"ring-{job}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"ring-{job}", daemon=True
+        )
 
     # Life
 
@@ -138,7 +144,11 @@ class RingConductor:
         # It first ends what it does with the WSSs.
         self._thread.join(2 * (WRITE_S + self.lights.declared_s))
         if self._thread.is_alive():
-            log.error("ring %s: the conductor of job %s did not end", self.plan.place, self.job)
+            log.error(
+                "ring %s: the conductor of job %s did not end",
+                self.plan.place,
+                self.job,
+            )
 
     def _rouse(self) -> None:
         # A full pipe rouses, too; a closed one has nobody to rouse.
@@ -148,7 +158,8 @@ class RingConductor:
     def _listen(self, node: str, path: Path) -> None:
         path.unlink(missing_ok=True)
         listener = socket.socket(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+            socket.AF_UNIX,
+            socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
         )
         self._listeners.append((listener, path))
         try:
@@ -157,7 +168,9 @@ class RingConductor:
             listener.listen(MAX_CLIENTS)
         except OSError as error:
             raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
-        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(node, listener))
+        self._selector.register(
+            listener, selectors.EVENT_READ, lambda: self._accept(node, listener)
+        )
 
     def _shut(self) -> None:
         for client in list(self._clients.values()):
@@ -208,7 +221,11 @@ class RingConductor:
             elif isinstance(effect, Closed):
                 self._tell(effect.flow, {"closed": 0}, over=True)
             elif isinstance(effect, Failed):
-                document = {"failed": 0, "reason": effect.reason, "retry_after_s": RETRY_S}
+                document = {
+                    "failed": 0,
+                    "reason": effect.reason,
+                    "retry_after_s": RETRY_S,
+                }
                 self._tell(effect.flow, document, over=True)
             else:
                 assert isinstance(effect, Lost)
@@ -225,7 +242,9 @@ class RingConductor:
         setting = self.plan.steps[request.setting].cross_connects
 
         def write() -> tuple[int, list[str], float]:
-            return *self.lights.set(setting, anew=self._each_step), time.monotonic() - due_at
+            return *self.lights.set(
+                setting, anew=self._each_step
+            ), time.monotonic() - due_at
 
         def written(outcome: tuple[int, list[str], float]) -> None:
             switches, problems, write_s = outcome
@@ -236,7 +255,9 @@ class RingConductor:
                 return
             self._do(self._core.configured())
             if switches:
-                set_up = SetUp(due_at, request.step, switches, write_s, time.monotonic() - due_at)
+                set_up = SetUp(
+                    due_at, request.step, switches, write_s, time.monotonic() - due_at
+                )
                 with self._lock:
                     self._count += 1
                     self._set_ups.append(set_up)
@@ -263,7 +284,9 @@ class RingConductor:
             with self._lock:
                 self._trouble = trouble
             state = "lit" if trouble is None else "trouble"
-            self._bus.publish("plane", plane=self.plan.place, job=self.job, state=state, text=trouble)
+            self._bus.publish(
+                "plane", plane=self.plan.place, job=self.job, state=state, text=trouble
+            )
 
     # Workers
 
@@ -279,7 +302,9 @@ class RingConductor:
         connection.setblocking(False)
         self._number += 1
         client = self._clients[self._number] = _Client(node, self._number, connection)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(client))
+        self._selector.register(
+            connection, selectors.EVENT_READ, lambda: self._read(client)
+        )
 
     def _read(self, client: _Client) -> None:
         if client.number not in self._clients:
@@ -314,7 +339,11 @@ class RingConductor:
             return self._core.close((client.number, name))
         if "open" not in request:
             raise ValueError('neither "open" nor "close"')
-        name, peer, step = flow_name(request, "open"), request.get("peer"), request.get("step")
+        name, peer, step = (
+            flow_name(request, "open"),
+            request.get("peer"),
+            request.get("step"),
+        )
         if name in client.flows:
             raise ValueError(f"flow {name!r} is already open")
         if len(client.flows) >= MAX_FLOWS_PER_CLIENT:
@@ -363,7 +392,9 @@ class RingConductor:
         """Return the progress of the job's light."""
         step, steps = self._core.step, len(self.plan.steps)
         iteration = None if step is None else step // steps
-        return Playing(self.job, steps, step, iteration, self._core.setting, self.trouble)
+        return Playing(
+            self.job, steps, step, iteration, self._core.setting, self.trouble
+        )
 
     def lit_pairs(self) -> list[LitPair]:
         """Return the pairs of GPUs that have light, for the step whose light is set; before any setting, for
@@ -372,9 +403,15 @@ class RingConductor:
         Empty if a switch does not carry everything that the step needs.
         """
         step, transmit = self.plan.steps[self._core.setting or 0], self.plan.transmit
-        if not all(group <= self.lights.carries(name) for name, group in step.cross_connects.items()):
+        if not all(
+            group <= self.lights.carries(name)
+            for name, group in step.cross_connects.items()
+        ):
             return []
-        return [LitPair(gpu, peer, transmit[gpu][peer].wavelength, 1) for gpu, peer in sorted(step.pairs)]
+        return [
+            LitPair(gpu, peer, transmit[gpu][peer].wavelength, 1)
+            for gpu, peer in sorted(step.pairs)
+        ]
 
     def statistics(self) -> SetUpStatistics:
         """Return statistics of the changes of light so far.
@@ -388,7 +425,8 @@ class RingConductor:
             job=self.job,
             count=count,
             set_ups_per_iteration=sum(set_up_steps(self.plan)),
-            declared_s=self.lights.declared_s + (self.lights.command_s if self._each_step else 0.0),
+            declared_s=self.lights.declared_s
+            + (self.lights.command_s if self._each_step else 0.0),
             total=quantiles([set_up.total_s for set_up in kept]),
             write=quantiles([set_up.write_s for set_up in kept]),
             switches=max((set_up.switches for set_up in kept), default=0),

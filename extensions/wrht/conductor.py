@@ -84,7 +84,11 @@ class Conductor:
     """
 
     def __init__(
-        self, steps: Sequence[frozenset[Pair]], *, resumed: bool = False, each_step: bool = False
+        self,
+        steps: Sequence[frozenset[Pair]],
+        *,
+        resumed: bool = False,
+        each_step: bool = False,
     ) -> None:
         self._steps = steps
         self._each_step = each_step
@@ -115,11 +119,16 @@ class Conductor:
 
     def flows(self) -> list[tuple[Flow, Pair, int, bool]]:
         """Return the open flows in order of arrival: flow, pair, step, and whether the flow has light."""
-        return [(flow, request.pair, request.step, request.lit) for flow, request in self._flows.items()]
+        return [
+            (flow, request.pair, request.step, request.lit)
+            for flow, request in self._flows.items()
+        ]
 
     # Events
 
-    def open(self, flow: Flow, client: Client, pair: Pair, step: int | None = None) -> list[Effect]:
+    def open(
+        self, flow: Flow, client: Client, pair: Pair, step: int | None = None
+    ) -> list[Effect]:
         """Open a flow for which ``client`` (a connection) requests light for ``pair``. Return the effects.
 
         ``flow`` must not be open. ``step`` is continued over iterations; it may be left out if there is only
@@ -127,11 +136,15 @@ class Conductor:
         """
         if step is None:
             if len(self._steps) > 1:
-                return [Failed(flow, f"there are {len(self._steps)} steps: say the step")]
+                return [
+                    Failed(flow, f"there are {len(self._steps)} steps: say the step")
+                ]
             step = self._step or 0
         source, destination = pair
         if step < 0 or pair not in self._steps[step % len(self._steps)]:
-            return [Failed(flow, f"{source} sends nothing to {destination} in step {step}")]
+            return [
+                Failed(flow, f"{source} sends nothing to {destination} in step {step}")
+            ]
         self._flows[flow] = _Asked(client, pair, step)
         return self._next()
 
@@ -144,7 +157,9 @@ class Conductor:
 
     def gone(self, client: Client) -> list[Effect]:
         """Forget the flows of a connection that has ended; they may be opened again. Return the effects."""
-        mine = [flow for flow, request in self._flows.items() if request.client == client]
+        mine = [
+            flow for flow, request in self._flows.items() if request.client == client
+        ]
         if not mine:
             return []
         for flow in mine:
@@ -169,7 +184,11 @@ class Conductor:
         """Fail the flows that wait for the requested setting, which could not be made. Return the effects."""
         assert self._wanted is not None
         setting, self._wanted = self._wanted, None
-        waiting = [f for f, request in self._flows.items() if request.step % len(self._steps) == setting]
+        waiting = [
+            f
+            for f, request in self._flows.items()
+            if request.step % len(self._steps) == setting
+        ]
         for flow in waiting:
             del self._flows[flow]
         return [*(Failed(flow, reason) for flow in waiting), *self._next()]
@@ -189,7 +208,9 @@ class Conductor:
     def _loosen(self, iterations: int) -> None:
         if self._step is not None:
             length = len(self._steps)
-            self._strict_from = max(self._strict_from, (self._step // length + iterations) * length)
+            self._strict_from = max(
+                self._strict_from, (self._step // length + iterations) * length
+            )
 
     def _next(self) -> list[Effect]:
         if self._holding or self._wanted is not None:
@@ -200,7 +221,9 @@ class Conductor:
         if self._serving is None:
             return []
         setting = self._serving % len(self._steps)
-        if setting != self._setting or (self._each_step and self._serving != self._set_for):
+        if setting != self._setting or (
+            self._each_step and self._serving != self._set_for
+        ):
             self._setting, self._wanted, self._set_for = None, setting, self._serving
             return [Configure(setting, self._serving)]
         effects: list[Effect] = []

@@ -24,10 +24,16 @@ def ring_plan(context: Context) -> Mapping[str, int]:
     counts = {"wavelengths": plane.ring.wavelengths}
     fabric = context.run.plan.setting.fabric
     for job in context.run.jobs.values():
-        if job.gpus and job.plan.training is not None and job.plan.plane(fabric, job.gpus).stepped:
+        if (
+            job.gpus
+            and job.plan.training is not None
+            and job.plan.plane(fabric, job.gpus).stepped
+        ):
             if model := context.alone.get(job.name):
                 counts["set_ups_per_allreduce"] = model.set_ups
-            counts["wavelengths_used"] = plane.wavelengths_used(job.gpus, job.plan.loop.collective)
+            counts["wavelengths_used"] = plane.wavelengths_used(
+                job.gpus, job.plan.loop.collective
+            )
     return counts
 
 
@@ -44,4 +50,7 @@ def ring_set_ups(context: Context) -> Mapping[str, float | None]:
         return {}
     shown = noted[0].ring
     declared = (shown.get("statistics") or {}).get("declared_s")
-    return {"set_ups": sum(len(note.set_ups) for note in noted), "setup_declared": declared}
+    return {
+        "set_ups": sum(len(note.set_ups) for note in noted),
+        "setup_declared": declared,
+    }

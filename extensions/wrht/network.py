@@ -13,7 +13,12 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.steps import Step, frozen
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.networks import NetworkForCollectives, Places, Routes, capacity_of
+from ringlight.testbed.simulation.networks import (
+    NetworkForCollectives,
+    Places,
+    Routes,
+    capacity_of,
+)
 
 
 class RingNetwork(NetworkForCollectives):
@@ -26,9 +31,14 @@ class RingNetwork(NetworkForCollectives):
     name = "a ring of wavelengths"
 
     def __init__(
-        self, fabric: Fabric, ring: WdmRing, *,
-        segment_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        fabric: Fabric,
+        ring: WdmRing,
+        *,
+        segment_s: float = 0.0,
+        latency_s: float = 0.0,
+        share: float = 1.0,
+    ) -> None:
         self.ring, self._fabric, self._places = ring, fabric, Places(ring.nodes)
         self._segment_s, self._latency_s = segment_s, latency_s
         rates = []
@@ -51,14 +61,20 @@ class RingNetwork(NetworkForCollectives):
         nodes = len(self.ring.nodes)
         if tuple(ranks) != self.ring.nodes:
             if len(ranks) != nodes:
-                raise ValueError(f"ring {self.ring.name}: {len(ranks)} ranks, but it has {nodes} nodes")
+                raise ValueError(
+                    f"ring {self.ring.name}: {len(ranks)} ranks, but it has {nodes} nodes"
+                )
             sources, destinations = self._places.ends(ranks, step)
-            step = replace(step, sources=frozen(sources), destinations=frozen(destinations))
+            step = replace(
+                step, sources=frozen(sources), destinations=frozen(destinations)
+            )
         check_wavelengths(step, nodes, self.ring.wavelengths, number)
         check_power(self._fabric, self.ring, step, number)
         assert step.clockwise is not None
         assert step.wavelengths is not None
-        offsets, passed = segments(step.sources, step.destinations, step.clockwise, nodes)
+        offsets, passed = segments(
+            step.sources, step.destinations, step.clockwise, nodes
+        )
         length = np.diff(offsets)
         links = passed * self.ring.wavelengths + np.repeat(step.wavelengths, length)
         return Routes(offsets, links, self._latency_s + self._segment_s * length)

@@ -69,15 +69,27 @@ def closed_forms(run: Run, latency_s: float = 0.0) -> Iterator[Row]:
 
 def _time_s(plan: RunPlan, form: ClosedForm, latency_s: float) -> float:
     (job,), fabric, plane = plan.jobs, plan.setting.fabric, plan.on(RingPlane)
-    rate_bps = next(link.rate_bps for link in fabric.links if {link.a.node, link.b.node} & fabric.gpus.keys())
-    set_ups = form.new if plane is not None and plane.ring.reconfigure == "changed-only" else form.steps
+    rate_bps = next(
+        link.rate_bps
+        for link in fabric.links
+        if {link.a.node, link.b.node} & fabric.gpus.keys()
+    )
+    set_ups = (
+        form.new
+        if plane is not None and plane.ring.reconfigure == "changed-only"
+        else form.steps
+    )
     # An electrical step has no light to set; it has the latency of its messages.
     set_up_s = plane.declared_s(plan.setting.scale.time) if plane is not None else 0.0
-    waiting_s = set_ups * set_up_s + form.steps * (plan.latency_s(job.plane(fabric)) + latency_s)
+    waiting_s = set_ups * set_up_s + form.steps * (
+        plan.latency_s(job.plane(fabric)) + latency_s
+    )
     adding = 0.0 if plan.costs.add_bps is None else form.added / plan.costs.add_bps
     return (
         waiting_s
-        + (form.vectors / (rate_bps / plan.setting.scale.rate) + adding) * 8 * job.loop.gradient_bytes
+        + (form.vectors / (rate_bps / plan.setting.scale.rate) + adding)
+        * 8
+        * job.loop.gradient_bytes
     )
 
 
@@ -90,7 +102,9 @@ def closed_form(plan: RunPlan) -> ClosedForm | None:
     if job.ranks and job.ranks != job.plane(fabric).nodes:
         return None
     if (plane := plan.on(RingPlane)) is not None:
-        return on_ring(parse_collective(job.loop.collective), job.gpus, plane.ring.wavelengths)
+        return on_ring(
+            parse_collective(job.loop.collective), job.gpus, plane.ring.wavelengths
+        )
     leaf, oversubscription = _tree_of(fabric)
     forms = {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}
     form = forms.get(job.loop.collective)
@@ -100,12 +114,17 @@ def closed_form(plan: RunPlan) -> ClosedForm | None:
 def on_ring(collective: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
     """Return the closed form on a ring of ``wavelengths`` each way; None for WRHT that is striped and
     relayed."""
-    lanes, both = wavelengths if collective.striped else 1, collective.algorithm.startswith("bidirectional")
+    lanes, both = (
+        wavelengths if collective.striped else 1,
+        collective.algorithm.startswith("bidirectional"),
+    )
     if collective.algorithm == "wrht":
         return _wrht(collective, nodes, wavelengths)
     if collective.algorithm.endswith("hierarchical-ring"):
         m = collective.group or fitting_group(nodes, wavelengths)
-        return _hierarchical(nodes, m, wavelengths if collective.striped else None, both)
+        return _hierarchical(
+            nodes, m, wavelengths if collective.striped else None, both
+        )
     if collective.algorithm.endswith("ring"):
         passes = 2 * (nodes - 1) / nodes / lanes / _ways(nodes, both)
         return ClosedForm(2 * (nodes - 1), 1, passes, (nodes - 1) / nodes)
@@ -118,7 +137,9 @@ def on_ring(collective: Collective, nodes: int, wavelengths: int) -> ClosedForm 
 @functools.lru_cache(maxsize=128)
 def _tree(collective: Collective, nodes: int) -> WrhtPlan:
     top = "exchange" if collective.exchange else "collect"
-    return plan(nodes, collective.wavelengths or 1, collective.group, top, collective.reach)
+    return plan(
+        nodes, collective.wavelengths or 1, collective.group, top, collective.reach
+    )
 
 
 @functools.lru_cache(maxsize=128)
@@ -129,7 +150,9 @@ def _needs(collective: Collective, nodes: int) -> tuple[int, int]:
     return tree.buffer_vectors, tree.longest_segments
 
 
-def _levels(collective: Collective, nodes: int, wavelengths: int) -> list[tuple[int, bool]]:
+def _levels(
+    collective: Collective, nodes: int, wavelengths: int
+) -> list[tuple[int, bool]]:
     """Return (size of the largest group, whether it exchanges) of each level, without limit of reach."""
     levels: list[tuple[int, bool]] = []
     left = nodes
@@ -148,12 +171,15 @@ def _wrht(collective: Collective, nodes: int, wavelengths: int) -> ClosedForm | 
             return None
         # How relays add up has no closed form: the plan counts the steps, the formula gives their time.
         tree = _tree(collective, nodes)
-        added = sum(max(len(group) for group in level.groups) - 1 for level in tree.levels)
+        added = sum(
+            max(len(group) for group in level.groups) - 1 for level in tree.levels
+        )
         return ClosedForm(tree.steps, tree.steps, tree.steps, added)
     levels = _levels(collective, nodes, wavelengths)
     steps = sum(1 if last else 2 for _, last in levels)
     passes = sum(
-        (1 if last else 2) / (stripes(wavelengths, size // 2) if collective.striped else 1)
+        (1 if last else 2)
+        / (stripes(wavelengths, size // 2) if collective.striped else 1)
         for size, last in levels
     )
     return ClosedForm(steps, steps, passes, sum(size - 1 for size, _ in levels))
@@ -167,19 +193,27 @@ def _ways(ranks: int, both: bool) -> int:
 def _hierarchical(nodes: int, m: int, striped_on: int | None, both: bool) -> ClosedForm:
     groups = nodes // m
     # Inside a group the light back to its first member lies over that of the other half, on as many more.
-    inside, across = (stripes(striped_on, _ways(m, both)), stripes(striped_on, m)) if striped_on else (1, 1)
-    new = (2 if m > 1 else 0) + (1 if groups > 1 else 0)
-    passes = 2 * (m - 1) / m / inside / _ways(m, both) + 2 * (groups - 1) / nodes / across / _ways(
-        groups, both
+    inside, across = (
+        (stripes(striped_on, _ways(m, both)), stripes(striped_on, m))
+        if striped_on
+        else (1, 1)
     )
-    return ClosedForm(2 * (m - 1) + 2 * (groups - 1), new, passes, (m - 1) / m + (groups - 1) / nodes)
+    new = (2 if m > 1 else 0) + (1 if groups > 1 else 0)
+    passes = 2 * (m - 1) / m / inside / _ways(m, both) + 2 * (
+        groups - 1
+    ) / nodes / across / _ways(groups, both)
+    return ClosedForm(
+        2 * (m - 1) + 2 * (groups - 1), new, passes, (m - 1) / m + (groups - 1) / nodes
+    )
 
 
 def _tree_of(fabric: Fabric) -> tuple[int, float]:
     """GPUs under a leaf of a tree with one spine, and what they could send over what its trunk carries."""
     leaves = max(1, len(fabric.packet_switches) - 1)
     of_gpus = [
-        link.rate_bps for link in fabric.links if link.a.node in fabric.gpus or link.b.node in fabric.gpus
+        link.rate_bps
+        for link in fabric.links
+        if link.a.node in fabric.gpus or link.b.node in fabric.gpus
     ]
     trunks_bps = sum(link.rate_bps for link in fabric.links) - sum(of_gpus)
     return len(of_gpus) // leaves, sum(of_gpus) / trunks_bps if trunks_bps > 0 else 1.0
@@ -205,7 +239,10 @@ def _recursive_doubling(n: int, leaf: int, oversubscription: float) -> ClosedFor
 # --- the verdict ----------------------------------------------------------------------------------
 
 GRADIENT, COLLECTIVE = "training.gradient", "training.collective"
-RECONFIGURE, LOSS = "fabrics.light.rings.n.reconfigure", "fabrics.light.rings.n.wss.loss_db"
+RECONFIGURE, LOSS = (
+    "fabrics.light.rings.n.reconfigure",
+    "fabrics.light.rings.n.wss.loss_db",
+)
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
@@ -223,7 +260,9 @@ def verdict(base: AtBase) -> Iterator[Finding]:
     yield from _on_figures(base)
 
 
-def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
+def _up_to(
+    base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_WRITTEN
+) -> float | None:
     """Return the gradient below which an arm is faster, bytes: 0 never, infinity always.
 
     None if it is not known, or if the other arm is ahead at first.
@@ -231,16 +270,26 @@ def _up_to(base: AtBase, arm: str, other: str, changed: Mapping[str, Any] = AS_W
     row = base.at(arm, f"faster_up_to.{other}", changed)
     if row is None:
         return None
-    return row.value if is_number(row.value) else {"always": math.inf, "never": 0.0}[str(row.value)]
+    return (
+        row.value
+        if is_number(row.value)
+        else {"always": math.inf, "never": 0.0}[str(row.value)]
+    )
 
 
 def _models(base: AtBase) -> dict[str, float]:
     """Return the bytes of the gradients for which the file has a parameter, by its name."""
     swept = {place.point[GRADIENT] for place in base.table if GRADIENT in place.point}
     named = {
-        name: spec.value for name, spec in base.experiment.spec.parameters.items() if spec.value in swept
+        name: spec.value
+        for name, spec in base.experiment.spec.parameters.items()
+        if spec.value in swept
     }
-    return {name: size[0] for name, value in named.items() if (size := quantity(value)) is not None}
+    return {
+        name: size[0]
+        for name, value in named.items()
+        if (size := quantity(value)) is not None
+    }
 
 
 def _limit(size: float) -> str:
@@ -256,13 +305,19 @@ def _covers(base: AtBase, size: float) -> str:
     )
 
 
-def _on_small(base: AtBase, plain: Sequence[str], rivals: Sequence[str]) -> Iterator[Finding]:
+def _on_small(
+    base: AtBase, plain: Sequence[str], rivals: Sequence[str]
+) -> Iterator[Finding]:
     """Yield findings: the gradient size up to which a form of WRHT is fastest on the ring."""
 
     def best(against: Sequence[str]) -> tuple[float, str] | None:
         sizes_by_arm = []
         for arm in WRHT:
-            sizes = [size for other in against if (size := _up_to(base, arm, other)) is not None]
+            sizes = [
+                size
+                for other in against
+                if (size := _up_to(base, arm, other)) is not None
+            ]
             sizes_by_arm += [(min(sizes), arm)] if sizes else []
         return max(sizes_by_arm, default=None)
 
@@ -287,40 +342,56 @@ def _on_small(base: AtBase, plain: Sequence[str], rivals: Sequence[str]) -> Iter
 
 def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
     """Yield findings: both forms of WRHT against another arm, with a set-up in each step."""
-    sizes = {arm: size for arm in WRHT if (size := _up_to(base, arm, other)) is not None}
+    sizes = {
+        arm: size for arm in WRHT if (size := _up_to(base, arm, other)) is not None
+    }
     title = base.titles[other]
     for arm in WRHT:
         later = base.at(arm, f"faster_from.{other}")
         if later is not None and is_number(later.value):
             yield Finding(
-                "wins", f"{title}: {base.titles[arm]} is faster from {format_size(later.value)} on."
+                "wins",
+                f"{title}: {base.titles[arm]} is faster from {format_size(later.value)} on.",
             )
     if not sizes:
         return
     most = max(sizes.values())
     if len(set(sizes.values())) == 1:
         sentence = (
-            f"WRHT, with exchange or without, is faster {_limit(most)}" if most else "WRHT is never faster"
+            f"WRHT, with exchange or without, is faster {_limit(most)}"
+            if most
+            else "WRHT is never faster"
         )
     else:
         sentence = listed(
-            [f"{base.titles[arm]} {_limit(size) if size else 'never'}" for arm, size in sizes.items()]
+            [
+                f"{base.titles[arm]} {_limit(size) if size else 'never'}"
+                for arm, size in sizes.items()
+            ]
         )
         sentence = f"faster is {sentence}"
     wins = any(own < most for own in _models(base).values())
     yield Finding(
-        "wins" if wins else "loses", f"{title}: {sentence}.{_covers(base, most) if most < math.inf else ''}"
+        "wins" if wins else "loses",
+        f"{title}: {sentence}.{_covers(base, most) if most < math.inf else ''}",
     )
 
 
 def _on_striping(base: AtBase, striped: Sequence[str]) -> Iterator[Finding]:
-    sizes = {other: size for other in striped if (size := _up_to(base, "wrht", other)) is not None}
+    sizes = {
+        other: size
+        for other in striped
+        if (size := _up_to(base, "wrht", other)) is not None
+    }
     if sizes:
         each = "; ".join(
-            f"{base.titles[other]}: {_limit(size) if size else 'never'}" for other, size in sizes.items()
+            f"{base.titles[other]}: {_limit(size) if size else 'never'}"
+            for other, size in sizes.items()
         )
         yield Finding(
-            "loses" if min(sizes.values()) < min(_models(base).values(), default=0.0) else "wins",
+            "loses"
+            if min(sizes.values()) < min(_models(base).values(), default=0.0)
+            else "wins",
             "WRHT gives each transfer one wavelength. Where the others may spread a transfer over all "
             f"wavelengths that their step leaves free, it wins only up to these sizes: {each}.",
         )
@@ -328,7 +399,10 @@ def _on_striping(base: AtBase, striped: Sequence[str]) -> Iterator[Finding]:
 
 def _on_charge(base: AtBase) -> Iterator[Finding]:
     for other in ("bidirectional-ring", "ring"):
-        each, new = _up_to(base, "wrht", other), _up_to(base, "wrht", other, {RECONFIGURE: "changed-only"})
+        each, new = (
+            _up_to(base, "wrht", other),
+            _up_to(base, "wrht", other, {RECONFIGURE: "changed-only"}),
+        )
         if each and new == 0:
             yield Finding(
                 "loses",
@@ -359,9 +433,13 @@ def _on_memory(base: AtBase) -> Iterator[Finding]:
         group = row.point.get(COLLECTIVE)
         smaller = group not in (None, "wrht") and row.point[GRADIENT] == written
         if smaller and steps is not None and row.value == steps:
-            less = base.number("wrht", "received_at_once", {GRADIENT: written, COLLECTIVE: group})
+            less = base.number(
+                "wrht", "received_at_once", {GRADIENT: written, COLLECTIVE: group}
+            )
             if less is not None:
-                text += f" As {group} it takes as many steps and needs {format_size(less)}."
+                text += (
+                    f" As {group} it takes as many steps and needs {format_size(less)}."
+                )
                 break
     yield Finding("loses", text)
 
@@ -404,11 +482,23 @@ def _on_loss(base: AtBase) -> Iterator[Finding]:
 def _on_figures(base: AtBase) -> Iterator[Finding]:
     published = [mean for mean in means(base.experiment.spec, base.table) if mean.ours]
     exact, missed = (
-        [f"{saved(mean.ratio):.2f} %" for mean in published if mean.reproduced == expected]
+        [
+            f"{saved(mean.ratio):.2f} %"
+            for mean in published
+            if mean.reproduced == expected
+        ]
         for expected in (True, False)
     )
-    text = f"Fitted: {listed(exact)}; the parameters say what was inferred from it." if exact else ""
-    text += f" Not reproduced: {listed(missed)}, whose settings are not known." if missed else ""
+    text = (
+        f"Fitted: {listed(exact)}; the parameters say what was inferred from it."
+        if exact
+        else ""
+    )
+    text += (
+        f" Not reproduced: {listed(missed)}, whose settings are not known."
+        if missed
+        else ""
+    )
     if text:
         yield Finding("note", text.strip())
 

@@ -28,7 +28,10 @@ _ITEM_BYTES = 4
 
 
 def plan_light(
-    fabric: Fabric, ring: WdmRing, settings: Mapping[str, Any], ranks: Sequence[str] = ()
+    fabric: Fabric,
+    ring: WdmRing,
+    settings: Mapping[str, Any],
+    ranks: Sequence[str] = (),
 ) -> RingPlan:
     """Return the plan that follows from what a job's workers send.
 
@@ -65,16 +68,22 @@ class RingProvider(Alone[RingPlan, RingConductor]):
 
     # A job's light
 
-    def plan(self, plane: RingPlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> RingPlan:
+    def plan(
+        self, plane: RingPlane, nodes: tuple[str, ...], settings: Mapping[str, Any]
+    ) -> RingPlan:
         return plan_light(self._fabric, plane.ring, settings, nodes)
 
-    def _begin(self, job_id: str, light: RingPlan, lights: Lights) -> tuple[RingConductor, dict[str, float]]:
+    def _begin(
+        self, job_id: str, light: RingPlan, lights: Lights
+    ) -> tuple[RingConductor, dict[str, float]]:
         began = time.monotonic()
         _, problems = lights.set(light.steps[0].cross_connects, exactly=True)
         if problems:
             raise UnavailableError(f"ring {light.place}: {problems[0]}")
         lit_s = time.monotonic()
-        self._write_tables(light.place, {node: self._table(light, node) for node in light.nodes})
+        self._write_tables(
+            light.place, {node: self._table(light, node) for node in light.nodes}
+        )
         took = {"light_s": lit_s - began, "tables_s": time.monotonic() - lit_s}
         return self._conductor(job_id, light, lights, resumed=False), took
 
@@ -85,21 +94,32 @@ class RingProvider(Alone[RingPlan, RingConductor]):
     def _forget(self, light: RingPlan) -> None:
         self._write_tables(light.place, {node: {} for node in light.nodes})
 
-    def _conductor(self, job_id: str, plan: RingPlan, lights: Lights, *, resumed: bool) -> RingConductor:
+    def _conductor(
+        self, job_id: str, plan: RingPlan, lights: Lights, *, resumed: bool
+    ) -> RingConductor:
         sockets = {node: self._sockets[node] for node in plan.nodes}
         ips = {node: self._fabric.gpus[node].ip for node in plan.nodes}
         try:
-            return RingConductor(job_id, plan, lights, sockets, ips, self._bus, resumed=resumed)
+            return RingConductor(
+                job_id, plan, lights, sockets, ips, self._bus, resumed=resumed
+            )
         except OSError as error:
-            raise UnavailableError(f"ring {plan.place}: flow socket {error.strerror or error}") from error
+            raise UnavailableError(
+                f"ring {plan.place}: flow socket {error.strerror or error}"
+            ) from error
 
     # Transmit tables
 
     def _table(self, plan: RingPlan, node: str) -> dict[str, Emit]:
         """Return a node's transmit settings by its peers' IP addresses."""
-        return {self._fabric.gpus[peer].ip: emit for peer, emit in plan.transmit[node].items()}
+        return {
+            self._fabric.gpus[peer].ip: emit
+            for peer, emit in plan.transmit[node].items()
+        }
 
-    def _write_tables(self, ring: str, tables: Mapping[str, Mapping[str, Emit]]) -> None:
+    def _write_tables(
+        self, ring: str, tables: Mapping[str, Mapping[str, Emit]]
+    ) -> None:
         """Send the transmit tables to the O-NICs.
 
         Raises ControllerError naming the first one whose table differs.
@@ -109,7 +129,9 @@ class RingProvider(Alone[RingPlan, RingConductor]):
         def write(node: str) -> None:
             table = {ip: vars(emit) for ip, emit in tables[node].items()}
             if agent.set_transmit(node, table) != table:
-                raise UnavailableError(f"ring {ring}: the transmit table of {node} did not read back")
+                raise UnavailableError(
+                    f"ring {ring}: the transmit table of {node} did not read back"
+                )
 
         for error in on_all(list(tables), write):
             raise error
@@ -122,7 +144,8 @@ class RingProvider(Alone[RingPlan, RingConductor]):
     def _own(self, plane: RingPlane) -> RingPart:
         playing, last = self._playing.get(plane.name), self._last.get(plane.name)
         return RingPart(
-            None if playing is None else playing.document(), None if last is None else last.statistics()
+            None if playing is None else playing.document(),
+            None if last is None else last.statistics(),
         )
 
     def plan_document(self, light: RingPlan) -> RingPlanned:

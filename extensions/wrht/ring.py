@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from ringlight.fabric.parts import Link, Onic, OpticalSwitch, Plugged, Port, Wss, servers_of_one
+from ringlight.fabric.parts import (
+    Link,
+    Onic,
+    OpticalSwitch,
+    Plugged,
+    Port,
+    Wss,
+    servers_of_one,
+)
 
 #: Which steps of a collective set light: each one, all of its light again, also what is set already; or only
 #: those that need light that does not stand.
@@ -33,7 +41,9 @@ WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
 CLOCKWISE, COUNTER = 0, 1
 
 
-def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only") -> WdmRing:
+def make_ring(
+    name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only"
+) -> WdmRing:
     """Return a ring of nodes <name>0… and their WSSs <name>-w0…"""
     return WdmRing(
         name,
@@ -53,11 +63,18 @@ def plugged_ring(
     """
     gpus = servers_of_one(ring.name, ring.nodes, model, first)
     switches = [
-        OpticalSwitch(name, 4, wss.driver, wss.profile, ring.wavelengths, wss.loss_db, wss.dark_s)
+        OpticalSwitch(
+            name, 4, wss.driver, wss.profile, ring.wavelengths, wss.loss_db, wss.dark_s
+        )
         for name in ring.switches
     ]
     onics = [Onic(node, 2, 0.0, "array") for node in ring.nodes]
-    return Plugged(gpus, switches, onics, list(_links(ring.nodes, ring.switches, rate_bps, queue_s)))
+    return Plugged(
+        gpus,
+        switches,
+        onics,
+        list(_links(ring.nodes, ring.switches, rate_bps, queue_s)),
+    )
 
 
 @lru_cache(maxsize=16)

@@ -41,7 +41,9 @@ def _add(specs: Mapping[str, RingSpec], assembly: Assembly) -> None:
     for name, spec in specs.items():
         ring = make_ring(name, spec.nodes, spec.wavelengths, spec.reconfigure)
         first = len(assembly.gpus)
-        made = plugged_ring(ring, spec.gpu, spec.rate, spec.queue, spec.wss.made(), first)
+        made = plugged_ring(
+            ring, spec.gpu, spec.rate, spec.queue, spec.wss.made(), first
+        )
         assembly.plug("rings", name, ring, made)
 
 
@@ -49,4 +51,6 @@ def _document(fabric: Fabric) -> list[WdmRing]:
     return list(fabric.parts.get("rings", {}).values())
 
 
-RINGS = FabricKey(dict[Name, RingSpec], add=_add, documents=list[WdmRing], document=_document)
+RINGS = FabricKey(
+    dict[Name, RingSpec], add=_add, documents=list[WdmRing], document=_document
+)

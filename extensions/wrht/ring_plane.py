@@ -33,7 +33,9 @@ class RingTimes(PlaneTimes):
     def set_ups(self, ranks: Sequence[str], collective: str) -> int:
         return sum(set_up_steps(self.plane.plan(ranks, collective)))
 
-    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+    def wait_s(
+        self, time: float, control_s: float, tuning_s: Mapping[str, float]
+    ) -> float:
         return self.plane.declared_s(time)
 
 
@@ -62,7 +64,9 @@ class RingFit(PlaneFit):
         if ranks != len(self.plane.nodes):
             return collective
         ring = self.plane.ring
-        return fitted(collective, ranks, ring.wavelengths, reach(self.plane.fabric, ring))
+        return fitted(
+            collective, ranks, ring.wavelengths, reach(self.plane.fabric, ring)
+        )
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,20 @@ class RingPlane(Plane):
 
     def plan(self, ranks: Sequence[str], collective: str) -> RingPlan:
         """Return the light of a collective. Raises ValueError if :func:`plan_ring` does."""
-        return plan_ring(self.fabric, self.ring, steps_named(collective, len(ranks)), ranks)
+        return plan_ring(
+            self.fabric, self.ring, steps_named(collective, len(ranks)), ranks
+        )
 
     def wavelengths_used(self, ranks: Sequence[str], collective: str) -> int:
         """Return how many wavelengths an all-reduce uses."""
         plan = self.plan(ranks, collective)
-        return len({emit.wavelength for peers in plan.transmit.values() for emit in peers.values()})
+        return len(
+            {
+                emit.wavelength
+                for peers in plan.transmit.values()
+                for emit in peers.values()
+            }
+        )
 
     @property
     def sets_all(self) -> bool:
@@ -103,7 +115,9 @@ class RingPlane(Plane):
         They are as the profile of the WSSs declares. If each step sets its light again, the present light is
         taken away by a command of its own.
         """
-        profile = self.fabric.optical_switches[self.ring.switches[0]].device.dilated(time)
+        profile = self.fabric.optical_switches[self.ring.switches[0]].device.dilated(
+            time
+        )
         commands = 2 if self.sets_all else 1
         return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
 
@@ -111,13 +125,22 @@ class RingPlane(Plane):
         """Yield streams of nodes to their neighbours on one wavelength, clockwise, then the other way."""
         fabric, nodes = self.fabric, list(self.nodes)
         # Between two nodes the shorter way is always the same.
-        for port, ways in enumerate((nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)):
+        for port, ways in enumerate(
+            (nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)
+        ):
             batch = []
             for a, b in itertools.pairwise([*ways, ways[0]]):
                 link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
-                batch.append(LinkTestStream(a, b, (link,), fabric.link_at[Port(a, port)].rate_bps))
+                batch.append(
+                    LinkTestStream(
+                        a, b, (link,), fabric.link_at[Port(a, port)].rate_bps
+                    )
+                )
             yield batch
 
 
 def rings(fabric: Fabric) -> list[RingPlane]:
-    return [RingPlane(fabric, ring.name, ring.nodes, ring) for ring in fabric.parts.get("rings", {}).values()]
+    return [
+        RingPlane(fabric, ring.name, ring.nodes, ring)
+        for ring in fabric.parts.get("rings", {}).values()
+    ]

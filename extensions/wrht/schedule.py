@@ -64,7 +64,9 @@ class WrhtPlan:
 
     @property
     def steps(self) -> int:
-        return sum(len(level.steps) * (1 if level.exchange else 2) for level in self.levels)
+        return sum(
+            len(level.steps) * (1 if level.exchange else 2) for level in self.levels
+        )
 
     @property
     def buffer_vectors(self) -> int:
@@ -90,7 +92,11 @@ class WrhtPlan:
 # Points of a sweep that follow each other often have the same tree, of thousands of lightpaths.
 @lru_cache(maxsize=8)
 def plan(
-    nodes: int, wavelengths: int, group: int | None = None, top: Top = "collect", reach: int | None = None
+    nodes: int,
+    wavelengths: int,
+    group: int | None = None,
+    top: Top = "collect",
+    reach: int | None = None,
 ) -> WrhtPlan:
     """Return the tree of groups and their lightpaths.
 
@@ -135,7 +141,9 @@ def _collect(present: Sequence[int], size: int, reach: int | None) -> Level:
         centre = len(group) // 2
         for index, node in enumerate(group):
             if index != centre:
-                ways.append((_relays(node, group[centre], reach), abs(index - centre) - 1))
+                ways.append(
+                    (_relays(node, group[centre], reach), abs(index - centre) - 1)
+                )
     hops = max(len(way) - 1 for way, _ in ways)
     steps: list[list[Lightpath]] = [[] for _ in range(hops)]
     for way, wavelength in ways:
@@ -195,8 +203,14 @@ def exchange_lightpaths(nodes: Sequence[int]) -> list[Lightpath]:
             for side, start, end in ((near, a, b), (far, b, a)):
                 if index < len(side):
                     x = side[index]
-                    paths += [Lightpath(start, x, lane, True), Lightpath(x, end, lane, True)]
-                    paths += [Lightpath(end, x, lane, False), Lightpath(x, start, lane, False)]
+                    paths += [
+                        Lightpath(start, x, lane, True),
+                        Lightpath(x, end, lane, True),
+                    ]
+                    paths += [
+                        Lightpath(end, x, lane, False),
+                        Lightpath(x, start, lane, False),
+                    ]
         used += max(len(near), len(far))
         if k % 2:
             # ``near`` has one node less than ``far``: its half of the last wavelength is free.
@@ -205,7 +219,10 @@ def exchange_lightpaths(nodes: Sequence[int]) -> list[Lightpath]:
             paths += [Lightpath(a, b, used, True), Lightpath(b, a, used, True)]
             half_free, used = used, used + 1
         else:
-            paths += [Lightpath(a, b, half_free, False), Lightpath(b, a, half_free, False)]
+            paths += [
+                Lightpath(a, b, half_free, False),
+                Lightpath(b, a, half_free, False),
+            ]
             half_free = None
     return paths
 
@@ -226,7 +243,9 @@ def wrht(
     def make() -> Iterator[Step]:
         for level in tree.levels:
             for number, paths in enumerate(level.steps, start=1):
-                yield _step(paths, "reduce" if number == len(level.steps) else "replace")
+                yield _step(
+                    paths, "reduce" if number == len(level.steps) else "replace"
+                )
         for level in reversed(tree.levels):
             if not level.exchange:
                 for paths in reversed(level.steps):

@@ -22,7 +22,15 @@ from ringlight.experiments.report.charts import (
     note,
     pictures,
 )
-from ringlight.experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
+from ringlight.experiments.report.drawing import (
+    FACE,
+    INK,
+    LIGHT,
+    PALETTE,
+    QUIET,
+    RULE,
+    wavelength_colours,
+)
 from ringlight.experiments.report.light_tables import counted, of_fabric, times
 from ringlight.experiments.report.page import NOTHING, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
@@ -56,7 +64,9 @@ _COLLECTIVES = {
 }
 
 
-@section("throughput", "All-reduces on rings of wavelengths", needs=("wavelengths_used",))
+@section(
+    "throughput", "All-reduces on rings of wavelengths", needs=("wavelengths_used",)
+)
 def rings(view: View, draw: Draw) -> str:
     """Return HTML that shows all-reduces on rings, those of arms without rings for comparison, and the
     light of rings."""
@@ -65,7 +75,11 @@ def rings(view: View, draw: Draw) -> str:
     if not with_rings:
         return ""
     collectives = [_job(run).plan.loop.collective for run in runs]
-    described = [words for k, words in _COLLECTIVES.items() if any(c.startswith(k) for c in collectives)]
+    described = [
+        words
+        for k, words in _COLLECTIVES.items()
+        if any(c.startswith(k) for c in collectives)
+    ]
     anew = [run.plan.arm for run in with_rings if _set_anew(run)]
     if anew:
         described.append(
@@ -84,9 +98,18 @@ def rings(view: View, draw: Draw) -> str:
             ("all-reduce", lambda run: text(_job(run).plan.loop.collective)),
             ("steps", lambda run: str(_steps(run))),
             ("wavelengths", lambda run: _wavelengths(view, run)),
-            ("light set", lambda run: count(of_fabric(view, run).number("set_ups_per_allreduce"))),
-            (view.label, lambda run: seconds_and_real(_times(view, run)[0], view.scale)),
-            ("model, no set-up", lambda run: seconds_and_real(_times(view, run)[1], view.scale)),
+            (
+                "light set",
+                lambda run: count(of_fabric(view, run).number("set_ups_per_allreduce")),
+            ),
+            (
+                view.label,
+                lambda run: seconds_and_real(_times(view, run)[0], view.scale),
+            ),
+            (
+                "model, no set-up",
+                lambda run: seconds_and_real(_times(view, run)[1], view.scale),
+            ),
             ("model", lambda run: seconds_and_real(_times(view, run)[2], view.scale)),
             ("over model", lambda run: _over_model(view, run)),
         ],
@@ -105,7 +128,9 @@ def rings(view: View, draw: Draw) -> str:
 
 
 def _job(run: Run) -> JobRun:
-    return next((job for job in run.jobs.values() if job.gpus), next(iter(run.jobs.values())))
+    return next(
+        (job for job in run.jobs.values() if job.gpus), next(iter(run.jobs.values()))
+    )
 
 
 def _steps(run: Run) -> int:
@@ -115,14 +140,24 @@ def _steps(run: Run) -> int:
 
 def _times(view: View, run: Run) -> tuple[float | None, float | None, float | None]:
     """Seconds of the all-reduce: as it was, by the model without set-ups, and with those of the run."""
-    took, ideal_s = view.at(run.plan.arm, f"job {_job(run).name}").numbers("allreduce", "allreduce_ideal")
+    took, ideal_s = view.at(run.plan.arm, f"job {_job(run).name}").numbers(
+        "allreduce", "allreduce_ideal"
+    )
     each_s, sets = of_fabric(view, run).numbers("setup_p50", "set_ups_per_allreduce")
-    return took, ideal_s, None if ideal_s is None else ideal_s + (each_s or 0.0) * (sets or 0.0)
+    return (
+        took,
+        ideal_s,
+        None if ideal_s is None else ideal_s + (each_s or 0.0) * (sets or 0.0),
+    )
 
 
 def _wavelengths(view: View, run: Run) -> str:
     used, all_ = of_fabric(view, run).numbers("wavelengths_used", "wavelengths")
-    return f"{used:.0f} of {all_:.0f}" if used is not None and all_ is not None else NOTHING
+    return (
+        f"{used:.0f} of {all_:.0f}"
+        if used is not None and all_ is not None
+        else NOTHING
+    )
 
 
 def _over_model(view: View, run: Run) -> str:
@@ -162,9 +197,13 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
     sentence = "With this collective the light is set once, before the first step."
     if sets:
         how = "was set anew" if _set_anew(run) else "changed"
-        sentence = f"The light {how} {sets:.0f} times in each all-reduce {tag('analytic')}."
+        sentence = (
+            f"The light {how} {sets:.0f} times in each all-reduce {tag('analytic')}."
+        )
         if declared is not None:
-            sentence += f" The switches' profile says that this takes {seconds(declared)}."
+            sentence += (
+                f" The switches' profile says that this takes {seconds(declared)}."
+            )
     drawn, plane, job = "", _plane(run), _job(run)
     if number < _MOST_PICTURES and len(job.gpus) <= _MOST_NODES:
         caption = f"{run.plan.title}: likewise."
@@ -188,15 +227,32 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
     most = 0.0
     for y, run in enumerate(runs):
         took, ideal_s, model_s = _times(view, run)
-        took, colour = took or 0.0, PALETTE[1] if of_fabric(view, run).row("wavelengths") else QUIET
+        took, colour = (
+            took or 0.0,
+            PALETTE[1] if of_fabric(view, run).row("wavelengths") else QUIET,
+        )
         axis.barh(y, took, height=0.55, color=colour, linewidth=0, alpha=0.85)
         most = max(most, took)
         if ideal_s is not None and model_s is not None:
-            axis.plot([ideal_s, ideal_s], [y - 0.38, y + 0.38], color=INK, linewidth=1.4)
+            axis.plot(
+                [ideal_s, ideal_s], [y - 0.38, y + 0.38], color=INK, linewidth=1.4
+            )
             if model_s > ideal_s:
-                axis.plot([model_s], [y], marker="o", markersize=5, color=LIGHT, zorder=5)
-        note(axis, took, y, f"{seconds(took)}, {_steps(run)} steps", xytext=(8, 0), fontsize=8, color=INK)
-    named_rows(axis, [f"{run.plan.arm}: {_job(run).plan.loop.collective}" for run in runs])
+                axis.plot(
+                    [model_s], [y], marker="o", markersize=5, color=LIGHT, zorder=5
+                )
+        note(
+            axis,
+            took,
+            y,
+            f"{seconds(took)}, {_steps(run)} steps",
+            xytext=(8, 0),
+            fontsize=8,
+            color=INK,
+        )
+    named_rows(
+        axis, [f"{run.plan.arm}: {_job(run).plan.loop.collective}" for run in runs]
+    )
     axis.set(
         xlim=(0, end_with_room(axis, most, 1.3) or 1.0),
         xlabel=f"all-reduce, seconds as emulated ({view.label})",
@@ -217,7 +273,9 @@ def lights(plan: RingPlan) -> list[tuple[int, int, RingStep]]:
 
 def _lights(plan: RingPlan) -> Figure:
     chosen = lights(plan)
-    used = (emit.wavelength for peers in plan.transmit.values() for emit in peers.values())
+    used = (
+        emit.wavelength for peers in plan.transmit.values() for emit in peers.values()
+    )
     colours = wavelength_colours(1 + max(used, default=0))
 
     def step(axis: Axes, number: int) -> str:
@@ -245,11 +303,16 @@ def _step(axis: Axes, plan: RingPlan, step: RingStep, colours: Sequence[str]) ->
     for source, destination in sorted(step.pairs):
         emit = plan.transmit[source][destination]
         # Each wavelength has a circle of its own, outside the ring or inside.
-        gap, way = 0.16 + 0.13 * emit.wavelength, (index[destination] - index[source]) % n
+        gap, way = (
+            0.16 + 0.13 * emit.wavelength,
+            (index[destination] - index[source]) % n,
+        )
         radius, way = (1 + gap, way) if emit.port == CLOCKWISE else (1 - gap, way - n)
         _path(axis, index[source], way, n, radius, colours[emit.wavelength])
     places = [_place(number, n) for number in range(n)]
-    (nodes,) = axis.plot(*zip(*places, strict=True), linestyle="", marker="o", color=FACE, zorder=4)
+    (nodes,) = axis.plot(
+        *zip(*places, strict=True), linestyle="", marker="o", color=FACE, zorder=4
+    )
     nodes.set(markersize=11 if n <= 12 else 8, markeredgecolor=INK, markeredgewidth=0.8)
     for number, (x, y) in enumerate(places):
         centred(axis, x, y, str(number), 5 if n > 12 else 6)
@@ -257,7 +320,9 @@ def _step(axis: Axes, plan: RingPlan, step: RingStep, colours: Sequence[str]) ->
     axis.set(xlim=(-most, most), ylim=(-most, most), aspect="equal")
 
 
-def _path(axis: Axes, source: int, way: int, n: int, radius: float, colour: str) -> None:
+def _path(
+    axis: Axes, source: int, way: int, n: int, radius: float, colour: str
+) -> None:
     """Along the ring from a node so many places on, or back where ``way`` is negative, with a head."""
     # Short of the nodes themselves, so that lightpaths that follow each other can be told apart.
     trim = math.copysign(0.16, way)

@@ -32,7 +32,15 @@ from ringlight.fabric.crossconnect import CrossConnect, Emit, Mode, plan_changes
 from ringlight.fabric.light import Optics, received_dbm
 from ringlight.fabric.parts import Wss
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
-from ringlight.fabric.steps import BoolArray, IntArray, Step, Steps, compact, frozen, frozen_bool
+from ringlight.fabric.steps import (
+    BoolArray,
+    IntArray,
+    Step,
+    Steps,
+    compact,
+    frozen,
+    frozen_bool,
+)
 from ringlight.fabric.topology import Fabric
 
 
@@ -60,7 +68,9 @@ def wdm_ring(
     return fabric, ring
 
 
-def hops(sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes: int) -> IntArray:
+def hops(
+    sources: IntArray, destinations: IntArray, clockwise: BoolArray, nodes: int
+) -> IntArray:
     """Return the number of segments that each lightpath passes."""
     forward = (destinations - sources) % nodes
     return np.where(clockwise, forward, (-forward) % nodes)
@@ -96,16 +106,22 @@ def check_power(fabric: Fabric, ring: WdmRing, step: Step, number: int = 0) -> N
     passed, optics = int(length[longest]) + 1, fabric.optics
     # The WSSs of a ring are all of one kind.
     lost_db = fabric.optical_switches[ring.switches[0]].insertion_loss_db
-    power_dbm = received_dbm(optics.launch_dbm, [lost_db] * passed + [optics.fibre_db] * (passed + 1))
+    power_dbm = received_dbm(
+        optics.launch_dbm, [lost_db] * passed + [optics.fibre_db] * (passed + 1)
+    )
     if not optics.reads(power_dbm):
-        a, b = (ring.nodes[int(ends[longest])] for ends in (step.sources, step.destinations))
+        a, b = (
+            ring.nodes[int(ends[longest])] for ends in (step.sources, step.destinations)
+        )
         raise ValueError(
             f"step {number}: light from {a} to {b} passes {passed} WSSs and arrives with {power_dbm:.2f} "
             f"dBm, less than the receiver's {optics.sensitivity_dbm:g} dBm"
         )
 
 
-def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int = 0) -> None:
+def check_wavelengths(
+    step: Step, ring_nodes: int, wavelengths: int, number: int = 0
+) -> None:
     """Check that no segment of a fibre carries one wavelength twice in the step.
 
     Raises ValueError naming step, segment, wavelength and both transfers; or a wavelength that the ring does
@@ -121,7 +137,9 @@ def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int
             f"step {number}: wavelength {high if high >= wavelengths else low} does not fit; "
             f"the ring has {wavelengths} in each direction"
         )
-    offsets, passed = segments(step.sources, step.destinations, step.clockwise, ring_nodes)
+    offsets, passed = segments(
+        step.sources, step.destinations, step.clockwise, ring_nodes
+    )
     length = np.diff(offsets)
     lane = passed * wavelengths + np.repeat(step.wavelengths, length)
     order = np.argsort(lane, kind="stable")
@@ -155,9 +173,15 @@ def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
     A tie goes clockwise. Lightpaths are served in order of their start, longest last among equals (first
     fit). Raises ValueError naming the step and transfer when the wavelengths do not suffice.
     """
-    _, first_index, of_pair = np.unique(_pairs(step, nodes), return_index=True, return_inverse=True)
+    _, first_index, of_pair = np.unique(
+        _pairs(step, nodes), return_index=True, return_inverse=True
+    )
     if len(first_index) < len(step):
-        alone = replace(step, sources=step.sources[first_index], destinations=step.destinations[first_index])
+        alone = replace(
+            step,
+            sources=step.sources[first_index],
+            destinations=step.destinations[first_index],
+        )
         assigned = assign(alone, nodes, wavelengths, number)
         assert assigned.wavelengths is not None
         assert assigned.clockwise is not None
@@ -180,7 +204,11 @@ def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
         end = np.full((2, wavelengths), -np.inf)
         begin = np.where(clockwise, step.sources, -step.sources)
         for k in np.lexsort((length, begin)).tolist():
-            fibre, low, high = int(clockwise[k]), int(begin[k]), int(begin[k] + length[k])
+            fibre, low, high = (
+                int(clockwise[k]),
+                int(begin[k]),
+                int(begin[k] + length[k]),
+            )
             free = (end[fibre] <= low) & (high - nodes <= first[fibre])
             lowest = int(free.argmax())
             if not free[lowest]:
@@ -209,11 +237,18 @@ def on_ring(steps: Steps, wavelengths: int) -> Steps:
                 yield made
                 continue
             # Steps that are alike share their arrays: one assignment serves them all.
-            if before is None or before[0] is not step.sources or before[1] is not step.destinations:
+            if (
+                before is None
+                or before[0] is not step.sources
+                or before[1] is not step.destinations
+            ):
                 before = (step.sources, step.destinations)
                 done = assign(step, steps.world_size, wavelengths, number)
             assert done is not None
-            last, made = step, replace(done, first=step.first, count=step.count, op=step.op)
+            last, made = (
+                step,
+                replace(done, first=step.first, count=step.count, op=step.op),
+            )
             yield made
 
     return replace(steps, make=make)
@@ -226,7 +261,9 @@ def places_of(nodes: Sequence[str], ranks: Sequence[str]) -> tuple[int, ...]:
     """
     place = {node: number for number, node in enumerate(nodes)}
     if sorted(ranks) != sorted(nodes):
-        raise ValueError(f"its {len(ranks)} ranks are not the {len(nodes)} nodes of the ring")
+        raise ValueError(
+            f"its {len(ranks)} ranks are not the {len(nodes)} nodes of the ring"
+        )
     return tuple(place[node] for node in ranks)
 
 
@@ -246,10 +283,15 @@ def at_places(steps: Steps, places: Sequence[int]) -> Steps:
         for step in steps:
             if id(step) not in made:
                 ends = [
-                    moved.setdefault(id(ranks), (ranks, frozen(place_of_rank[ranks])))[1]
+                    moved.setdefault(id(ranks), (ranks, frozen(place_of_rank[ranks])))[
+                        1
+                    ]
                     for ranks in (step.sources, step.destinations)
                 ]
-                made[id(step)] = (step, Step(ends[0], ends[1], step.first, step.count, step.op))
+                made[id(step)] = (
+                    step,
+                    Step(ends[0], ends[1], step.first, step.count, step.op),
+                )
             yield made[id(step)][1]
 
     return replace(steps, make=make)
@@ -276,14 +318,27 @@ def striped(steps: Steps, wavelengths: int) -> Steps:
         for number, step in enumerate(steps):
             if id(step) not in done:
                 # The step is kept, so that its identity stays its own.
-                done[id(step)] = (step, _striped(step, steps.world_size, wavelengths, number))
+                done[id(step)] = (
+                    step,
+                    _striped(step, steps.world_size, wavelengths, number),
+                )
             yield done[id(step)][1]
 
-    return Steps(f"{steps.name}, striped", steps.world_size, steps.chunks * wavelengths, steps.steps, make)
+    return Steps(
+        f"{steps.name}, striped",
+        steps.world_size,
+        steps.chunks * wavelengths,
+        steps.steps,
+        make,
+    )
 
 
 def _striped(step: Step, nodes: int, wavelengths: int, number: int) -> Step:
-    coloured = step if step.wavelengths is not None else assign(step, nodes, wavelengths, number)
+    coloured = (
+        step
+        if step.wavelengths is not None
+        else assign(step, nodes, wavelengths, number)
+    )
     assert coloured.wavelengths is not None
     assert coloured.clockwise is not None
     used = int(coloured.wavelengths.max(initial=0)) + 1
@@ -301,7 +356,9 @@ def _striped(step: Step, nodes: int, wavelengths: int, number: int) -> Step:
     )
 
 
-def collective_on_ring(name: str, nodes: int, wavelengths: int, places: Sequence[int] = ()) -> Steps:
+def collective_on_ring(
+    name: str, nodes: int, wavelengths: int, places: Sequence[int] = ()
+) -> Steps:
     """Return the collective of that name between the nodes of a ring, with wavelengths.
 
     It is good for its time, not for its sums (:func:`compact`). ``places``: of each rank on the ring; if
@@ -313,7 +370,11 @@ def collective_on_ring(name: str, nodes: int, wavelengths: int, places: Sequence
     steps = at_places(made, places) if places else made
     if collective.striped:
         return striped(steps, wavelengths)
-    return steps if collective.kind.coloured and steps is made else on_ring(steps, wavelengths)
+    return (
+        steps
+        if collective.kind.coloured and steps is made
+        else on_ring(steps, wavelengths)
+    )
 
 
 def reach(fabric: Fabric, ring: WdmRing) -> int | None:
@@ -321,11 +382,16 @@ def reach(fabric: Fabric, ring: WdmRing) -> int | None:
 
     A lightpath over s segments passes s + 1 WSSs and s + 2 fibres, and the WSSs are all of one kind.
     """
-    optics, lost_db = fabric.optics, fabric.optical_switches[ring.switches[0]].insertion_loss_db
+    optics, lost_db = (
+        fabric.optics,
+        fabric.optical_switches[ring.switches[0]].insertion_loss_db,
+    )
     segment_db = lost_db + optics.fibre_db
     if segment_db == 0:
         return None
-    budget_db = optics.launch_dbm - optics.sensitivity_dbm - segment_db - optics.fibre_db
+    budget_db = (
+        optics.launch_dbm - optics.sensitivity_dbm - segment_db - optics.fibre_db
+    )
     return light.reach(max(0.0, budget_db), segment_db)
 
 
@@ -343,9 +409,12 @@ def cross_connects(
     assert step.clockwise is not None
     groups: dict[str, set[CrossConnect]] = {name: set() for name in ring.switches}
     rows = zip(
-        step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
-        step.clockwise.tolist(), strict=True,
-    )  # fmt: skip
+        step.sources.tolist(),
+        step.destinations.tolist(),
+        step.wavelengths.tolist(),
+        step.clockwise.tolist(),
+        strict=True,
+    )
     for source, destination, wavelength, clockwise in rows:
         add = ADD_CLOCKWISE if clockwise else ADD_COUNTER
         come, go, way = (WEST, EAST, 1) if clockwise else (EAST, WEST, -1)
@@ -354,7 +423,9 @@ def cross_connects(
             switch = fabric.optical_switches[name]
             ingress = add if place == source else come
             egress = add if place == destination else go
-            groups[name].add(CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength))
+            groups[name].add(
+                CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength)
+            )
     return {name: frozenset(group) for name, group in groups.items()}
 
 
@@ -393,7 +464,9 @@ class RingPlan:
     reconfigure: Reconfigure = "changed-only"
 
 
-def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] = ()) -> RingPlan:
+def plan_ring(
+    fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] = ()
+) -> RingPlan:
     """Return the plan for a collective among all nodes of the ring.
 
     ``ranks``: nodes in rank order; if empty, rank i is node i. Steps without wavelengths get them from
@@ -419,9 +492,12 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] 
         assert step.clockwise is not None
         now = set()
         rows = zip(
-            step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
-            step.clockwise.tolist(), strict=True,
-        )  # fmt: skip
+            step.sources.tolist(),
+            step.destinations.tolist(),
+            step.wavelengths.tolist(),
+            step.clockwise.tolist(),
+            strict=True,
+        )
         for source, destination, wavelength, clockwise in rows:
             sender, receiver = nodes[source], nodes[destination]
             emit = Emit(CLOCKWISE if clockwise else COUNTER, wavelength)
@@ -443,14 +519,18 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] 
         ring.switches,
         transmit,
         tuple(
-            RingStep(now, {switch: by_switch[switch][number] for switch in ring.switches})
+            RingStep(
+                now, {switch: by_switch[switch][number] for switch in ring.switches}
+            )
             for number, now in enumerate(pairs)
         ),
         ring.reconfigure,
     )
 
 
-def _retained(needed: Sequence[frozenset[CrossConnect]]) -> list[frozenset[CrossConnect]]:
+def _retained(
+    needed: Sequence[frozenset[CrossConnect]],
+) -> list[frozenset[CrossConnect]]:
     """Return the cross-connects of one WSS in each step: those needed, and those of before that do not clash.
 
     After the last step comes the first. So the first round only finds out with what the first step starts.
@@ -467,6 +547,7 @@ def _retained(needed: Sequence[frozenset[CrossConnect]]) -> list[frozenset[Cross
 def set_up_steps(plan: RingPlan) -> tuple[bool, ...]:
     """Return for each step whether light is set before it; the first step follows the last."""
     return tuple(
-        plan.reconfigure == "each-step" or step.cross_connects != plan.steps[number - 1].cross_connects
+        plan.reconfigure == "each-step"
+        or step.cross_connects != plan.steps[number - 1].cross_connects
         for number, step in enumerate(plan.steps)
     )

@@ -50,14 +50,18 @@ class PlaneTimes:
     #: or set for transfers, as those set-ups are counted.
     latency_s: ClassVar[float] = 0.0
 
-    def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
+    def ideal_s(
+        self, ranks: Sequence[str], collective: str, vector_bytes: float
+    ) -> float:
         """Return the seconds of an all-reduce at full rate and with no waiting.
 
         Every port, or every lightpath, has its full rate.
         """
         rate_bps = min(self.plane.rate_bps(gpu) for gpu in ranks)
         at_once = self.plane.standing
-        per_byte = byte_time(collective, len(ranks), lightpaths=self.lightpaths, at_once=at_once)
+        per_byte = byte_time(
+            collective, len(ranks), lightpaths=self.lightpaths, at_once=at_once
+        )
         return vector_bytes * per_byte / rate_bps
 
     def alone_s(
@@ -88,7 +92,9 @@ class PlaneTimes:
         """Return the number of steps of an all-reduce that wait once for light."""
         return 0
 
-    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+    def wait_s(
+        self, time: float, control_s: float, tuning_s: Mapping[str, float]
+    ) -> float:
         """Return about what such a step waits, as declared, in emulated seconds.
 
         ``time``: emulated seconds in one of the fabric. ``control_s``: delay of each control message and

@@ -33,7 +33,11 @@ def candidates(fabric: Fabric, ranks: Sequence[str] = ()) -> list[Plane]:
     does without light.
     """
     if ranks:
-        return [plane for plane in lit_planes(fabric) if not set(ranks).isdisjoint(plane.nodes)]
+        return [
+            plane
+            for plane in lit_planes(fabric)
+            if not set(ranks).isdisjoint(plane.nodes)
+        ]
     planes = lit_planes(fabric)
     nodes = {node for plane in planes for node in plane.nodes}
     return planes if fabric.gpus.keys() <= nodes else []
@@ -51,6 +55,9 @@ def plane_of(fabric: Fabric, ranks: Sequence[str] = (), collective: str = "") ->
         return plane
     for plane in candidates(fabric, ranks):
         if off := set(ranks).difference(plane.nodes):
-            raise Misfit("ranks", f"GPU {min(off)} is not on {plane.name}, as others of the job are")
+            raise Misfit(
+                "ranks",
+                f"GPU {min(off)} is not on {plane.name}, as others of the job are",
+            )
         return plane
     return packets(fabric)

@@ -16,7 +16,11 @@ def of_fabric(fabric: Fabric) -> Counts:
         key = fabric_keys().get(name)
         if key is not None and key.counts is not None:
             return key.counts(fabric)
-    plugged = [(port, link) for link in (*fabric.links, *fabric.cables) for port in (link.a, link.b)]
+    plugged = [
+        (port, link)
+        for link in (*fabric.links, *fabric.cables)
+        for port in (link.a, link.b)
+    ]
     nodes = [port.node for port, _ in plugged]
     ours = [(port, link) for port, link in plugged if is_electrical(fabric, port)]
     return Counts(
@@ -33,4 +37,8 @@ def of_fabric(fabric: Fabric) -> Counts:
 
 def _channels(fabric: Fabric, port: Port) -> int:
     onic = fabric.onics.get(port.node)
-    return 1 if onic is None or onic.transmitters == "tunable" else channels(fabric, port) or 1
+    return (
+        1
+        if onic is None or onic.transmitters == "tunable"
+        else channels(fabric, port) or 1
+    )

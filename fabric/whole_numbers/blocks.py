@@ -61,12 +61,18 @@ def exponents(values: NDArray[np.float32], block: int = BLOCK) -> NDArray[np.int
     starts = np.arange(block_count(values.size, block)) * block
     if not starts.size:
         return np.empty(0, np.int16)
-    largest = np.maximum(np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts))
+    largest = np.maximum(
+        np.maximum.reduceat(values, starts), -np.minimum.reduceat(values, starts)
+    )
     bad = np.flatnonzero(~np.isfinite(largest))
     if bad.size:
         start = int(bad[0]) * block
-        index = start + int(np.flatnonzero(~np.isfinite(values[start : start + block]))[0])
-        raise ValueError(f"value {index} is {values[index]}: only finite values can be averaged")
+        index = start + int(
+            np.flatnonzero(~np.isfinite(values[start : start + block]))[0]
+        )
+        raise ValueError(
+            f"value {index} is {values[index]}: only finite values can be averaged"
+        )
     return np.where(largest == 0, ZERO, np.frexp(largest)[1]).astype(np.int16)
 
 
@@ -79,7 +85,9 @@ def merge(of_ranks: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
         raise ValueError("no exponents to merge")
     for rank, own in enumerate(of_ranks):
         if own.shape != of_ranks[0].shape:
-            raise ValueError(f"rank {rank} has {own.size} blocks, rank 0 has {of_ranks[0].size}")
+            raise ValueError(
+                f"rank {rank} has {own.size} blocks, rank 0 has {of_ranks[0].size}"
+            )
     shared: NDArray[np.int16] = np.maximum.reduce(list(of_ranks))
     return shared
 
@@ -140,14 +148,18 @@ def dequantise(
     and for another number of exponents than blocks.
     """
     if means.dtype != code_type(bits):
-        raise ValueError(f"codes of {bits} bits are {code_type(bits)}, not {means.dtype}")
+        raise ValueError(
+            f"codes of {bits} bits are {code_type(bits)}, not {means.dtype}"
+        )
     _check_blocks(means.size, shared, block)
     scales = np.ldexp(1.0, shared.astype(np.int32) - bits + 1)
     values = np.empty(means.size, np.float32)
     for start, end in _pieces(means.size, block):
         steps = means[start:end].astype(np.float64)
         steps -= 2 ** (bits - 1)
-        values[start:end] = np.multiply(steps, _spread(scales, start, end, block), out=steps)
+        values[start:end] = np.multiply(
+            steps, _spread(scales, start, end, block), out=steps
+        )
     return values
 
 
@@ -157,14 +169,20 @@ def _pieces(size: int, block: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, size)
 
 
-def _spread(of_blocks: NDArray[np.float64], start: int, end: int, block: int) -> NDArray[np.float64]:
+def _spread(
+    of_blocks: NDArray[np.float64], start: int, end: int, block: int
+) -> NDArray[np.float64]:
     """Return each block's value for every value of the block, from ``start``, where a block begins."""
-    return np.repeat(of_blocks[start // block : block_count(end, block)], block)[: end - start]
+    return np.repeat(of_blocks[start // block : block_count(end, block)], block)[
+        : end - start
+    ]
 
 
 def _check_values(values: NDArray[Any]) -> None:
     if values.ndim != 1 or values.dtype != np.float32:
-        raise ValueError(f"values are float32 in one dimension, not {values.dtype} in {values.ndim}")
+        raise ValueError(
+            f"values are float32 in one dimension, not {values.dtype} in {values.ndim}"
+        )
 
 
 def _check_blocks(size: int, shared: NDArray[Any], block: int) -> None:

@@ -37,6 +37,9 @@ def mean_by(
     ranks = len(gradients)
     shared = merge([exponents(own, block) for own in gradients])
     codes = np.stack(
-        [quantise(own, shared, bits, block, raised(rank, ranks)) for rank, own in enumerate(gradients)]
+        [
+            quantise(own, shared, bits, block, raised(rank, ranks))
+            for rank, own in enumerate(gradients)
+        ]
     )
     return dequantise(unit(codes).astype(code_type(bits)), shared, bits, block)

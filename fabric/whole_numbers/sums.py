@@ -39,7 +39,9 @@ def sum_bits(bits: int, ranks: int) -> int:
         raise ValueError(f"a sum of {ranks} ranks: at least 1")
     width = bits + (ranks - 1).bit_length()
     if width > 32:
-        raise ValueError(f"a sum of {ranks} codes of {bits} bits has {width} bits: at most 32 are possible")
+        raise ValueError(
+            f"a sum of {ranks} codes of {bits} bits has {width} bits: at most 32 are possible"
+        )
     return width
 
 
@@ -54,7 +56,9 @@ def pack(numbers: NDArray[Any], width: int) -> Words:
     Raises ValueError for a number that does not fit.
     """
     if numbers.size and int(numbers.max()) >> width:
-        raise ValueError(f"number {int(numbers.argmax())} is {numbers.max()}: {width} bits hold less")
+        raise ValueError(
+            f"number {int(numbers.argmax())} is {numbers.max()}: {width} bits hold less"
+        )
     lane = _lane(width)
     in_word = _WORD_BITS // lane
     groups = group_count(numbers.size)
@@ -75,14 +79,17 @@ def unpack(words: Words, width: int, size: int) -> NDArray[Any]:
     """
     groups = group_count(size)
     if words.shape != (groups * width,):
-        raise ValueError(f"{size} numbers of {width} bits are {groups * width} words, not {words.size}")
+        raise ValueError(
+            f"{size} numbers of {width} bits are {groups * width} words, not {words.size}"
+        )
     lane = _lane(width)
     in_word = _WORD_BITS // lane
     numbers = np.empty((groups, GROUP), f"u{lane // 8}")
     for start in range(0, groups, _AT_ONCE):
         part = numbers[start : start + _AT_ONCE]
         folded = _get(
-            words[start * width : (start + len(part)) * width].reshape(len(part), -1), in_word * width
+            words[start * width : (start + len(part)) * width].reshape(len(part), -1),
+            in_word * width,
         )
         part[:] = _unfold(folded, width).reshape(part.shape)
     return numbers.ravel()[:size]

@@ -66,7 +66,9 @@ def __getattr__(name: str) -> Any:
 
         return version("ringlight")
     if name not in _PLACES:
-        raise AttributeError(f"module ringlight has no {name}; it has {', '.join(sorted(_PLACES))}")
+        raise AttributeError(
+            f"module ringlight has no {name}; it has {', '.join(sorted(_PLACES))}"
+        )
     module, attribute = _PLACES[name]
     return getattr(import_module(f"ringlight.{module}"), attribute)
 

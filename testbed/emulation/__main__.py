@@ -39,32 +39,73 @@ def _factor(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ringlight.testbed.emulation", description=__doc__)
-    parser.add_argument("--fabric", type=Path, required=True, help="the fabric as JSON, units as strings")
-    parser.add_argument("--lab", required=True, help="id: 3 or 4 lower-case letters and digits")
-    parser.add_argument("--state", type=Path, help="directory for its files (default: the lab's own)")
+    parser = argparse.ArgumentParser(
+        prog="python -m ringlight.testbed.emulation", description=__doc__
+    )
+    parser.add_argument(
+        "--fabric",
+        type=Path,
+        required=True,
+        help="the fabric as JSON, units as strings",
+    )
+    parser.add_argument(
+        "--lab", required=True, help="id: 3 or 4 lower-case letters and digits"
+    )
+    parser.add_argument(
+        "--state", type=Path, help="directory for its files (default: the lab's own)"
+    )
     parser.add_argument("--runtime", choices=["docker", "namespace"], default="docker")
-    parser.add_argument("--time-dilation", type=_factor, default=1.0, help="D: emulated per real second")
-    parser.add_argument("--payload-scale", type=_factor, default=1.0, help="S: real per emulated byte")
     parser.add_argument(
-        "--openflow", type=_address, default=("127.0.0.1", 6653), help="controller, host:port"
+        "--time-dilation", type=_factor, default=1.0, help="D: emulated per real second"
     )
     parser.add_argument(
-        "--program", action="append", default=[], metavar="NAME=FILE", help="program of an extension to run"
+        "--payload-scale", type=_factor, default=1.0, help="S: real per emulated byte"
     )
     parser.add_argument(
-        "--keep", type=Path, help="file that says how to start the controller and keep it running"
-    )
-    parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
-    parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
-    parser.add_argument("--bounded", action="store_true", help="workers have little under way")
-    parser.add_argument(
-        "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
+        "--openflow",
+        type=_address,
+        default=("127.0.0.1", 6653),
+        help="controller, host:port",
     )
     parser.add_argument(
-        "--device", action="append", default=[], choices=[*optional_kinds()], help="device of an extension"
+        "--program",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="program of an extension to run",
     )
-    parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="file that says how to start the controller and keep it running",
+    )
+    parser.add_argument(
+        "--congestion-control", default="reno", help="TCP's, in every worker"
+    )
+    parser.add_argument(
+        "--rto-min",
+        type=_factor,
+        default=0.02,
+        help="least TCP time-out, emulated seconds",
+    )
+    parser.add_argument(
+        "--bounded", action="store_true", help="workers have little under way"
+    )
+    parser.add_argument(
+        "--onic-faults",
+        action="store_true",
+        help="O-NICs' agents may be told to lose control messages",
+    )
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        choices=[*optional_kinds()],
+        help="device of an extension",
+    )
+    parser.add_argument(
+        "--image", help="worker image (default: the one made from this source tree)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
@@ -93,7 +134,9 @@ def main(arguments: list[str] | None = None, share: SharedLab | None = None) -> 
     ``arguments``: options; by default those of this process.
     """
     chosen = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s testbed %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s testbed %(levelname)s %(message)s"
+    )
     try:
         return _run(chosen, share)
     except (LabError, RuntimeError, ValueError, OSError) as error:
@@ -114,7 +157,12 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None) -> int:
     from ringlight.testbed.emulation.bridges import ControllerAddress
     from ringlight.testbed.emulation.network import Emulation
     from ringlight.testbed.emulation.shared_lab import SharedLab
-    from ringlight.testbed.emulation.testbed import KeptController, Settings, Stopped, Testbed
+    from ringlight.testbed.emulation.testbed import (
+        KeptController,
+        Settings,
+        Stopped,
+        Testbed,
+    )
 
     testbed = Testbed(
         Settings(
@@ -152,7 +200,9 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None) -> int:
     except Stopped:
         return 128 + received[0] if received else 1
     try:
-        logging.info("lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"]))
+        logging.info(
+            "lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"])
+        )
         while not testbed.wait(_WAIT_S):
             pass
     finally:

@@ -36,8 +36,14 @@ class NodePlace:
         Raises LabError if the network is on another host.
         """
         if self.host is not None:
-            raise LabError(f"{words[0]}: only on host {self.host} itself, where that node is")
-        return [*words] if self.namespace is None else ["nsenter", f"--net={self.namespace}", "--", *words]
+            raise LabError(
+                f"{words[0]}: only on host {self.host} itself, where that node is"
+            )
+        return (
+            [*words]
+            if self.namespace is None
+            else ["nsenter", f"--net={self.namespace}", "--", *words]
+        )
 
 
 @dataclass(frozen=True)
@@ -71,15 +77,33 @@ class Attached:
             (fabric.gpus, "gpu"),
             ([f"onic-{gpu}" for gpu in fabric.onics], "o-nic"),
             (fabric.packet_switches, "packet switch"),
-            ({n: s for n, s in fabric.optical_switches.items() if s.wavelengths is None}, "optical switch"),
-            ({n: s for n, s in fabric.optical_switches.items() if s.wavelengths is not None}, "wss"),
+            (
+                {
+                    n: s
+                    for n, s in fabric.optical_switches.items()
+                    if s.wavelengths is None
+                },
+                "optical switch",
+            ),
+            (
+                {
+                    n: s
+                    for n, s in fabric.optical_switches.items()
+                    if s.wavelengths is not None
+                },
+                "wss",
+            ),
         )
-        return {name: kind for names, kind in kinds for name in names} | dict(fabric.devices)
+        return {name: kind for names, kind in kinds for name in names} | dict(
+            fabric.devices
+        )
 
     @property
     def scale(self) -> float:
         """Real over emulated bits per second."""
-        return float(self.inventory["time_dilation"]) * float(self.inventory["payload_scale"])
+        return float(self.inventory["time_dilation"]) * float(
+            self.inventory["payload_scale"]
+        )
 
     def hosts(self, *, fill: bool = True) -> dict[str, dict[str, Any]]:
         """Return the host at each GPU's NIC, by GPU. ``fill``: create an idle host for each GPU without a
@@ -109,7 +133,10 @@ class Attached:
 
     def _entry(self, node: str) -> Mapping[str, Any]:
         """Return the inventory's entry of a switch, empty for another node."""
-        there = (self.inventory.get(part, {}) for part in ("packet_switches", "optical_switches"))
+        there = (
+            self.inventory.get(part, {})
+            for part in ("packet_switches", "optical_switches")
+        )
         return next((entries[node] for entries in there if node in entries), {})
 
     def _lab_of(self, node: str) -> Lab:
@@ -130,7 +157,11 @@ class Attached:
     def places(self) -> dict[str, NodePlace]:
         """Return the place of each GPU's host, for GPUs that have a host."""
         hosts = self.hosts()
-        return {gpu: self._of_host(entry) for gpu, entry in hosts.items() if entry["namespace"] is not None}
+        return {
+            gpu: self._of_host(entry)
+            for gpu, entry in hosts.items()
+            if entry["namespace"] is not None
+        }
 
     def owner(self, port: Port) -> str:
         """Return the node that has a port's interface. A GPU's fibre port belongs to its O-NIC."""
@@ -142,11 +173,17 @@ class Attached:
         kind = self.nodes[node]
         if kind == "gpu":
             return SECOND_NIC if port.number else NIC
-        return self._lab_of(node).interface(node, port.number) if self._is_bridge(node) else f"p{port.number}"
+        return (
+            self._lab_of(node).interface(node, port.number)
+            if self._is_bridge(node)
+            else f"p{port.number}"
+        )
 
     def _is_bridge(self, node: str) -> bool:
         optical = self.fabric.optical_switches.get(node)
-        return node in self.fabric.packet_switches or (optical is not None and optical.is_bridge)
+        return node in self.fabric.packet_switches or (
+            optical is not None and optical.is_bridge
+        )
 
     def environment(self) -> dict[str, str]:
         """Return the environment for commands in the lab. It marks their processes, so that they end when the
@@ -164,7 +201,9 @@ class Attached:
                     reply = agent.run(place.host, place.namespace, words, timeout_s)
             except FaultError as error:
                 raise LabError(str(error)) from None
-            return subprocess.CompletedProcess(list(words), reply["code"], reply["stdout"], reply["stderr"])
+            return subprocess.CompletedProcess(
+                list(words), reply["code"], reply["stdout"], reply["stderr"]
+            )
         return subprocess.run(
             place.command(words),
             stdin=subprocess.DEVNULL,
@@ -186,7 +225,9 @@ def attach(lab_id: str | None) -> Attached:
         if lab in dead_labs():
             raise LabError(gone(lab))
         if lab_id not in up:
-            raise LabError(f"lab {lab_id} is not up; there is {', '.join(up) or 'none'}")
+            raise LabError(
+                f"lab {lab_id} is not up; there is {', '.join(up) or 'none'}"
+            )
     elif len(up) == 1:
         lab = Lab(up[0])
     elif up:
@@ -201,13 +242,26 @@ def attach(lab_id: str | None) -> Attached:
 def of_lab(lab: Lab) -> Attached:
     """Return a lab as described by its files. Raises LabError if the files cannot be read."""
     try:
-        inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
+        inventory = json.loads(
+            (lab.state_dir / "inventory.json").read_text(encoding="utf-8")
+        )
         fabric = load_fabric(lab.state_dir / "fabric.json")
         standing = lab.state_dir / "standing.json"
-        known = json.loads(standing.read_text(encoding="utf-8")) if standing.exists() else {}
+        known = (
+            json.loads(standing.read_text(encoding="utf-8"))
+            if standing.exists()
+            else {}
+        )
     except (OSError, ValueError, KeyError) as error:
         raise LabError(f"lab {lab.id} cannot be read: {error}") from None
-    return Attached(lab, inventory, fabric, known.get("rest"), known.get("scenario"), known.get("cacert"))
+    return Attached(
+        lab,
+        inventory,
+        fabric,
+        known.get("rest"),
+        known.get("scenario"),
+        known.get("cacert"),
+    )
 
 
 def labs_up() -> list[str]:
@@ -217,4 +271,8 @@ def labs_up() -> list[str]:
 
 
 def _listed(names: Mapping[str, str]) -> str:
-    return ", ".join(names) if len(names) <= 24 else f"{', '.join([*names][:24])} … ({len(names)})"
+    return (
+        ", ".join(names)
+        if len(names) <= 24
+        else f"{', '.join([*names][:24])} … ({len(names)})"
+    )

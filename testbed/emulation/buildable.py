@@ -18,7 +18,9 @@ def check_fabric(fabric: Fabric) -> None:
     """Raise ValueError naming what this testbed cannot build."""
     for index, link in enumerate(fabric.links):
         if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
-            raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
+            raise ValueError(
+                f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch"
+            )
         try:
             for effect in link.effects.values():
                 check_effect(fabric, link, effect)
@@ -35,7 +37,9 @@ def check_effect(fabric: Fabric, link: Link, effect: LinkEffect) -> None:
     """Raise ValueError for what this testbed cannot have a link do to frames."""
     onic = next((end for end in (link.a, link.b) if end.node in fabric.onics), None)
     if onic is not None and effect.delay_s:
-        raise ValueError(f"delay: not on the fibre at {onic}, an O-NIC's: it is delayed before its shaper")
+        raise ValueError(
+            f"delay: not on the fibre at {onic}, an O-NIC's: it is delayed before its shaper"
+        )
 
 
 def check_rates(fabric: Fabric, slower: float) -> None:
@@ -48,7 +52,11 @@ def check_rates(fabric: Fabric, slower: float) -> None:
         rate = link.rate_bps / slower
         if not low <= rate <= high:
             way = "raise" if rate > high else "lower"
-            where = f"links[{index}]" if index < len(fabric.links) else f"the link at {link.b}"
+            where = (
+                f"links[{index}]"
+                if index < len(fabric.links)
+                else f"the link at {link.b}"
+            )
             raise ValueError(
                 f"{where}: {format_rate(link.rate_bps)} is emulated at {format_rate(rate)}, outside "
                 f"{format_rate(low)} to {format_rate(high)}; {way} the time or payload scale"
@@ -63,11 +71,17 @@ def check_names(lab: Lab, fabric: Fabric) -> None:
         taken = {"control", *(f"onic-{gpu}" for gpu in fabric.onics)}
         for name in switches:
             if name in taken:
-                raise ValueError(f"{name} is the name of a part of a plane of O-NICs; rename the switch")
+                raise ValueError(
+                    f"{name} is the name of a part of a plane of O-NICs; rename the switch"
+                )
     for port in fabric.link_at:
         name = lab.interface(port.node, port.number)
-        if port.node not in fabric.gpus and names.setdefault(name, str(port)) != str(port):
-            raise ValueError(f"{names[name]} and {port} would both be called {name}; rename a switch")
+        if port.node not in fabric.gpus and names.setdefault(name, str(port)) != str(
+            port
+        ):
+            raise ValueError(
+                f"{names[name]} and {port} would both be called {name}; rename a switch"
+            )
 
 
 def building_problem(fabric: Fabric, slower: float) -> str | None:

@@ -98,12 +98,21 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
         "optical switch": _lit,
         "Open vSwitch": lambda lab: _switched(lab, "few"),
         "Open vSwitch, busy": lambda lab: _switched(lab, "full", rate_bps=FULL_BPS),
-        f"Open vSwitch with {MORE_PORTS} more ports": lambda lab: _switched(lab, "many", MORE_PORTS),
+        f"Open vSwitch with {MORE_PORTS} more ports": lambda lab: _switched(
+            lab, "many", MORE_PORTS
+        ),
     }
-    carriers = {name.replace("_", " "): kind for name, kind in device_kinds().items() if kind.carries}
+    carriers = {
+        name.replace("_", " "): kind
+        for name, kind in device_kinds().items()
+        if kind.carries
+    }
     if has_kernel_datapath():
         carriers = {}
-    kinds |= {name: partial(_switched, node="fast", carrier=kind) for name, kind in carriers.items()}
+    kinds |= {
+        name: partial(_switched, node="fast", carrier=kind)
+        for name, kind in carriers.items()
+    }
     for name, built in kinds.items():
         with built(lab) as ends:
             ways[name] = _cost(lab, ends)
@@ -153,7 +162,9 @@ def _set_up(ends: tuple[int, int], rate_bps: float = RATE_BPS) -> None:
 def _plain(lab: Lab) -> Iterator[tuple[int, int]]:
     with _hosts(lab) as ends:
         with IPRoute() as here:
-            netlink.create_veth(here, "eth0", "eth0", namespace=ends[0], peer_namespace=ends[1])
+            netlink.create_veth(
+                here, "eth0", "eth0", namespace=ends[0], peer_namespace=ends[1]
+            )
         _set_up(ends)
         yield ends
 
@@ -167,7 +178,9 @@ def _lit(lab: Lab) -> Iterator[tuple[int, int]]:
         try:
             with IPRoute() as here:
                 for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
-                    netlink.create_veth(here, name, "eth0", group=lab.link_group, peer_namespace=end)
+                    netlink.create_veth(
+                        here, name, "eth0", group=lab.link_group, peer_namespace=end
+                    )
                     datapath.plug(netlink.set_up(here, name), number, 2 + number)
             for ingress, egress in ((1, 4), (2, 3)):
                 datapath.connect(ingress, egress, time.monotonic_ns())
@@ -189,25 +202,61 @@ def _switched(
     """Two hosts at one bridge of Open vSwitch, to which nothing else speaks."""
     bridge = lab.bridge(node)
     names = [lab.interface(node, number) for number in range(1, 3 + more_ports)]
-    with _hosts(lab) as ends, tempfile.TemporaryDirectory() as directory, ExitStack() as undo:
+    with (
+        _hosts(lab) as ends,
+        tempfile.TemporaryDirectory() as directory,
+        ExitStack() as undo,
+    ):
         undo.callback(openvswitch.remove_labelled, OVS_LABEL, lab.id)
-        words = ["add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev", "fail_mode=secure"]
-        words += ["protocols=OpenFlow13,OpenFlow15", f"external_ids:{OVS_LABEL}={lab.id}"]
+        words = [
+            "add-br",
+            bridge,
+            "--",
+            "set",
+            "Bridge",
+            bridge,
+            "datapath_type=netdev",
+            "fail_mode=secure",
+        ]
+        words += [
+            "protocols=OpenFlow13,OpenFlow15",
+            f"external_ids:{OVS_LABEL}={lab.id}",
+        ]
         with IPRoute() as here:
             for number, name in enumerate(names, 1):
                 if number <= 2:
                     netlink.create_veth(
-                        here, name, "eth0", group=lab.link_group, peer_namespace=ends[number - 1]
+                        here,
+                        name,
+                        "eth0",
+                        group=lab.link_group,
+                        peer_namespace=ends[number - 1],
                     )
                 else:
                     netlink.create_veth(here, name, f"{name}p", group=lab.link_group)
                 netlink.set_up(here, name)
-                words += ["--", "add-port", bridge, name, "--", "set", "Interface", name]
-                words += [f"ofport_request={number}", f"mtu_request={netlink.MTU_BYTES}"]
+                words += [
+                    "--",
+                    "add-port",
+                    bridge,
+                    name,
+                    "--",
+                    "set",
+                    "Interface",
+                    name,
+                ]
+                words += [
+                    f"ofport_request={number}",
+                    f"mtu_request={netlink.MTU_BYTES}",
+                ]
         openvswitch.vsctl(*words)
         openvswitch.keep_memory()
         openvswitch.widen_buffers(lab.prefix)
-        device = None if carrier is None else carrier.plan(Site(lab, Path(directory), {bridge: 1}))
+        device = (
+            None
+            if carrier is None
+            else carrier.plan(Site(lab, Path(directory), {bridge: 1}))
+        )
         if device is not None:
             undo.callback(device.stop)
             device.start()
@@ -234,7 +283,9 @@ def _cost(lab: Lab, ends: tuple[int, int]) -> _Way:
 
     with namespaces.in_namespace(ends[1], listening) as listener:
         to = listener.getsockname()
-        sender = namespaces.in_namespace(ends[0], lambda: socket.create_connection(to, PATIENCE_S))
+        sender = namespaces.in_namespace(
+            ends[0], lambda: socket.create_connection(to, PATIENCE_S)
+        )
         receiver, _ = listener.accept()
     ended = threading.Event()
 
@@ -265,7 +316,9 @@ def _round(lab: Lab, receiver: socket.socket) -> _Way:
     got = _received(receiver, MEASURED_S)
     after, shares = _worked_s(), load.shares()
     frames = max(1.0, got / (netlink.MTU_BYTES - HEADERS_BYTES))
-    ours_s, switch_s = (max(0.0, now - then) for now, then in zip(after, before, strict=True))
+    ours_s, switch_s = (
+        max(0.0, now - then) for now, then in zip(after, before, strict=True)
+    )
     return _Way((ours_s + switch_s) / frames, switch_s / frames, shares.taken)
 
 
@@ -279,7 +332,10 @@ def _worked_s() -> tuple[float, float]:
         with suppress(OSError):
             name = (process / "comm").read_text().partition("/")[0].strip()
             if name in used_ns:
-                spent = (task.read_text().split()[0] for task in process.glob("task/*/schedstat"))
+                spent = (
+                    task.read_text().split()[0]
+                    for task in process.glob("task/*/schedstat")
+                )
                 used_ns[name] += sum(map(int, spent))
     ours_ns = time.process_time_ns() + used_ns["ksoftirqd"]
     return ours_ns / 1e9, used_ns["ovs-vswitchd"] / 1e9
@@ -327,7 +383,16 @@ def _container() -> float | None:
     except ImageError:
         return None
     began = time.monotonic()
-    words = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "/bin/true", image_tag()]
+    words = [
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--entrypoint",
+        "/bin/true",
+        image_tag(),
+    ]
     try:
         subprocess.run(words, check=True, capture_output=True, timeout=CONTAINER_S)
     except (OSError, subprocess.SubprocessError):

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING
 from ringlight.testbed import limits, priority, services
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.kernel import namespaces, netlink
-from ringlight.testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
+from ringlight.testbed.lab import (
+    BPF_ROOT,
+    CONTAINER_LABEL,
+    ENVIRONMENT,
+    OVS_LABEL,
+    STATE_ROOT,
+    Lab,
+    LabError,
+)
 
 if TYPE_CHECKING:
     import docker
@@ -59,13 +67,17 @@ def clean_stale() -> list[str]:
     Raises NetworkError, OpenVSwitchError or OSError if something cannot be removed.
     """
     # Such a lab has a state directory with a lock in it; no need to ask Docker and Open vSwitch.
-    return [line for lab in _labs_with_state() if is_stale(lab) for line in clean(lab.id)]
+    return [
+        line for lab in _labs_with_state() if is_stale(lab) for line in clean(lab.id)
+    ]
 
 
 def clean_leftovers(lab: Lab) -> list[str]:
     """Remove what a former lab of the same id has left, before the lab is built. Return a line for each thing
     removed. Quick if there is nothing to remove."""
-    named = netlink.interfaces_called(lab.prefix) or any(namespaces.NETNS_DIR.glob(f"{lab.prefix}*"))
+    named = netlink.interfaces_called(lab.prefix) or any(
+        namespaces.NETNS_DIR.glob(f"{lab.prefix}*")
+    )
     return clean_objects(lab) if named or lab.bpf_dir.exists() else []
 
 
@@ -83,7 +95,12 @@ def any_alive() -> bool:
 
 def find_labs() -> list[Lab]:
     """Return every lab that has left a label somewhere."""
-    ids = {path.name for root in (STATE_ROOT, BPF_ROOT) if root.is_dir() for path in root.iterdir()}
+    ids = {
+        path.name
+        for root in (STATE_ROOT, BPF_ROOT)
+        if root.is_dir()
+        for path in root.iterdir()
+    }
     ids |= {value for _, value in _labelled_processes()}
     if (api := _docker()) is not None:
         containers = api.containers(all=True, filters={"label": CONTAINER_LABEL})
@@ -97,7 +114,11 @@ def find_labs() -> list[Lab]:
 
 
 def _labs_with_state() -> list[Lab]:
-    return _labs(sorted(path.name for path in STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else [])
+    return _labs(
+        sorted(path.name for path in STATE_ROOT.iterdir())
+        if STATE_ROOT.is_dir()
+        else []
+    )
 
 
 def _labs(names: Iterable[str]) -> list[Lab]:
@@ -116,8 +137,13 @@ def clean_objects(lab: Lab) -> list[str]:
     removed = _remove_containers(lab)
     # The database is enough: a bridge would be back with the process that died.
     if services.open_vswitch_database_running():
-        removed += [f"bridge {name}" for name in openvswitch.remove_labelled(OVS_LABEL, lab.id)]
-    removed += [f"interface {name}" for name in netlink.remove_interfaces(lab.prefix, lab.link_group)]
+        removed += [
+            f"bridge {name}" for name in openvswitch.remove_labelled(OVS_LABEL, lab.id)
+        ]
+    removed += [
+        f"interface {name}"
+        for name in netlink.remove_interfaces(lab.prefix, lab.link_group)
+    ]
     if namespaces.NETNS_DIR.is_dir():
         for path in sorted(namespaces.NETNS_DIR.glob(f"{lab.prefix}*")):
             namespaces.delete_namespace(path.name)
@@ -142,7 +168,9 @@ def _docker() -> docker.APIClient | None:
         return None
     import docker
 
-    return docker.APIClient(base_url=f"unix://{services.DOCKER_SOCKET}", version="auto", timeout=60)
+    return docker.APIClient(
+        base_url=f"unix://{services.DOCKER_SOCKET}", version="auto", timeout=60
+    )
 
 
 def _remove_containers(lab: Lab) -> list[str]:
@@ -153,7 +181,9 @@ def _remove_containers(lab: Lab) -> list[str]:
 
     removed = []
     with api:
-        containers = api.containers(all=True, filters={"label": f"{CONTAINER_LABEL}={lab.id}"})
+        containers = api.containers(
+            all=True, filters={"label": f"{CONTAINER_LABEL}={lab.id}"}
+        )
         for container in containers:
             if container.get("State") == "running":
                 with suppress(docker.errors.APIError):
@@ -216,6 +246,9 @@ def _end_processes(lab: Lab) -> list[str]:
 
 def _runs(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            not in "ZX"
+        )
     except OSError:
         return False

@@ -11,7 +11,11 @@ import docker.errors
 import requests
 
 #: What no container of a job may do.
-CONFINED: Mapping[str, Any] = {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "read_only": True}
+CONFINED: Mapping[str, Any] = {
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+    "read_only": True,
+}
 
 
 def remove_container(api: docker.APIClient, container: str) -> None:

@@ -10,7 +10,11 @@ import docker.errors
 import requests
 
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.emulation.docker_containers import CONFINED, exit_or_signal, remove_container
+from ringlight.testbed.emulation.docker_containers import (
+    CONFINED,
+    exit_or_signal,
+    remove_container,
+)
 from ringlight.testbed.emulation.kernel import namespaces, network_errors
 from ringlight.testbed.emulation.worker_hosts import (
     STDERR_TAIL_BYTES,
@@ -21,7 +25,13 @@ from ringlight.testbed.emulation.worker_hosts import (
     describe,
     worker_environment,
 )
-from ringlight.testbed.lab import CONTAINER_LABEL, ENVIRONMENT, GPU_LABEL, JOB_LABEL, RANK_LABEL
+from ringlight.testbed.lab import (
+    CONTAINER_LABEL,
+    ENVIRONMENT,
+    GPU_LABEL,
+    JOB_LABEL,
+    RANK_LABEL,
+)
 
 MEMORY_BYTES = 512 << 20
 PIDS = 128
@@ -101,7 +111,10 @@ class DockerHost(WorkerHost):
             mem_limit=MEMORY_BYTES,
             pids_limit=PIDS,
             binds=binds,
-            log_config={"type": "json-file", "config": {"max-size": "1m", "max-file": "1"}},
+            log_config={
+                "type": "json-file",
+                "config": {"max-size": "1m", "max-file": "1"},
+            },
         )
         self.container = self.api.create_container(
             place.image,
@@ -120,13 +133,17 @@ class DockerHost(WorkerHost):
         """Wait for the exit status from Docker, which learns of a death a moment after the kernel. Return how
         the worker ended."""
         try:
-            code, number = exit_or_signal(int(self.api.wait(self.container, timeout=OUTCOME_S)["StatusCode"]))
+            code, number = exit_or_signal(
+                int(self.api.wait(self.container, timeout=OUTCOME_S)["StatusCode"])
+            )
             state = self.api.inspect_container(self.container)["State"]
             log = self.api.logs(self.container, stdout=False, stderr=True, tail=50)
         except docker.errors.APIError as error:
             return Outcome(None, None, False, f"Docker: {docker_reason(error)}", "")
         except (requests.RequestException, OSError) as error:
-            return Outcome(None, None, False, f"Docker does not answer: {type(error).__name__}", "")
+            return Outcome(
+                None, None, False, f"Docker does not answer: {type(error).__name__}", ""
+            )
         tail = log.decode(errors="replace")[-STDERR_TAIL_BYTES:]
         oom = bool(state["OOMKilled"])
         return Outcome(code, number, oom, state.get("Error") or None, tail)
@@ -146,4 +163,6 @@ def docker_reason(error: Exception) -> str:
     if (lacking := too_few(error)) is not None:
         return lacking
     text = getattr(error, "explanation", None) or str(error)
-    return str(text).strip().splitlines()[0] if str(text).strip() else type(error).__name__
+    return (
+        str(text).strip().splitlines()[0] if str(text).strip() else type(error).__name__
+    )

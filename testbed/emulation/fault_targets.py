@@ -90,27 +90,47 @@ def read_request(body: Any) -> FaultRequest:
             raise TargetError(
                 422, "target: write words such as 'switch tor0' or 'link tor0:5 tor1:5'"
             ) from None
-        raise TargetError(422, f"{key}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise TargetError(
+            422, f"{key}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
     if request.do == "restore" and request.back_after_s is not None:
         raise TargetError(422, "back_after_s: what is restored is back at once")
     if (request.do == "disturb") != (request.control is not None):
-        need = "is missing" if request.do == "disturb" else f"does not go with {request.do}"
-        raise TargetError(422, f"control: {need}; it says how to disturb the control network")
+        need = (
+            "is missing"
+            if request.do == "disturb"
+            else f"does not go with {request.do}"
+        )
+        raise TargetError(
+            422, f"control: {need}; it says how to disturb the control network"
+        )
     for keys in link_keys():
         if (request.do == keys.do) != (keys.key in request.effects):
-            need = "is missing" if request.do == keys.do else f"does not go with {request.do}"
-            raise TargetError(422, f"{keys.key}: {need}; it says what a link does to frames")
+            need = (
+                "is missing"
+                if request.do == keys.do
+                else f"does not go with {request.do}"
+            )
+            raise TargetError(
+                422, f"{keys.key}: {need}; it says what a link does to frames"
+            )
     return request
 
 
 def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
     """Return the target of a request. Raises TargetError, one line that lists the choices."""
-    words = request.target.split() if isinstance(request.target, str) else ["link", *request.target]
+    words = (
+        request.target.split()
+        if isinstance(request.target, str)
+        else ["link", *request.target]
+    )
     match words:
         case ["link", a, b]:
             allowed = ("cut", *(keys.do for keys in link_keys()), "restore")
             if request.do not in allowed:
-                raise TargetError(422, f"do: {request.do}: a link takes {', '.join(allowed)}")
+                raise TargetError(
+                    422, f"do: {request.do}: a link takes {', '.join(allowed)}"
+                )
             return _link(fabric, a, b)
         case ["gpu" | "nic" as kind, name]:
             _allow(request, "lose", f"a {kind} can be lost and restored")
@@ -123,7 +143,11 @@ def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
             return _agent(fabric, name)
         case [kind, name] if kind in device_words():
             _allow(request, "kill", f"{kind} {name} can be killed and restored")
-            return _process(kind, name, [node for node, its in fabric.devices.items() if its == kind])
+            return _process(
+                kind,
+                name,
+                [node for node, its in fabric.devices.items() if its == kind],
+            )
         case ["controller"]:
             _allow(request, "kill", "the controller can be killed and restored")
             return FaultTarget("controller", "controller", ("controller",))
@@ -131,15 +155,24 @@ def find_target(fabric: Fabric, request: FaultRequest) -> FaultTarget:
             _allow(request, "kill", "the server agent can be killed")
             return _server_agent(request)
         case ["control", "network"]:
-            _allow(request, "disturb", "the control network can be disturbed and restored")
+            _allow(
+                request, "disturb", "the control network can be disturbed and restored"
+            )
             return _control_network(fabric, request.control)
         case ["worker", job, rank] if rank.isascii() and rank.isdigit():
             _allow(request, "kill", "a worker can be killed")
             if request.do == "restore" or request.back_after_s:
-                raise TargetError(422, "a killed worker does not come back; its job has failed")
-            return FaultTarget("worker", f"worker {job} {int(rank)}", (job, str(int(rank))))
+                raise TargetError(
+                    422, "a killed worker does not come back; its job has failed"
+                )
+            return FaultTarget(
+                "worker", f"worker {job} {int(rank)}", (job, str(int(rank)))
+            )
     devices = "".join(f", '{kind} NAME'" for kind in device_words())
-    raise TargetError(422, f"target: {request.target!r} is none of {_KNOWN}{devices} and 'control network'")
+    raise TargetError(
+        422,
+        f"target: {request.target!r} is none of {_KNOWN}{devices} and 'control network'",
+    )
 
 
 def _allow(request: FaultRequest, do: str, rule: str) -> None:
@@ -155,7 +188,9 @@ def _link(fabric: Fabric, *ends: str) -> FaultTarget:
     nodes = {*fabric.gpus, *fabric.packet_switches, *fabric.optical_switches}
     for port in (a, b):
         if port.node not in nodes:
-            raise TargetError(404, f"there is no {port.node}; there are {listed(nodes)}")
+            raise TargetError(
+                404, f"there is no {port.node}; there are {listed(nodes)}"
+            )
     if not any(":" in end for end in ends):
         try:
             only = fabric.link_between(*ends)
@@ -165,11 +200,15 @@ def _link(fabric: Fabric, *ends: str) -> FaultTarget:
     link = fabric.link_at.get(a)
     if link is None or link.other(a) != b:
         neighbours = [
-            f"{port} leads to {fabric.link_at[port].other(port)}" for port in (a, b) if port in fabric.link_at
+            f"{port} leads to {fabric.link_at[port].other(port)}"
+            for port in (a, b)
+            if port in fabric.link_at
         ]
         leads = neighbours[0] if neighbours else "neither of them is plugged in"
         raise TargetError(404, f"there is no link {a} - {b}; {leads}")
-    return FaultTarget("link", f"link {link.a} {link.b}", (), dark_ports(fabric, [link]))
+    return FaultTarget(
+        "link", f"link {link.a} {link.b}", (), dark_ports(fabric, [link])
+    )
 
 
 def _gpu(fabric: Fabric, kind: Literal["gpu", "nic"], name: str) -> FaultTarget:
@@ -184,7 +223,8 @@ def _switch(fabric: Fabric, name: str) -> FaultTarget:
     if name in fabric.optical_switches:
         if fabric.optical_switches[name].is_elsewhere:
             raise TargetError(
-                409, f"optical switch {name} has an address in the fabric: it is not this lab's"
+                409,
+                f"optical switch {name} has an address in the fabric: it is not this lab's",
             )
         return FaultTarget("optical switch", f"switch {name}", (name,))
     if name not in fabric.packet_switches:
@@ -198,7 +238,11 @@ def _agent(fabric: Fabric, gpu: str) -> FaultTarget:
     _check_gpu(fabric, gpu)
     onic = fabric.onics.get(gpu)
     if onic is None or onic.transmitters != "tunable":
-        why = "has no O-NIC" if onic is None else "has an O-NIC without an agent: its lasers are not tunable"
+        why = (
+            "has no O-NIC"
+            if onic is None
+            else "has an O-NIC without an agent: its lasers are not tunable"
+        )
         raise TargetError(409, f"GPU {gpu} {why}")
     return FaultTarget("agent", f"agent {gpu}", (gpu,))
 
@@ -211,9 +255,15 @@ def _process(kind: Kind, name: str, there: Collection[str]) -> FaultTarget:
 
 def _server_agent(request: FaultRequest) -> FaultTarget:
     if request.do == "restore":
-        raise TargetError(422, "the server agent comes back by itself; while it is gone nobody answers")
+        raise TargetError(
+            422,
+            "the server agent comes back by itself; while it is gone nobody answers",
+        )
     if request.back_after_s is None:
-        raise TargetError(422, "back_after_s: is missing; nobody could ask for the server agent to come back")
+        raise TargetError(
+            422,
+            "back_after_s: is missing; nobody could ask for the server agent to come back",
+        )
     return FaultTarget("server agent", "server agent")
 
 
@@ -221,13 +271,17 @@ def _control_network(fabric: Fabric, control: ControlFaults | None) -> FaultTarg
     for gpu in control.tuning_s if control is not None else ():
         _agent(fabric, gpu)
     if not any(onic.transmitters == "tunable" for onic in fabric.onics.values()):
-        raise TargetError(409, "there is no control network: no GPU has an O-NIC with an agent")
+        raise TargetError(
+            409, "there is no control network: no GPU has an O-NIC with an agent"
+        )
     return FaultTarget("control network", "control network")
 
 
 def _check_gpu(fabric: Fabric, name: str) -> None:
     if name not in fabric.gpus:
-        raise TargetError(404, f"there is no GPU {name}; there are {listed(fabric.gpus)}")
+        raise TargetError(
+            404, f"there is no GPU {name}; there are {listed(fabric.gpus)}"
+        )
 
 
 def dark_ports(fabric: Fabric, links: Iterable[Link]) -> frozenset[Port]:
@@ -237,7 +291,9 @@ def dark_ports(fabric: Fabric, links: Iterable[Link]) -> frozenset[Port]:
     routes. It has no carrier while the other end is down.
     """
     bare = fabric.gpus.keys() - fabric.onics.keys()
-    return frozenset(port for link in links for port in (link.a, link.b) if port.node not in bare)
+    return frozenset(
+        port for link in links for port in (link.a, link.b) if port.node not in bare
+    )
 
 
 def listed(names: Iterable[str]) -> str:

@@ -51,7 +51,14 @@ log = logging.getLogger(__name__)
 #: Longest wait for a worker's death, for a process to be back, and for what is under way as the lab ends,
 #: seconds.
 DEATH_S, BACK_S, CLOSE_S = 10.0, 30.0, 15.0
-Failures = (NetworkError, OpenVSwitchError, SupervisionError, BuildError, OSError, TimeoutError)
+Failures = (
+    NetworkError,
+    OpenVSwitchError,
+    SupervisionError,
+    BuildError,
+    OSError,
+    TimeoutError,
+)
 
 
 @dataclass(frozen=True)
@@ -90,12 +97,20 @@ class _Fault:
             return "failed"
         if self.t_done is None:
             return "asked"
-        return "over" if self.t_back is not None or self.course.end is None else "in force"
+        return (
+            "over" if self.t_back is not None or self.course.end is None else "in force"
+        )
 
     def report(self) -> FaultReport:
         times = (self.t_asked, self.t_done, self.t_back)
         return FaultReport(
-            self.id, self.do, self.target.text, self.state, self.back_after_s, *times, self.error
+            self.id,
+            self.do,
+            self.target.text,
+            self.state,
+            self.back_after_s,
+            *times,
+            self.error,
         )
 
 
@@ -141,18 +156,27 @@ class Faults:
 
     # -- asking
 
-    def ask(self, request: FaultRequest) -> tuple[FaultReport, Callable[[], None] | None]:
+    def ask(
+        self, request: FaultRequest
+    ) -> tuple[FaultReport, Callable[[], None] | None]:
         """Record a new fault, or end one. Return the fault's report and the function that starts the fault,
         None if nothing is left to start. Raises TargetError."""
         target = find_target(self._fabric, request)
         with self._lock:
             if self._closed:
                 raise TargetError(503, "the testbed is stopping")
-            same = [f for f in reversed(self._faults) if f.target.text == target.text and _stands(f)]
+            same = [
+                f
+                for f in reversed(self._faults)
+                if f.target.text == target.text and _stands(f)
+            ]
             if request.do == "cut" or request.effects:
                 # A link that does something to frames can be cut, too.
                 same = [fault for fault in same if fault.do == request.do]
-            standing = next((fault for fault in same if fault.do == "cut"), same[0] if same else None)
+            standing = next(
+                (fault for fault in same if fault.do == "cut"),
+                same[0] if same else None,
+            )
             if request.do == "restore":
                 if standing is None:
                     raise TargetError(409, f"{target.text}: no fault is in force")
@@ -162,7 +186,10 @@ class Faults:
                 # Another of its kind takes its place.
                 standing.over.set()
             elif standing is not None:
-                raise TargetError(409, f"{target.text}: fault {standing.id} ({standing.do}) is in force")
+                raise TargetError(
+                    409,
+                    f"{target.text}: fault {standing.id} ({standing.do}) is in force",
+                )
             fault_id = f"f{next(self._numbers)}"
             course = self._course_everywhere(fault_id, target, request)
             fault = _Fault(fault_id, request.do, target, request.back_after_s, course)
@@ -198,11 +225,15 @@ class Faults:
     # -- carrying out
 
     def _start(self, fault: _Fault) -> None:
-        thread = threading.Thread(target=self._run, args=(fault,), name=f"fault {fault.id}", daemon=True)
+        thread = threading.Thread(
+            target=self._run, args=(fault,), name=f"fault {fault.id}", daemon=True
+        )
         with self._lock:
             if self._closed:
                 return
-            self._threads = [other for other in self._threads if other.is_alive()] + [thread]
+            self._threads = [other for other in self._threads if other.is_alive()] + [
+                thread
+            ]
             # Under the lock, so that close() joins none that has not been started.
             thread.start()
 
@@ -213,7 +244,13 @@ class Faults:
             fault.course.begin()
         except Exception as error:
             why = _why(error)
-            log.error("fault %s: %s: %s", fault.id, what, why, exc_info=not isinstance(error, Failures))
+            log.error(
+                "fault %s: %s: %s",
+                fault.id,
+                what,
+                why,
+                exc_info=not isinstance(error, Failures),
+            )
             self._mend(fault)
             fault.error = f"{what}: {why}"
             return
@@ -228,7 +265,12 @@ class Faults:
             end()
         except Exception as error:
             fault.error = f"{fault.target.text} is not back: {_why(error)}"
-            log.error("fault %s: %s", fault.id, fault.error, exc_info=not isinstance(error, Failures))
+            log.error(
+                "fault %s: %s",
+                fault.id,
+                fault.error,
+                exc_info=not isinstance(error, Failures),
+            )
             return
         fault.t_back = time.monotonic()
         log.warning("fault %s: %s is back", fault.id, fault.target.text)
@@ -241,11 +283,19 @@ class Faults:
             fault.course.end()
         except Exception as error:
             text, unforeseen = fault.target.text, not isinstance(error, Failures)
-            log.error("fault %s: %s is not back: %s", fault.id, text, _why(error), exc_info=unforeseen)
+            log.error(
+                "fault %s: %s is not back: %s",
+                fault.id,
+                text,
+                _why(error),
+                exc_info=unforeseen,
+            )
 
     # -- what there is
 
-    def _course_everywhere(self, fault_id: str, target: FaultTarget, request: FaultRequest) -> _Course:
+    def _course_everywhere(
+        self, fault_id: str, target: FaultTarget, request: FaultRequest
+    ) -> _Course:
         """Return a fault's course, with what it is elsewhere. Raises TargetError."""
         here, pieces = self._share.pieces(target, request)
         courses = [self._course(fault_id, target, request)] if here else []
@@ -262,9 +312,14 @@ class Faults:
 
         return _Course(begin, end if ends else None)
 
-    def _course(self, fault_id: str, target: FaultTarget, request: FaultRequest) -> _Course:
+    def _course(
+        self, fault_id: str, target: FaultTarget, request: FaultRequest
+    ) -> _Course:
         """Raises TargetError for what cannot be broken now."""
-        darken, lighten = (lambda: self._darken(fault_id, target.ports)), (lambda: self._lighten(fault_id))
+        darken, lighten = (
+            (lambda: self._darken(fault_id, target.ports)),
+            (lambda: self._lighten(fault_id)),
+        )
         match target.kind:
             case "link" if request.effects:
                 return self._affected(target, request.effects)
@@ -278,7 +333,9 @@ class Faults:
                 return _Course(lambda: self._kill(worker), None)
             case "packet switch":
                 return self._dead_switch(target.names[0], darken, lighten)
-            case "optical switch" if self._fabric.optical_switches[target.names[0]].is_bridge:
+            case "optical switch" if self._fabric.optical_switches[
+                target.names[0]
+            ].is_bridge:
                 return self._silent_switch(target.names[0])
             case "control network":
                 assert request.control is not None
@@ -323,7 +380,9 @@ class Faults:
 
         return _Course(begin, end)
 
-    def _lost_gpu(self, gpu: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
+    def _lost_gpu(
+        self, gpu: str, darken: Callable[[], None], lighten: Callable[[], None]
+    ) -> _Course:
         def begin() -> None:
             self._workers.set_lost(gpu, True)
             darken()
@@ -337,8 +396,13 @@ class Faults:
 
         return _Course(begin, end)
 
-    def _dead_switch(self, name: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
-        bridge, controller = self._network.lab.bridge(name), self._network.target_of(name)
+    def _dead_switch(
+        self, name: str, darken: Callable[[], None], lighten: Callable[[], None]
+    ) -> _Course:
+        bridge, controller = (
+            self._network.lab.bridge(name),
+            self._network.target_of(name),
+        )
         if controller is None:
             # Its flow is Open vSwitch's own, which would not put it back.
             return _Course(darken, lighten)
@@ -371,7 +435,11 @@ class Faults:
 
         def begin() -> None:
             supervisor.kill(name)
-            self._until(lambda: not supervisor.lives()[name].runs, DEATH_S, f"{what} does not end")
+            self._until(
+                lambda: not supervisor.lives()[name].runs,
+                DEATH_S,
+                f"{what} does not end",
+            )
 
         def end() -> None:
             supervisor.let_start(name)
@@ -418,11 +486,18 @@ class Faults:
     def _disturb(self, gpu: str) -> None:
         assert self._manage is not None
         usual_s = self._network.emulation.seconds(self._fabric.onics[gpu].tuning_s)
-        settings = {**asdict(self._control), "tuning_s": self._control.tuning_s.get(gpu, usual_s)}
+        settings = {
+            **asdict(self._control),
+            "tuning_s": self._control.tuning_s.get(gpu, usual_s),
+        }
         # Agents are seeded apart, or they would lose their messages in step.
-        emulate(self._manage[gpu], {**settings, "seed": 1 + list(self._manage).index(gpu)})
+        emulate(
+            self._manage[gpu], {**settings, "seed": 1 + list(self._manage).index(gpu)}
+        )
 
-    def _until(self, condition: Callable[[], bool], timeout_s: float, complaint: str) -> None:
+    def _until(
+        self, condition: Callable[[], bool], timeout_s: float, complaint: str
+    ) -> None:
         """Raises TimeoutError, also when the lab is taken down meanwhile."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -435,14 +510,22 @@ class Faults:
     def _worker(self, job: str, rank: int) -> Worker:
         workers = self._workers.workers()
         # A job that goes on without a lost GPU has had others of the same rank before.
-        mine = [worker for worker in workers if (worker.place.job, worker.place.rank) == (job, rank)]
+        mine = [
+            worker
+            for worker in workers
+            if (worker.place.job, worker.place.rank) == (job, rank)
+        ]
         alive = [worker for worker in mine if worker.outcome is None]
         if alive:
             return alive[-1]
         ended = [worker.outcome for worker in mine if worker.outcome is not None]
         if ended:
-            raise TargetError(409, f"worker {job} {rank} has ended already: {describe(ended[-1])}")
-        there = listed(f"{w.place.job} {w.place.rank}" for w in workers if w.outcome is None)
+            raise TargetError(
+                409, f"worker {job} {rank} has ended already: {describe(ended[-1])}"
+            )
+        there = listed(
+            f"{w.place.job} {w.place.rank}" for w in workers if w.outcome is None
+        )
         raise TargetError(404, f"there is no worker {job} {rank}; there are {there}")
 
     def _kill(self, worker: Worker) -> None:

@@ -36,7 +36,9 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
     a container it sees the machine's file system and processes.
     """
 
-    def __init__(self, name: str, *, environment: Mapping[str, str], **params: Any) -> None:
+    def __init__(
+        self, name: str, *, environment: Mapping[str, str], **params: Any
+    ) -> None:
         self.environment = environment
         self.process: Process | None = None
         self._reap = threading.Lock()
@@ -47,7 +49,11 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
     @property
     def checkpoint(self) -> str:
         """Path of its checkpoint from its own directory: the worker may not pass through the lab's."""
-        return f"../{self.place.checkpoint.name}" if self.place.checkpoint is not None else ""
+        return (
+            f"../{self.place.checkpoint.name}"
+            if self.place.checkpoint is not None
+            else ""
+        )
 
     def launch(self) -> None:
         place = self.place
@@ -62,9 +68,17 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
 
         def start() -> Process:
             # Its namespace is that of the thread that starts it.
-            with (place.home / "stderr.txt").open("wb") as errors, open(os.devnull, "wb") as nowhere:
+            with (
+                (place.home / "stderr.txt").open("wb") as errors,
+                open(os.devnull, "wb") as nowhere,
+            ):
                 return start_process(
-                    command, environment, nowhere, errors=errors, directory=place.home, user=self.uid
+                    command,
+                    environment,
+                    nowhere,
+                    errors=errors,
+                    directory=place.home,
+                    user=self.uid,
                 )
 
         try:
@@ -85,10 +99,14 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
             except subprocess.TimeoutExpired:
                 return Outcome(None, None, False, "the process does not end", "")
         try:
-            tail = (self.place.home / "stderr.txt").read_text(errors="replace")[-STDERR_TAIL_BYTES:]
+            tail = (self.place.home / "stderr.txt").read_text(errors="replace")[
+                -STDERR_TAIL_BYTES:
+            ]
         except OSError as error:
             tail = f"(no stderr: {error.strerror})"
-        return Outcome(None if code < 0 else code, -code if code < 0 else None, False, None, tail)
+        return Outcome(
+            None if code < 0 else code, -code if code < 0 else None, False, None, tail
+        )
 
     def remove(self) -> None:
         if self.process is not None and self.process.poll() is None:

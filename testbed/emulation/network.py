@@ -32,7 +32,13 @@ from ringlight.testbed.emulation.bridges import (
     has_kernel_datapath,
 )
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
-from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, netns, shaping
+from ringlight.testbed.emulation.kernel import (
+    addressing,
+    namespaces,
+    netlink,
+    netns,
+    shaping,
+)
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.nodes import (
     Cable,
@@ -115,21 +121,28 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         share: Share = Share(),
     ) -> None:
         check_fabric(fabric)
-        self._programs = {program_kinds()[name].controller: where for name, where in (programs or {}).items()}
+        self._programs = {
+            program_kinds()[name].controller: where
+            for name, where in (programs or {}).items()
+        }
         if (why := waiting(fabric, programs or ())) is not None:
             raise ValueError(why)
         check_names(lab, fabric)
         check_rates(fabric, emulation.time_dilation * emulation.payload_scale)
         # Else it changes settings of the whole machine, for good. It asks its own class, and no subclass.
         Mininet.inited = True
-        super().__init__(switch=PacketSwitch, link=Cable, intf=Jack, controller=None, build=False)
+        super().__init__(
+            switch=PacketSwitch, link=Cable, intf=Jack, controller=None, build=False
+        )
         self.lab = lab
         self.fabric = fabric
         self.emulation = emulation
         self.target = controller
         self._share = share
         ours = [switch for switch in fabric.packet_switches.values() if switch.is_ours]
-        self._devices = devices({lab.bridge(s.name): s.dpid for s in ours if self.is_here(s.name)})
+        self._devices = devices(
+            {lab.bridge(s.name): s.dpid for s in ours if self.is_here(s.name)}
+        )
         #: Whether no switch that packets may meet is Open vSwitch alone.
         self._all_carried = (
             any(device.forwards for device in self._devices)
@@ -144,10 +157,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._held: frozenset[Port] = frozenset()
         #: Ports of packet switches that lead to a GPU and are finished.
         self._attached: frozenset[Port] = frozenset()
-        self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
+        self.frames = choose_frames(
+            fabric, emulation.time_dilation, emulation.payload_scale
+        )
         if self.frames.problem is not None:
             raise ValueError(self.frames.problem)
-        self.frames = replace(self.frames, mtu_bytes=min(self.frames.mtu_bytes, share.mtu_bytes))
+        self.frames = replace(
+            self.frames, mtu_bytes=min(self.frames.mtu_bytes, share.mtu_bytes)
+        )
         self._queue_s = {
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
             for index, link in enumerate(fabric.links)
@@ -155,11 +172,17 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._windows = None
         if emulation.bounded and fabric.links and not fabric.onics:
             self._windows = Windows(
-                fabric, self.frames.mtu_bytes, emulation.rate_bps, emulation.seconds, self._queue_s
+                fabric,
+                self.frames.mtu_bytes,
+                emulation.rate_bps,
+                emulation.seconds,
+                self._queue_s,
             )
         self._window_bytes = self._most_under_way()
         #: What links do to frames now, with times as emulated.
-        self._effects = {link: self._own_effects(link) for link in fabric.links if link.effects}
+        self._effects = {
+            link: self._own_effects(link) for link in fabric.links if link.effects
+        }
         self._lock = threading.RLock()
 
     # -- the fixed part
@@ -188,7 +211,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._nodes[optical.name] = node
         for name in self.fabric.devices:
             self._nodes[name] = self.addHost(
-                f"{self.lab.prefix}{name}", cls=DeviceNode, lab=self.lab, netns=self.lab.namespace(name)
+                f"{self.lab.prefix}{name}",
+                cls=DeviceNode,
+                lab=self.lab,
+                netns=self.lab.namespace(name),
             )
         for gpu in self.fabric.onics:
             self._nodes[gpu] = self.addHost(
@@ -242,22 +268,34 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _carrier_of(self, name: str) -> Device | None:
         """Return the device that forwards a switch's packets in place of Open vSwitch, None without one."""
         bridge = self.lab.bridge(name)
-        return next((device for device in self._devices if device.carries(bridge)), None)
+        return next(
+            (device for device in self._devices if device.carries(bridge)), None
+        )
 
     def of_devices(self) -> dict[str, Any]:
         """Return the keys of the lab's inventory that its devices have."""
-        return {key: value for device in self._devices for key, value in device.inventory().items()}
+        return {
+            key: value
+            for device in self._devices
+            for key, value in device.inventory().items()
+        }
 
     @property
     def onics(self) -> dict[str, OnicNode]:
         """The O-NICs by GPU."""
-        return {gpu: node for gpu, node in self._nodes.items() if isinstance(node, OnicNode)}
+        return {
+            gpu: node for gpu, node in self._nodes.items() if isinstance(node, OnicNode)
+        }
 
     def node_processes(self) -> list[NodeProcesses]:
         """Return the processes of the lab's devices, of each device together."""
-        return [device.processes for device in self._devices if device.processes is not None]
+        return [
+            device.processes for device in self._devices if device.processes is not None
+        ]
 
-    def worker_keys(self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int) -> dict[str, Any]:
+    def worker_keys(
+        self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int
+    ) -> dict[str, Any]:
         """Return keys that devices add to a worker's spec. Raises ValueError for a job that cannot be."""
         made: dict[str, Any] = {}
         for device in self._devices:
@@ -268,20 +306,33 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Ready the namespaces of the fabric's devices, and plug in the cables between them."""
         for name in self.fabric.devices:
             self._inside(
-                self._nodes[name], partial(namespaces.configure_namespace, self.emulation.congestion_control)
+                self._nodes[name],
+                partial(
+                    namespaces.configure_namespace, self.emulation.congestion_control
+                ),
             )
         for cable in device_cables.between(self.fabric):
             for end in self._connect(cable):
-                self._set_up_cable(cable, end, self._nodes[end.node].namespace, self._interface(end))
+                self._set_up_cable(
+                    cable, end, self._nodes[end.node].namespace, self._interface(end)
+                )
 
-    def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
+    def _set_up_cable(
+        self, cable: Link, end: Port, namespace: int | None, name: str
+    ) -> None:
         """One end of a cable of a device: its rate and its address."""
         emulation = self.emulation
         least = max((device.queue_bytes(cable) for device in self._devices), default=0)
-        shape = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s), least
+        shape = (
+            emulation.rate_bps(cable.rate_bps),
+            emulation.seconds(cable.queue_s),
+            least,
+        )
         ip = device_cables.address_of(self.fabric, end)
         assert namespace is not None
-        namespaces.in_namespace(namespace, partial(device_cables.set_up, name, ip, shape))
+        namespaces.in_namespace(
+            namespace, partial(device_cables.set_up, name, ip, shape)
+        )
 
     def namespace(self, name: str) -> int:
         """Return the id of the process that holds the namespace of a device that is a process."""
@@ -297,14 +348,26 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._control.join(list(onics.values()))
         peers: dict[str, set[str]] = {gpu: set() for gpu in onics}
         for switch in self.fabric.optical_switches.values():
-            ends = [Port(switch.name, faceplate) for faceplate in range(1, switch.size + 1)]
-            there = [self.fabric.link_at[end].other(end).node for end in ends if end in self.fabric.link_at]
+            ends = [
+                Port(switch.name, faceplate) for faceplate in range(1, switch.size + 1)
+            ]
+            there = [
+                self.fabric.link_at[end].other(end).node
+                for end in ends
+                if end in self.fabric.link_at
+            ]
             for gpu in set(there) & peers.keys():
                 peers[gpu] |= set(there) & peers.keys() - {gpu}
         for gpu, node in onics.items():
-            links = [self.fabric.link_at[Port(gpu, number)] for number in range(self.fabric.onics[gpu].ports)]
+            links = [
+                self.fabric.link_at[Port(gpu, number)]
+                for number in range(self.fabric.onics[gpu].ports)
+            ]
             node.arm(
-                [(emulation.rate_bps(link.rate_bps), emulation.seconds(link.queue_s)) for link in links],
+                [
+                    (emulation.rate_bps(link.rate_bps), emulation.seconds(link.queue_s))
+                    for link in links
+                ],
                 [self.fabric.gpus[peer] for peer in sorted(peers[gpu])],
                 array_wavelengths(self.fabric, gpu),
                 standing_light(self.fabric, gpu, emulation.rate_bps),
@@ -313,7 +376,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
         carried = self._carrier_of(name) is not None
         bridge = self.addSwitch(
-            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, carried=carried
+            self.lab.bridge(name),
+            lab=self.lab,
+            dpid=dpid,
+            controller=controller,
+            carried=carried,
         )
         self._nodes[name] = bridge
 
@@ -352,8 +419,21 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         words: list[str] = []
         for name, (bridge, _) in self.handed_over().items():
             self._await_carriers(name)
-            words += ["--", f"--id=@{name}", "create", "Controller", f'target="{self.target_of(name)}"']
-            words += [f"max_backoff={RECONNECT_MS}", "--", "set", "Bridge", bridge, f"controller=@{name}"]
+            words += [
+                "--",
+                f"--id=@{name}",
+                "create",
+                "Controller",
+                f'target="{self.target_of(name)}"',
+            ]
+            words += [
+                f"max_backoff={RECONNECT_MS}",
+                "--",
+                "set",
+                "Bridge",
+                bridge,
+                f"controller=@{name}",
+            ]
         if words:
             openvswitch.vsctl(*words[1:])
 
@@ -406,11 +486,15 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         )
         return [a, b]
 
-    def _open_cable(self, near: Port, node: ShellLess, name: str, mac: str | None = None) -> OpenCable:
+    def _open_cable(
+        self, near: Port, node: ShellLess, name: str, mac: str | None = None
+    ) -> OpenCable:
         """Make the end here of a link whose other end is elsewhere, as an interface of a node. Return it."""
         with IPRoute() as root:
             group = node.link_group(name)
-            self._share.end_link(root, near, name, group=group, namespace=node.namespace, mac=mac)
+            self._share.end_link(
+                root, near, name, group=group, namespace=node.namespace, mac=mac
+            )
         cable = OpenCable(node, near.number, name)
         self.links.append(cable)
         return cable
@@ -418,7 +502,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _finish(self, ports: Iterable[Port]) -> None:
         """Bring up, shape and read back the ports that are in this namespace."""
         ports = list(ports)
-        here = [port for port in ports if isinstance(self._nodes[port.node], PacketSwitch)]
+        here = [
+            port for port in ports if isinstance(self._nodes[port.node], PacketSwitch)
+        ]
         for port in ports:
             self._end_fibre(port)
         with self._lock, IPRoute() as root:
@@ -430,7 +516,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
         for device in self._devices:
-            carried = [port for port in here if device.carries(self.lab.bridge(port.node))]
+            carried = [
+                port for port in here if device.carries(self.lab.bridge(port.node))
+            ]
             device.take_up(map(self._interface, carried))
 
     def _end_fibre(self, port: Port) -> None:
@@ -440,7 +528,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         this lab brings its end up. What leaves into a fibre slower than others of its switch is held to that
         rate: whoever sends there would send no faster, and only this end knows where light leads.
         """
-        switch, node = self.fabric.optical_switches.get(port.node), self._nodes[port.node]
+        switch, node = (
+            self.fabric.optical_switches.get(port.node),
+            self._nodes[port.node],
+        )
         if switch is None:
             return
         if switch.is_elsewhere:
@@ -448,14 +539,20 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._set_state(port)
         elif isinstance(node, OpticalNode) and switch.wavelengths is None:
             link = self.fabric.link_at[port]
-            rates = [cable.rate_bps for near, cable in self.fabric.link_at.items() if near.node == port.node]
+            rates = [
+                cable.rate_bps
+                for near, cable in self.fabric.link_at.items()
+                if near.node == port.node
+            ]
             if link.rate_bps < max(rates):
                 self._inside(node, lambda: self._hold_to(port, link))
 
     def _hold_to(self, port: Port, link: Link) -> None:
         with IPRoute() as here:
             index = netlink.index_of(self._interface(port))
-            shaping.shape(here, index, self.emulation.rate_bps(link.rate_bps), self._queue_s[link])
+            shaping.shape(
+                here, index, self.emulation.rate_bps(link.rate_bps), self._queue_s[link]
+            )
 
     def _shape(self, ports: Iterable[Port]) -> None:
         """Ports of packet switches."""
@@ -463,7 +560,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for port in ports:
             link = self.fabric.link_at[port]
             # What leads to a GPU has one destination.
-            by: shaping.By = "src" if link.other(port).node in self.fabric.gpus else "pair"
+            by: shaping.By = (
+                "src" if link.other(port).node in self.fabric.gpus else "pair"
+            )
             rate_bps = self.emulation.rate_bps(link.rate_bps)
             shapes.append((self._interface(port), rate_bps, self._queue_s[link], by))
         shaping.shape_shared(shapes, [gpu.ip for gpu in self.fabric.gpus.values()])
@@ -480,7 +579,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         far = {port for port in ends if self.fabric.link_at[port].other(port) in ports}
         with self._lock:
             held = frozenset({*ports, *far})
-            changed = sorted(port for port in self._held ^ held if self.is_here(port.node))
+            changed = sorted(
+                port for port in self._held ^ held if self.is_here(port.node)
+            )
             self._held = held
             for port in changed:
                 self._set_state(port)
@@ -493,7 +594,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _set_state(self, port: Port) -> None:
         """Down where it is held; where nothing is plugged in, only note it."""
-        node, name, held = self._nodes[port.node], self._interface(port), port in self._held
+        node, name, held = (
+            self._nodes[port.node],
+            self._interface(port),
+            port in self._held,
+        )
         group = None
         if isinstance(node, OpticalNode):
             (node.held.add if held else node.held.discard)(name)
@@ -532,14 +637,23 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         states = {link.name: link for link in links}
         members = openvswitch.members()
         problems: dict[tuple[ProcessKind, str], str] = {}
-        bridges = {name: str(node) for name, node in [*self._nodes.items()] if isinstance(node, PacketSwitch)}
+        bridges = {
+            name: str(node)
+            for name, node in [*self._nodes.items()]
+            if isinstance(node, PacketSwitch)
+        }
         for name, bridge in bridges.items():
             if bridge not in states or bridge not in members:
                 problems["bridge", name] = f"{bridge} was deleted"
         for port, link in self.fabric.link_at.items():
             bridge = bridges.get(port.node, "")
             fixed = not self._has_gpu(*self._ends_here(link)) or port in self._attached
-            if not bridge or ("bridge", port.node) in problems or not fixed or port in self._held:
+            if (
+                not bridge
+                or ("bridge", port.node) in problems
+                or not fixed
+                or port in self._held
+            ):
                 continue
             name, far = self._interface(port), link.other(port)
             state = states.get(name)
@@ -550,7 +664,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             elif not state.carrier and far not in self._held:
                 problems["port", str(port)] = f"{name} has no carrier, as {far} is down"
             elif name not in members[bridge]:
-                problems["port", str(port)] = f"{name}, to {far}, was removed from {bridge}"
+                problems["port", str(port)] = (
+                    f"{name}, to {far}, was removed from {bridge}"
+                )
         return problems
 
     # -- what links do to frames
@@ -588,7 +704,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _leave_to_open_vswitch(self) -> None:
         """Have devices send nothing there: the kernel takes what eBPF has sent past programs at an end."""
         ends = [port for link in self._effects for port in (link.a, link.b)]
-        switches = [port for port in ends if isinstance(self._nodes.get(port.node), PacketSwitch)]
+        switches = [
+            port
+            for port in ends
+            if isinstance(self._nodes.get(port.node), PacketSwitch)
+        ]
         for device in self._devices:
             device.leave(map(self._interface, switches))
 
@@ -599,7 +719,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if effects is None:
             self._let_be(self._ends_here(link))
             return
-        rate_bps, directions = self.emulation.rate_bps(link.rate_bps), [*self._directions(link)]
+        rate_bps, directions = (
+            self.emulation.rate_bps(link.rate_bps),
+            [*self._directions(link)],
+        )
         for device in self._devices:
             device.affect(effects, rate_bps, directions)
 
@@ -626,11 +749,16 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if bare == port:
             return self._cables[port].intf2.node.namespace, NIC
         node = self._nodes[port.node]
-        return node.namespace, f"p{port.number}" if port.node in onics else self._interface(port)
+        return (
+            node.namespace,
+            f"p{port.number}" if port.node in onics else self._interface(port),
+        )
 
     def _redirects(self, port: Port) -> bool:
         """Return whether an eBPF program sends from a port."""
-        return not self._is_bare(port) and not isinstance(self._nodes[port.node], PacketSwitch)
+        return not self._is_bare(port) and not isinstance(
+            self._nodes[port.node], PacketSwitch
+        )
 
     def _is_bare(self, port: Port) -> bool:
         """Return whether the port is the NIC of a GPU without an O-NIC, which is plugged in with its
@@ -643,7 +771,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             host = cable.intf2.node
             if near.number == 0 and host.namespace is not None:
                 enabled = self._offloads(near.node)
-                namespaces.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, enabled))
+                namespaces.in_namespace(
+                    host.namespace, partial(netlink.set_checksum_offload, NIC, enabled)
+                )
 
     def _most_under_way(self) -> int | None:
         """Window that routes of workers give a connection, bytes; None where workers set it or nobody does.
@@ -651,7 +781,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         Light that is asked for carries one connection; there half a queue stays, as 112 kB had TCP wait for
         time-outs (an all-reduce took 3.5 times as long).
         """
-        rates = [(self.emulation.rate_bps(link.rate_bps), queue_s) for link, queue_s in self._queue_s.items()]
+        rates = [
+            (self.emulation.rate_bps(link.rate_bps), queue_s)
+            for link, queue_s in self._queue_s.items()
+        ]
         if not (self.emulation.bounded and rates) or self._windows is not None:
             return None
         late = math.ceil(max(rate_bps for rate_bps, _ in rates) / 8 * LATE_S)
@@ -667,7 +800,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         delayed = any(link.delay_s for link in self.fabric.links)
         if self._windows is None or not delayed:
             return None
-        return math.ceil(self._windows.most() / (self.frames.mtu_bytes - IN_PACKET_BYTES))
+        return math.ceil(
+            self._windows.most() / (self.frames.mtu_bytes - IN_PACKET_BYTES)
+        )
 
     def windows_to(self, gpu: str, ips: Iterable[str]) -> list[int]:
         """Return the windows of a worker's connections for what comes from GPUs at these addresses, bytes.
@@ -684,7 +819,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             return []
         peers = [self.fabric.gpu_by_ip(ip) for ip in ips]
         return [
-            0 if other is None or other.name == gpu else self._windows.between(other.name, gpu)
+            0
+            if other is None or other.name == gpu
+            else self._windows.between(other.name, gpu)
             for other in peers
         ]
 
@@ -694,27 +831,41 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         False if a link does something to frames, because a burst would be lost or delayed as one frame, or if
         only Open vSwitch reads the host's frames.
         """
-        read = gpu not in self.fabric.onics and not has_kernel_datapath() and not self._all_carried
+        read = (
+            gpu not in self.fabric.onics
+            and not has_kernel_datapath()
+            and not self._all_carried
+        )
         return not self._effects and not read
 
     def _inside(self, node: ShellLess, function: Callable[[], T]) -> T:
         """Run ``function`` where the node's interfaces are."""
-        return function() if node.namespace is None else namespaces.in_namespace(node.namespace, function)
+        return (
+            function()
+            if node.namespace is None
+            else namespaces.in_namespace(node.namespace, function)
+        )
 
     # -- workers
 
-    def add_worker(self, cls: type[WorkerHost], place: WorkerPlace, **params: Any) -> WorkerHost:
+    def add_worker(
+        self, cls: type[WorkerHost], place: WorkerPlace, **params: Any
+    ) -> WorkerHost:
         """Add a node for a worker, not yet started, and return it."""
         with self._lock:
             name = self.lab.container(place.id)
-            host: WorkerHost = self.addHost(name, cls=cls, lab=self.lab, place=place, **params)
+            host: WorkerHost = self.addHost(
+                name, cls=cls, lab=self.lab, place=place, **params
+            )
             return host
 
     def add_idle(self, gpu: str) -> IdleHost:
         """Add a host for a GPU without a worker and return it. Raises NetworkError."""
         with self._lock:
             netns = self.lab.namespace(gpu)
-            host: IdleHost = self.addHost(netns, cls=IdleHost, lab=self.lab, gpu=gpu, netns=netns)
+            host: IdleHost = self.addHost(
+                netns, cls=IdleHost, lab=self.lab, gpu=gpu, netns=netns
+            )
             return host
 
     def is_plugged(self, gpu: str) -> bool:
@@ -728,7 +879,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if not self.is_plugged(gpu):
             raise NetworkError(f"GPU {gpu} is not plugged into anything")
 
-    def introduce(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]]) -> bool:
+    def introduce(
+        self, host: WorkerHost, neighbours: Sequence[tuple[str, str]]
+    ) -> bool:
         """Give a plugged worker the ``(ip, mac)`` of other hosts. Return whether the worker has got them. A
         worker that ends meanwhile no longer needs them."""
 
@@ -751,11 +904,15 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         # Our rules pass what is about an address on to it alone: where some switches are ours, only what is
         # sent to each other GPU gets to those that are not.
         mixed = any(switch.is_ours for switch in switches)
-        neighbours = [(o.ip, o.mac) for o in self.fabric.gpus.values() if mixed and o is not gpu]
+        neighbours = [
+            (o.ip, o.mac) for o in self.fabric.gpus.values() if mixed and o is not gpu
+        ]
         try:
             if (namespace := host.namespace) is None:
                 return False
-            namespaces.in_namespace(namespace, lambda: addressing.announce(NIC, gpu.ip, gpu.mac, neighbours))
+            namespaces.in_namespace(
+                namespace, lambda: addressing.announce(NIC, gpu.ip, gpu.mac, neighbours)
+            )
         except (NetworkError, OSError, TimeoutError) as error:
             log.info("%s does not announce itself: %s", host.name, error)
             return False
@@ -765,13 +922,23 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Delete the flows that name these GPUs at the switches of others of which that is stated. Raises
         OpenVSwitchError."""
         chosen = [self.fabric.gpus[gpu] for gpu in gpus]
-        matches = [match for gpu in chosen for match in (f"dl_dst={gpu.mac}", f"dl_src={gpu.mac}")]
-        matches += [match for gpu in chosen for match in (f"ip,nw_dst={gpu.ip}", f"ip,nw_src={gpu.ip}")]
+        matches = [
+            match
+            for gpu in chosen
+            for match in (f"dl_dst={gpu.mac}", f"dl_src={gpu.mac}")
+        ]
+        matches += [
+            match
+            for gpu in chosen
+            for match in (f"ip,nw_dst={gpu.ip}", f"ip,nw_src={gpu.ip}")
+        ]
         for name, switch in self.fabric.packet_switches.items():
             if switch.forgets_moved and self.is_here(name):
                 openvswitch.delete_flows(self.lab.bridge(name), matches)
 
-    def plug(self, host: WorkerHost | IdleHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
+    def plug(
+        self, host: WorkerHost | IdleHost, neighbours: Sequence[tuple[str, str]] = ()
+    ) -> None:
         """Give a worker or an idle host its NIC ``eth0``: a cable to where its GPU's port is plugged in.
 
         Where the GPU has an O-NIC, that is the O-NIC, which keeps the rates of its fibres by itself.
@@ -789,11 +956,19 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._cables[near] = self._open_cable(near, host, NIC, gpu.mac)
         else:
             node = onic or self._nodes[far.node]
-            name, number = (HOST_NAME, HOST) if onic else (self._interface(far), far.number)
+            name, number = (
+                (HOST_NAME, HOST) if onic else (self._interface(far), far.number)
+            )
             self._clear(node, name)
             with self._lock:
                 cable = self.addLink(
-                    node, host, port1=number, port2=0, intfName1=name, intfName2=NIC, addr2=gpu.mac
+                    node,
+                    host,
+                    port1=number,
+                    port2=0,
+                    intfName1=name,
+                    intfName2=NIC,
+                    addr2=gpu.mac,
                 )
                 self._cables[near] = cable
             if onic:
@@ -809,14 +984,19 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
         def inside() -> None:
             namespaces.configure_namespace(
-                emulation.congestion_control, reordering=REORDERING if standing else None
+                emulation.congestion_control,
+                reordering=REORDERING if standing else None,
             )
             with IPRoute() as own:
                 netlink.set_up(own, "lo")
                 index = netlink.index_of(NIC)
                 if not onic:
                     shaping.shape_shared([(NIC, rate, queue_s, "dst")], hosts)
-                    segments = netlink.segments_at(rate) if offloads and self._all_carried else 1
+                    segments = (
+                        netlink.segments_at(rate)
+                        if offloads and self._all_carried
+                        else 1
+                    )
                     netlink.set_burst(own, index, segments)
                 if not offloads:
                     netlink.set_checksum_offload(NIC, False)
@@ -849,7 +1029,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._clear(node, name)
         with self._lock:
             self._cables[cable.a] = self.addLink(
-                node, host, port1=cable.b.number, port2=1, intfName1=name, intfName2=SECOND_NIC
+                node,
+                host,
+                port1=cable.b.number,
+                port2=1,
+                intfName1=name,
+                intfName2=SECOND_NIC,
             )
         self._set_up_cable(cable, cable.b, node.namespace, name)
         self._set_up_cable(cable, cable.a, host.namespace, SECOND_NIC)
@@ -922,7 +1107,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             if bridges:
                 openvswitch.remove_labelled(OVS_LABEL, self.lab.id)
             return
-        words = [word for bridge in bridges for word in ("--", "--if-exists", "del-br", str(bridge))]
+        words = [
+            word
+            for bridge in bridges
+            for word in ("--", "--if-exists", "del-br", str(bridge))
+        ]
         wait = openvswitch.waiting()
         openvswitch.vsctl(*wait, *words)
         openvswitch.vsctl(*wait, "--", "--if-exists", "destroy", "QoS", record)
@@ -952,7 +1141,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             netlink.remove_interfaces(self.lab.prefix, self.lab.link_group)
         except NetworkError as error:
             errors.append(error)
-        for made in (self.hosts, self.switches, self.links, self._nodes, self._cables, self.nameToNode):
+        for made in (
+            self.hosts,
+            self.switches,
+            self.links,
+            self._nodes,
+            self._cables,
+            self.nameToNode,
+        ):
             made.clear()
         if errors:
             raise errors[0]

@@ -52,14 +52,19 @@ class NetworkWatch:
     def __init__(self, look: Callable[[Iterable[Link]], Found], deaths: Deaths) -> None:
         self._look, self._deaths = look, deaths
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="network watch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="network watch", daemon=True
+        )
 
     def __enter__(self) -> NetworkWatch:
         self._thread.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop.set()
         self._thread.join(STOP_S)

@@ -59,7 +59,11 @@ class ShellLess(Node):  # type: ignore[misc]
             )
             return done.stdout
 
-        return run() if self.namespace is None else namespaces.in_namespace(self.namespace, run)
+        return (
+            run()
+            if self.namespace is None
+            else namespaces.in_namespace(self.namespace, run)
+        )
 
 
 class Jack(Intf):  # type: ignore[misc]
@@ -103,7 +107,9 @@ class OpenCable:
     """The end here of a link whose other end is elsewhere; as a cable, which has two."""
 
     def __init__(self, node: ShellLess, port: int, name: str) -> None:
-        self.intf1 = self.intf2 = Jack(name, node=node, port=port, moveIntfFn=lambda *_: None)
+        self.intf1 = self.intf2 = Jack(
+            name, node=node, port=port, moveIntfFn=lambda *_: None
+        )
 
     def delete(self) -> None:
         """Mininet is to forget it."""

@@ -73,13 +73,23 @@ def vsctl(*words: str) -> str:
             "Open vSwitch is not installed; run: apt-get install openvswitch-switch"
         ) from None
     except subprocess.TimeoutExpired:
-        raise OpenVSwitchError(f"Open vSwitch does not answer within {TIMEOUT_S} s") from None
+        raise OpenVSwitchError(
+            f"Open vSwitch does not answer within {TIMEOUT_S} s"
+        ) from None
     except OSError as error:
         raise OpenVSwitchError(too_few(error) or f"ovs-vsctl: {error}") from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"ovs-vsctl gave {done.returncode}"]
-        if "db.sock" in done.stderr or "Alarm clock" in done.stderr or done.returncode < 0:
-            raise OpenVSwitchError("Open vSwitch is not running or does not answer; run: ringlight doctor")
+        lines = done.stderr.strip().splitlines() or [
+            f"ovs-vsctl gave {done.returncode}"
+        ]
+        if (
+            "db.sock" in done.stderr
+            or "Alarm clock" in done.stderr
+            or done.returncode < 0
+        ):
+            raise OpenVSwitchError(
+                "Open vSwitch is not running or does not answer; run: ringlight doctor"
+            )
         raise OpenVSwitchError(f"Open vSwitch: {lines[-1].removeprefix('ovs-vsctl: ')}")
     return done.stdout
 
@@ -91,7 +101,10 @@ def members() -> dict[str, set[str]]:
     """
     chosen = [
         {"op": "select", "table": table, "where": [], "columns": columns}
-        for table, columns in (("Bridge", ["name", "ports"]), ("Port", ["_uuid", "name"]))
+        for table, columns in (
+            ("Bridge", ["name", "ports"]),
+            ("Port", ["_uuid", "name"]),
+        )
     ]
     request = {"method": "transact", "params": ["Open_vSwitch", *chosen], "id": 0}
     with socket.socket(socket.AF_UNIX) as connection:
@@ -100,7 +113,10 @@ def members() -> dict[str, set[str]]:
         connection.sendall(json.dumps(request).encode())
         bridges, ports = _answer(connection)["result"]
     names = {row["_uuid"][1]: row["name"] for row in ports["rows"]}
-    return {row["name"]: {names[port] for port in _uuids(row["ports"])} for row in bridges["rows"]}
+    return {
+        row["name"]: {names[port] for port in _uuids(row["ports"])}
+        for row in bridges["rows"]
+    }
 
 
 def _answer(connection: socket.socket) -> dict[str, Any]:
@@ -126,7 +142,9 @@ def _uuids(value: Any) -> list[str]:
 
 def find(table: str, label: str, value: str, column: str) -> list[str]:
     """Return a column of the records of ``table`` whose ``external_ids:label`` is ``value``."""
-    out = vsctl("--bare", f"--columns={column}", "find", table, f"external_ids:{label}={value}")
+    out = vsctl(
+        "--bare", f"--columns={column}", "find", table, f"external_ids:{label}={value}"
+    )
     return [line for line in out.splitlines() if line]
 
 
@@ -144,7 +162,11 @@ def remove_labelled(label: str, value: str) -> list[str]:
     # Two transactions: the ports that refer to a record are only gone after the first.
     for words in (
         [word for name in bridges for word in ("--", "--if-exists", "del-br", name)],
-        [w for u in find("QoS", label, value, "_uuid") for w in ("--", "--if-exists", "destroy", "QoS", u)],
+        [
+            w
+            for u in find("QoS", label, value, "_uuid")
+            for w in ("--", "--if-exists", "destroy", "QoS", u)
+        ],
     ):
         if words:
             vsctl(*wait, *words)
@@ -156,7 +178,9 @@ def set_target(bridge: str, target: str) -> None:
     vsctl("set", "controller", bridge, f'target="{target}"')
     actual = vsctl("get", "controller", bridge, "target").strip().strip('"')
     if actual != target:
-        raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {actual}, not {target}")
+        raise OpenVSwitchError(
+            f"Open vSwitch: the controller of {bridge} is {actual}, not {target}"
+        )
 
 
 @dataclass(frozen=True)
@@ -174,14 +198,24 @@ def connections(bridges: Sequence[str]) -> list[Connection]:
     if not bridges:
         return []
     reply = json.loads(
-        vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges)
+        vsctl(
+            "--format=json",
+            "--columns=is_connected,status",
+            "list",
+            "Controller",
+            *bridges,
+        )
     )
-    return [_connection(connected, dict(status[1])) for connected, status in reply["data"]]
+    return [
+        _connection(connected, dict(status[1])) for connected, status in reply["data"]
+    ]
 
 
 def _connection(connected: bool, status: Mapping[str, str]) -> Connection:
     since = status.get("sec_since_connect" if connected else "sec_since_disconnect")
-    return Connection(connected, None if since is None else int(since), status.get("last_error"))
+    return Connection(
+        connected, None if since is None else int(since), status.get("last_error")
+    )
 
 
 def cut_off(bridge: str) -> None:
@@ -198,7 +232,9 @@ def set_no_target(bridge: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while vsctl("get", "controller", bridge, "is_connected").strip() != "false":
         if time.monotonic() > deadline:
-            raise OpenVSwitchError(f"Open vSwitch: {bridge} is still connected to its controller")
+            raise OpenVSwitchError(
+                f"Open vSwitch: {bridge} is still connected to its controller"
+            )
         time.sleep(0.02)
 
 
@@ -213,13 +249,25 @@ def empty_tables(bridge: str) -> None:
 
 def delete_flows(bridge: str, matches: Sequence[str]) -> None:
     """Remove every flow of a bridge that is as narrow as one of these matches. Raises OpenVSwitchError."""
-    _ofctl("del-flows", bridge, "-", standard_input="".join(f"{match}\n" for match in matches))
+    _ofctl(
+        "del-flows",
+        bridge,
+        "-",
+        standard_input="".join(f"{match}\n" for match in matches),
+    )
 
 
 def _ofctl(command: str, bridge: str, *words: str, standard_input: str = "") -> str:
     try:
         done = subprocess.run(
-            ["ovs-ofctl", f"--timeout={TIMEOUT_S}", "--protocols=OpenFlow13", command, bridge, *words],
+            [
+                "ovs-ofctl",
+                f"--timeout={TIMEOUT_S}",
+                "--protocols=OpenFlow13",
+                command,
+                bridge,
+                *words,
+            ],
             input=standard_input,
             capture_output=True,
             text=True,
@@ -228,10 +276,16 @@ def _ofctl(command: str, bridge: str, *words: str, standard_input: str = "") -> 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise OpenVSwitchError(f"Open vSwitch does not answer within {TIMEOUT_S} s") from None
+        raise OpenVSwitchError(
+            f"Open vSwitch does not answer within {TIMEOUT_S} s"
+        ) from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines()[-1:] or [f"ovs-ofctl gave {done.returncode}"]
-        raise OpenVSwitchError(f"Open vSwitch: {command} {bridge}: {lines[0].removeprefix('ovs-ofctl: ')}")
+        lines = done.stderr.strip().splitlines()[-1:] or [
+            f"ovs-ofctl gave {done.returncode}"
+        ]
+        raise OpenVSwitchError(
+            f"Open vSwitch: {command} {bridge}: {lines[0].removeprefix('ovs-ofctl: ')}"
+        )
     return done.stdout
 
 
@@ -243,9 +297,15 @@ def check_ports(numbers: Mapping[str, int]) -> None:
     for name in numbers:
         words += ["--", "get", "Interface", name, "ofport", "error"]
     lines = vsctl(*words[1:]).splitlines()
-    for (name, port), number, error in zip(numbers.items(), lines[::2], lines[1::2], strict=True):
+    for (name, port), number, error in zip(
+        numbers.items(), lines[::2], lines[1::2], strict=True
+    ):
         if number != str(port):
-            reason = error.strip('"') if error != "[]" else f"it got port number {number}, not {port}"
+            reason = (
+                error.strip('"')
+                if error != "[]"
+                else f"it got port number {number}, not {port}"
+            )
             raise OpenVSwitchError(f"Open vSwitch could not attach {name}: {reason}")
 
 
@@ -280,7 +340,9 @@ def filter_received(interfaces: Collection[str], program: int) -> None:
                 packet.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
                 left.discard(name)
     except (OSError, ValueError) as error:
-        raise OpenVSwitchError(f"Open vSwitch's sockets cannot be borrowed: {error}") from None
+        raise OpenVSwitchError(
+            f"Open vSwitch's sockets cannot be borrowed: {error}"
+        ) from None
     if left:
         raise OpenVSwitchError(f"Open vSwitch does not receive from {min(left)}")
 
@@ -301,17 +363,25 @@ def keep_memory(control: Path | None = None) -> bool:
     """
     try:
         if control is None:
-            control = _PID_FILE.parent / f"ovs-vswitchd.{int(_PID_FILE.read_text())}.ctl"
+            control = (
+                _PID_FILE.parent / f"ovs-vswitchd.{int(_PID_FILE.read_text())}.ctl"
+            )
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(TIMEOUT_S)
             connection.connect(str(control))
-            request = {"id": 0, "method": "version", "params": ["x" * LONG_REQUEST_BYTES]}
+            request = {
+                "id": 0,
+                "method": "version",
+                "params": ["x" * LONG_REQUEST_BYTES],
+            }
             connection.sendall(json.dumps(request).encode())
             # That it takes no such argument is its answer.
             if not connection.recv(4096):
                 raise ConnectionResetError(errno.ECONNRESET, "it hung up")
     except (OSError, ValueError) as error:
-        log.warning("Open vSwitch gives back its memory after every batch of frames: %s", error)
+        log.warning(
+            "Open vSwitch gives back its memory after every batch of frames: %s", error
+        )
         return False
     return True
 
@@ -335,7 +405,10 @@ def _borrowed_sockets() -> Iterator[socket.socket]:
 
 def _packet_sockets(pid: int) -> Sequence[int]:
     """Descriptors of the process that are packet sockets, told by their inodes."""
-    inodes = {line.split()[-1] for line in Path("/proc/net/packet").read_text().splitlines()[1:]}
+    inodes = {
+        line.split()[-1]
+        for line in Path("/proc/net/packet").read_text().splitlines()[1:]
+    }
     descriptors = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:

@@ -25,7 +25,9 @@ class Others:
     a foreign controller, by switch. ``programs``: supervisors of the lab's programs, by name.
     """
 
-    def __init__(self, bridges: Mapping[str, tuple[str, str]], programs: Mapping[str, Supervisor]) -> None:
+    def __init__(
+        self, bridges: Mapping[str, tuple[str, str]], programs: Mapping[str, Supervisor]
+    ) -> None:
         self._bridges = bridges
         self._programs = programs
         self._lock = threading.Lock()
@@ -37,18 +39,24 @@ class Others:
 
         Raises OpenVSwitchError.
         """
-        programs = {name: _process(kept.lives()[name]) for name, kept in self._programs.items()}
+        programs = {
+            name: _process(kept.lives()[name]) for name, kept in self._programs.items()
+        }
         return {"programs": programs, "controllers": self._connections()}
 
     def _connections(self) -> dict[str, Any]:
         with self._lock:
             read_s, connections = self._read
             if time.monotonic() - read_s > _FRESH_S:
-                connections = openvswitch.connections([bridge for bridge, _ in self._bridges.values()])
+                connections = openvswitch.connections(
+                    [bridge for bridge, _ in self._bridges.values()]
+                )
                 self._read = time.monotonic(), connections
         return {
             name: {"controller": controller, **asdict(connection)}
-            for (name, (_, controller)), connection in zip(self._bridges.items(), connections, strict=True)
+            for (name, (_, controller)), connection in zip(
+                self._bridges.items(), connections, strict=True
+            )
         }
 
 

@@ -27,7 +27,14 @@ class Share:
         return True
 
     def end_link(
-        self, root: IPRoute, port: Port, name: str, *, group: int, namespace: int | None, mac: str | None
+        self,
+        root: IPRoute,
+        port: Port,
+        name: str,
+        *,
+        group: int,
+        namespace: int | None,
+        mac: str | None,
     ) -> None:
         """Make the interface that is the end of a link at one of the open ends. Raises NetworkError.
 

@@ -25,7 +25,11 @@ class SharedLab(Share):
     """A lab that a testbed builds, by default by itself; a subclass has other testbeds build the rest."""
 
     def open(
-        self, site: Site, controller: ControllerAddress, deaths: Deaths, stop: Callable[[], None]
+        self,
+        site: Site,
+        controller: ControllerAddress,
+        deaths: Deaths,
+        stop: Callable[[], None],
     ) -> ControllerAddress:
         """Begin, before anything of the lab is there. Return where the switches here find the controller.
 
@@ -38,13 +42,17 @@ class SharedLab(Share):
         """Return the workers that the server agent is asked for. ``own``: those of this testbed."""
         return own
 
-    def routers(self, own: Workers, inventory: Callable[[], Mapping[str, Any]]) -> Sequence[APIRouter]:
+    def routers(
+        self, own: Workers, inventory: Callable[[], Mapping[str, Any]]
+    ) -> Sequence[APIRouter]:
         """Return additional routes of the server agent. ``inventory``: returns that of the lab, empty before
         it has one.
         """
         return ()
 
-    def pieces(self, target: FaultTarget, request: FaultRequest) -> tuple[bool, Sequence[Piece]]:
+    def pieces(
+        self, target: FaultTarget, request: FaultRequest
+    ) -> tuple[bool, Sequence[Piece]]:
         """Return whether a fault concerns this testbed, and what it is elsewhere."""
         return True, ()
 
@@ -52,7 +60,9 @@ class SharedLab(Share):
         """Return what devices elsewhere have counted, by the name of a kind of counters, of each testbed."""
         return ()
 
-    def join(self, inventory: dict[str, Any], deadline_s: float, go_on: Callable[[], None]) -> dict[str, Any]:
+    def join(
+        self, inventory: dict[str, Any], deadline_s: float, go_on: Callable[[], None]
+    ) -> dict[str, Any]:
         """Return the inventory of the lab, given what is here, once all of it is up.
 
         ``deadline_s``: latest time of that, by CLOCK_MONOTONIC. ``go_on``: raises an exception if the lab is

@@ -133,7 +133,9 @@ class Settings:
     state: Path
     runtime: Runtime = "docker"
     emulation: Emulation = field(default_factory=Emulation)
-    controller: ControllerAddress = field(default_factory=lambda: ControllerAddress("127.0.0.1", 6653))
+    controller: ControllerAddress = field(
+        default_factory=lambda: ControllerAddress("127.0.0.1", 6653)
+    )
     programs: Mapping[str, LabProgram] = field(default_factory=dict)
     keeps: KeptController | None = None
     image: str | None = None
@@ -223,13 +225,19 @@ class Testbed:
         limits.enlarge()
         descriptors.enlarge()
         if not services.open_vswitch_running():
-            raise TestbedError("Open vSwitch is not running or does not answer; run: ringlight doctor")
+            raise TestbedError(
+                "Open vSwitch is not running or does not answer; run: ringlight doctor"
+            )
         api, image = self._check_runtime()
         self._go_on()
         forked = self._open_fork_server()
         self._undo.callback(self._share.close)
-        controller = self._share.open(self._site({}), settings.controller, self._deaths, self.ask_to_stop)
-        self._undo.enter_context(FreezeWatch(("testbed", "testbed"), self._watched, self._deaths.add))
+        controller = self._share.open(
+            self._site({}), settings.controller, self._deaths, self.ask_to_stop
+        )
+        self._undo.enter_context(
+            FreezeWatch(("testbed", "testbed"), self._watched, self._deaths.add)
+        )
         # First, as a file that cannot be loaded ends it all.
         for name in settings.programs:
             self._launch_program(name)
@@ -238,7 +246,10 @@ class Testbed:
         if forked:
             # Not before: the controller imports most of what it needs by itself, beside all else.
             forkserver.prepare(self._environment[forkserver.SOCKET], forked)
-        where = {name: ControllerAddress.parse(p.openflow) for name, p in settings.programs.items()}
+        where = {
+            name: ControllerAddress.parse(p.openflow)
+            for name, p in settings.programs.items()
+        }
         network = LabNetwork(
             *(lab, settings.fabric, settings.emulation, controller, where),
             lambda bridges: plan_devices(settings.devices, self._site(bridges)),
@@ -254,14 +265,18 @@ class Testbed:
         self._go_on()
         network.start()
         if network.switches:
-            self._undo.enter_context(VswitchdWatch(self._deaths, network.open_vswitch_is_back))
+            self._undo.enter_context(
+                VswitchdWatch(self._deaths, network.open_vswitch_is_back)
+            )
         self._go_on()
         self._launch_onics()
         self._launch_nodes(network.node_processes())
 
         def make_host(place: WorkerPlace) -> WorkerHost:
             if api is None:
-                return network.add_worker(NamespaceHost, place, environment=self._environment)
+                return network.add_worker(
+                    NamespaceHost, place, environment=self._environment
+                )
             return network.add_worker(DockerHost, place, api=api)
 
         lightpaths = Lightpaths(settings.fabric, lab.bpf_dir)
@@ -278,22 +293,37 @@ class Testbed:
         )
         self.workers = workers
         self._undo.callback(workers.close)
-        about = {"lab": lab.id, "runtime": settings.runtime, "gpus": list(settings.fabric.gpus)}
+        about = {
+            "lab": lab.id,
+            "runtime": settings.runtime,
+            "gpus": list(settings.fabric.gpus),
+        }
         all_workers: LabWorkers = self._share.workers(workers)
         if all_workers is not workers:
             self._undo.callback(all_workers.close)
-        app = make_app(all_workers, Onics(settings.fabric, lab.bpf_dir), lightpaths, about)
+        app = make_app(
+            all_workers, Onics(settings.fabric, lab.bpf_dir), lightpaths, about
+        )
         for router in self._share.routers(workers, lambda: self.inventory):
             app.include_router(router)
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
         faults = Faults(
-            *(settings.fabric, network, workers, server, self._kept(), self._disturbable()),
+            *(
+                settings.fabric,
+                network,
+                workers,
+                server,
+                self._kept(),
+                self._disturbable(),
+            ),
             self._share,
         )
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
-        app.include_router(others_routes(Others(network.handed_over(), self.programs).document))
+        app.include_router(
+            others_routes(Others(network.handed_over(), self.programs).document)
+        )
         server.start()
         self._await_optical()
         self._await_onics()
@@ -308,28 +338,47 @@ class Testbed:
 
     def _site(self, bridges: Mapping[str, int]) -> Site:
         settings = self.settings
-        return Site(settings.lab, settings.state, bridges, settings.fabric, settings.emulation.rate_bps)
+        return Site(
+            settings.lab,
+            settings.state,
+            bridges,
+            settings.fabric,
+            settings.emulation.rate_bps,
+        )
 
     def _open_fork_server(self) -> list[str]:
         """Have the lab's processes forked, where that costs nothing or they are so many that it pays; the
         modules that the server should import for them."""
         fabric, emulation = self.settings.fabric, "ringlight.testbed.emulation"
-        in_namespaces = self.settings.runtime == "namespace" and self.settings.command is None
+        in_namespaces = (
+            self.settings.runtime == "namespace" and self.settings.command is None
+        )
         here = self._share.is_here
-        optical = sum(s.has_datapath and here(s.name) for s in fabric.optical_switches.values())
+        optical = sum(
+            s.has_datapath and here(s.name) for s in fabric.optical_switches.values()
+        )
         kinds = (
             (optical, [f"{emulation}.optical.__main__"]),
             (len(fabric.agents), [f"{emulation}.onic.__main__"]),
-            (len(fabric.devices), [name for kind in device_kinds().values() for name in kind.modules]),
+            (
+                len(fabric.devices),
+                [name for kind in device_kinds().values() for name in kind.modules],
+            ),
             (sum(map(here, fabric.gpus)) * in_namespaces, WORKER),
         )
         worth = sum(count for count, _ in kinds) >= _WORTH_FORKING
-        if forkserver.SOCKET not in self._environment and (worth or forkserver.can_fork_server()):
-            server = ForkServer(self.settings.state / "forks.sock", [], self._environment)
+        if forkserver.SOCKET not in self._environment and (
+            worth or forkserver.can_fork_server()
+        ):
+            server = ForkServer(
+                self.settings.state / "forks.sock", [], self._environment
+            )
             self._undo.callback(server.close)
             self._fork_server = server
             self._environment[forkserver.SOCKET] = str(server.path)
-        return [module for count, needed in kinds if worth and count for module in needed]
+        return [
+            module for count, needed in kinds if worth and count for module in needed
+        ]
 
     def _attempt(self, what: str, function: Callable[[], None]) -> None:
         try:
@@ -343,7 +392,10 @@ class Testbed:
             return None, None
         try:
             api = docker.APIClient(
-                base_url=f"unix://{services.DOCKER_SOCKET}", version="auto", timeout=60, max_pool_size=32
+                base_url=f"unix://{services.DOCKER_SOCKET}",
+                version="auto",
+                timeout=60,
+                max_pool_size=32,
             )
         except (docker.errors.DockerException, requests.RequestException) as error:
             silent = "Docker is not running or does not answer; run: ringlight doctor"
@@ -357,7 +409,9 @@ class Testbed:
         try:
             api.inspect_image(image)
         except docker.errors.ImageNotFound:
-            raise TestbedError(f"there is no worker image {image}; run: ringlight setup") from None
+            raise TestbedError(
+                f"there is no worker image {image}; run: ringlight setup"
+            ) from None
         except (docker.errors.APIError, requests.RequestException) as error:
             raise TestbedError(f"Docker: {docker_reason(error)}") from None
         return api, image
@@ -384,9 +438,16 @@ class Testbed:
         """Start it, where it is ours to keep; it waits for the inventory."""
         if (keeps := self.settings.keeps) is None:
             return
-        starts = {CONTROLLER: partial(self._spawn, keeps.command, keeps.log, keeps.follow)}
+        starts = {
+            CONTROLLER: partial(self._spawn, keeps.command, keeps.log, keeps.follow)
+        }
         self.controller = self._supervised(
-            "controller", "the", starts, "processes", lambda _: last_line(keeps.log), CONTROLLER_END_S
+            "controller",
+            "the",
+            starts,
+            "processes",
+            lambda _: last_line(keeps.log),
+            CONTROLLER_END_S,
         )
 
     def _await_controller(self) -> None:
@@ -394,7 +455,13 @@ class Testbed:
         if (keeps := self.settings.keeps) is not None:
             assert self.controller is not None
             ready = partial(answers, keeps.address)
-            self._await(self.controller, CONTROLLER, ready, keeps.log, time.monotonic() + START_S)
+            self._await(
+                self.controller,
+                CONTROLLER,
+                ready,
+                keeps.log,
+                time.monotonic() + START_S,
+            )
 
     # -- optical switches
 
@@ -419,8 +486,22 @@ class Testbed:
         protocol = protocol_of(switch)
         command = [
             *(sys.executable, "-m", "ringlight.testbed.emulation.optical"),
-            *("--name", switch.name, "--lab", settings.lab.id, "--size", str(switch.size)),
-            *("--listen", known.get("scpi", _ANY_PORT), "--ready", str(ready), "--profile", switch.profile),
+            *(
+                "--name",
+                switch.name,
+                "--lab",
+                settings.lab.id,
+                "--size",
+                str(switch.size),
+            ),
+            *(
+                "--listen",
+                known.get("scpi", _ANY_PORT),
+                "--ready",
+                str(ready),
+                "--profile",
+                switch.profile,
+            ),
             *("--netns", settings.lab.namespace(switch.name)),
             *("--pins", str(settings.lab.bpf_dir / switch.name)),
             *("--time-dilation", str(settings.emulation.time_dilation)),
@@ -454,10 +535,15 @@ class Testbed:
         if not driver_kinds()[self.settings.fabric.optical_switches[name].driver].login:
             return
         password = secrets.token_hex(16)
-        for kind, text in (("users", f"{USER}:{password}\n"), ("password", f"{password}\n")):
+        for kind, text in (
+            ("users", f"{USER}:{password}\n"),
+            ("password", f"{password}\n"),
+        ):
             path = self._user_file(name, kind)
             path.unlink(missing_ok=True)
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            with open(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+            ) as file:
                 file.write(text)
 
     @property
@@ -467,20 +553,31 @@ class Testbed:
     def _optical_log(self, name: str) -> Path:
         return self.settings.state / f"{name}.log"
 
-    def _spawn(self, command: Sequence[str], log_file: Path, follow: bool = False) -> Process:
+    def _spawn(
+        self, command: Sequence[str], log_file: Path, follow: bool = False
+    ) -> Process:
         """A process of the lab; what it says is added to a file. ``follow``: it ends with this one."""
         number = signal.SIGTERM if follow else None
         with log_file.open("ab") as output:
-            return start_process(command, self._environment, output, directory=Path("/"), follow=number)
+            return start_process(
+                command, self._environment, output, directory=Path("/"), follow=number
+            )
 
     def _await(
-        self, supervisor: Supervisor, name: str, ready: Callable[[], bool], log_file: Path, deadline: float
+        self,
+        supervisor: Supervisor,
+        name: str,
+        ready: Callable[[], bool],
+        log_file: Path,
+        deadline: float,
     ) -> None:
         """Wait until a process that was just started is ready. Raises TestbedError if it died or is late."""
         while not ready():
             self._go_on()
             if supervisor.lives()[name].has_died:
-                raise TestbedError(f"{supervisor.kind} {name} did not start: {last_line(log_file)}")
+                raise TestbedError(
+                    f"{supervisor.kind} {name} did not start: {last_line(log_file)}"
+                )
             if time.monotonic() > deadline:
                 raise TestbedError(f"{supervisor.kind} {name} was not ready in time")
             time.sleep(0.01)
@@ -491,7 +588,11 @@ class Testbed:
         for name in self._lives("optical_switches"):
             ready = self.settings.state / f"{name}.ready"
             self._await(
-                self.supervisors["optical_switches"], name, ready.exists, self._optical_log(name), deadline
+                self.supervisors["optical_switches"],
+                name,
+                ready.exists,
+                self._optical_log(name),
+                deadline,
             )
             document = json.loads(ready.read_text())
             self._addresses[name] = {**document["addresses"], "rest": document["rest"]}
@@ -501,12 +602,16 @@ class Testbed:
         host, _, port = address.rpartition(":")
         try:
             left = max(0.1, deadline - time.monotonic())
-            with socket.create_connection((host, int(port)), timeout=left) as connection:
+            with socket.create_connection(
+                (host, int(port)), timeout=left
+            ) as connection:
                 connection.sendall(b"*IDN?\n")
                 if not connection.recv(1024):
                     raise ConnectionResetError(errno.ECONNRESET, "it hung up")
         except OSError as error:
-            raise TestbedError(f"optical switch {name} at {address}: {error.strerror or error}") from None
+            raise TestbedError(
+                f"optical switch {name} at {address}: {error.strerror or error}"
+            ) from None
 
     # -- O-NICs
 
@@ -536,8 +641,20 @@ class Testbed:
         node = self.network.onics[gpu]
         directory = onic_directory(settings.state, gpu)
         command = [
-            *(sys.executable, "-S", "-m", "ringlight.testbed.emulation.onic", "--gpu", gpu),
-            *("--listen", f"{control_ip(node.gpu)}:{AGENT_PORT}", "--directory", str(directory)),
+            *(
+                sys.executable,
+                "-S",
+                "-m",
+                "ringlight.testbed.emulation.onic",
+                "--gpu",
+                gpu,
+            ),
+            *(
+                "--listen",
+                f"{control_ip(node.gpu)}:{AGENT_PORT}",
+                "--directory",
+                str(directory),
+            ),
             *("--pins", str(node.pins), "--lasers", str(self._laser_pin)),
             *("--laser-ids", ",".join(map(str, laser_ids(settings.fabric, gpu)))),
             *("--tuning", repr(settings.fabric.onics[gpu].tuning_s)),
@@ -547,7 +664,9 @@ class Testbed:
         ]
         assert node.namespace is not None
         # A child inherits the namespace of the thread that forks it.
-        return namespaces.in_namespace(node.namespace, partial(self._spawn, command, directory / "agent.log"))
+        return namespaces.in_namespace(
+            node.namespace, partial(self._spawn, command, directory / "agent.log")
+        )
 
     def _await_onics(self) -> None:
         """Wait until every agent answers on its management socket."""
@@ -555,7 +674,9 @@ class Testbed:
         for gpu in self.settings.fabric.agents:
             directory = onic_directory(self.settings.state, gpu)
             ready = partial(answers, directory / "manage.sock")
-            self._await(self.supervisors["onics"], gpu, ready, directory / "agent.log", deadline)
+            self._await(
+                self.supervisors["onics"], gpu, ready, directory / "agent.log", deadline
+            )
 
     # -- devices of the fabric
 
@@ -578,7 +699,13 @@ class Testbed:
             deadline = time.monotonic() + node.start_s
             kept = self.supervisors[node.part]
             for name in kept.lives():
-                self._await(kept, name, partial(node.answers, name), node.log_file(name), deadline)
+                self._await(
+                    kept,
+                    name,
+                    partial(node.answers, name),
+                    node.log_file(name),
+                    deadline,
+                )
 
     def _kept(self) -> dict[str, Kept]:
         """The supervised processes, and whether one serves its clients."""
@@ -597,7 +724,11 @@ class Testbed:
             *((node.kind, node.part, node.answers) for node in self._nodes),
         )
         there = self.supervisors
-        kept = {kind: Kept(there[part], answers_) for kind, part, answers_ in serves if part in there}
+        kept = {
+            kind: Kept(there[part], answers_)
+            for kind, part, answers_ in serves
+            if part in there
+        }
         if self.controller is not None and (keeps := self.settings.keeps) is not None:
             kept["controller"] = Kept(self.controller, lambda _: answers(keeps.address))
         return kept
@@ -612,14 +743,25 @@ class Testbed:
 
     # -- inventory and files
 
-    def _keep(self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str) -> None:
+    def _keep(
+        self,
+        kind: deaths.ProcessKind,
+        called: str,
+        starts: Mapping[str, Start],
+        part: str,
+    ) -> None:
         """Start processes, if any, and keep them running until the lab goes. ``part``: of the inventory."""
         if starts:
             kept = self.supervisors[part] = self._supervised(kind, called, starts, part)
             self._undo.callback(kept.stop)
 
     def _supervised(
-        self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str, *more: Any
+        self,
+        kind: deaths.ProcessKind,
+        called: str,
+        starts: Mapping[str, Start],
+        part: str,
+        *more: Any,
     ) -> Supervisor:
         """Processes that are started again; each end is noted. ``more``: arguments of ``Supervisor``."""
 
@@ -627,7 +769,9 @@ class Testbed:
             self._deaths.back(kind, name)
             self._on_restart(part, name, pid, requested)
 
-        kept = Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
+        kept = Supervisor(
+            called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind)
+        )
         self._supervisors[kind] = kept
         return kept
 
@@ -639,7 +783,9 @@ class Testbed:
             for name, life in kept.lives().items()
         ]
         watched = [
-            Watched(kind, name, life.pid, kind in self.programs) for kind, name, life in lives if life.runs
+            Watched(kind, name, life.pid, kind in self.programs)
+            for kind, name, life in lives
+            if life.runs
         ]
         if self._fork_server is not None:
             watched.append(Watched("fork server", "forks", self._fork_server.pid))
@@ -649,8 +795,16 @@ class Testbed:
                 watched.append(Watched("worker on GPU", gpu, worker.host.pid, True))
             if guest is not None and guest.pid:
                 watched.append(Watched("container on GPU", gpu, guest.pid, True))
-        for name, pid in services.running_pids(docker=self.settings.runtime == "docker").items():
-            watched.append(Watched("Open vSwitch" if name in services.OPEN_VSWITCH else "Docker", name, pid))
+        for name, pid in services.running_pids(
+            docker=self.settings.runtime == "docker"
+        ).items():
+            watched.append(
+                Watched(
+                    "Open vSwitch" if name in services.OPEN_VSWITCH else "Docker",
+                    name,
+                    pid,
+                )
+            )
         return watched
 
     def _lives(self, part: str) -> Mapping[str, Life]:
@@ -662,7 +816,10 @@ class Testbed:
         with self._inventory_lock:
             if self.inventory:
                 entry = self.inventory[part][name]
-                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + (not requested)}
+                entry |= {
+                    "pid": pid,
+                    "restarts": entry.get("restarts", 0) + (not requested),
+                }
                 self._write_inventory()
 
     def _make_inventory(self) -> dict[str, Any]:
@@ -683,9 +840,15 @@ class Testbed:
                 **switch.access,
             }
             if switch.has_datapath:
-                entry |= {"pid": switches[switch.name].pid, "rest": self._addresses[switch.name]["rest"]}
+                entry |= {
+                    "pid": switches[switch.name].pid,
+                    "rest": self._addresses[switch.name]["rest"],
+                }
             elif not switch.is_elsewhere:
-                entry |= {"dpid": OPTICAL_DPID + index, "bridge": lab.bridge(switch.name)}
+                entry |= {
+                    "dpid": OPTICAL_DPID + index,
+                    "bridge": lab.bridge(switch.name),
+                }
             if switch.wavelengths is not None:
                 entry["wavelengths"] = switch.wavelengths
             optical[switch.name] = entry
@@ -710,7 +873,10 @@ class Testbed:
                 "pid": lives[gpu].pid,
             }
         working = {
-            node.part: {name: {"pid": life.pid, **node.entry(name)} for name, life in lives.items()}
+            node.part: {
+                name: {"pid": life.pid, **node.entry(name)}
+                for name, life in lives.items()
+            }
             for node in self._nodes
             if (lives := self._lives(node.part))
         }
@@ -738,15 +904,22 @@ class Testbed:
     def _login(self, switch: OpticalSwitch) -> dict[str, Any]:
         """Return what the driver needs to get at an emulated optical switch."""
         kind = driver_kinds()[switch.driver]
-        entry: dict[str, Any] = {"address": self._addresses[switch.name][protocol_of(switch)]}
+        entry: dict[str, Any] = {
+            "address": self._addresses[switch.name][protocol_of(switch)]
+        }
         if kind.login:
-            entry |= {"username": USER, "password_file": str(self._user_file(switch.name, "password"))}
+            entry |= {
+                "username": USER,
+                "password_file": str(self._user_file(switch.name, "password")),
+            }
         return entry | dict(kind.emulated)
 
     def _write_inventory(self) -> None:
         path = self.settings.state / "inventory.json"
         temporary = path.with_name(".inventory.json")
-        temporary.write_text(json.dumps(self.inventory, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps(self.inventory, indent=1) + "\n", encoding="utf-8"
+        )
         temporary.replace(path)
 
     def _flow_socket(self, gpu: str) -> str:
@@ -773,7 +946,9 @@ class Testbed:
         # Where others, who are dead now, have left files, the locks stay: by them the next lab sees that all
         # of it is stale.
         locks = {"lock", "owner.lock"}
-        if not lab.is_alive() and locks.issuperset(path.name for path in lab.state_dir.glob("*")):
+        if not lab.is_alive() and locks.issuperset(
+            path.name for path in lab.state_dir.glob("*")
+        ):
             for name in locks:
                 (lab.state_dir / name).unlink(missing_ok=True)
         for directory in {state, lab.state_dir}:
@@ -796,7 +971,10 @@ def protocol_of(switch: OpticalSwitch) -> str:
 def importing(environment: Mapping[str, str]) -> dict[str, str]:
     """Return variables by which a process imports this package first, then what the user's own path has."""
     own = environment.get("PYTHONPATH")
-    return {**environment, "PYTHONPATH": os.pathsep.join([str(IMPORT_PATH), *([own] if own else [])])}
+    return {
+        **environment,
+        "PYTHONPATH": os.pathsep.join([str(IMPORT_PATH), *([own] if own else [])]),
+    }
 
 
 def worker_command(runtime: Runtime) -> tuple[str, ...]:
@@ -808,7 +986,11 @@ def worker_command(runtime: Runtime) -> tuple[str, ...]:
 
 def answers(address: Path | tuple[str, int]) -> bool:
     """Return whether a server listens on a Unix socket, or at an IP address and port."""
-    inet = socket.AF_INET6 if ":" in str(address[0] if isinstance(address, tuple) else "") else socket.AF_INET
+    inet = (
+        socket.AF_INET6
+        if ":" in str(address[0] if isinstance(address, tuple) else "")
+        else socket.AF_INET
+    )
     family = socket.AF_UNIX if isinstance(address, Path) else inet
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)

@@ -49,7 +49,10 @@ class VswitchdWatch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop.set()
         os.write(self._wake_write, b"!")
@@ -110,7 +113,9 @@ class VswitchdWatch:
             with self._log_file.open("rb") as file:
                 file.seek(max(0, self._log_file.stat().st_size - 65536))
                 text = file.read().decode(errors="replace")
-            words = re.findall(rf"\b{pid} died, (.*?)(?:, restarting|, exiting)?$", text, re.MULTILINE)
+            words = re.findall(
+                rf"\b{pid} died, (.*?)(?:, restarting|, exiting)?$", text, re.MULTILINE
+            )
             if words:
                 return str(words[-1])
         return "how is not on record"

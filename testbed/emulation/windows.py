@@ -20,7 +20,9 @@ WAITING_FRAMES, LATE_S = 8, 0.02
 SHARERS = 2
 
 
-def window_bytes(rate_bps: float, round_trip_s: float, queue_bytes: float, mtu_bytes: int) -> int:
+def window_bytes(
+    rate_bps: float, round_trip_s: float, queue_bytes: float, mtu_bytes: int
+) -> int:
     """Return bytes that a connection may have under way over links of ``rate_bps`` bits per second.
 
     ``round_trip_s``: delays of the links there and back, seconds. ``queue_bytes``: the smallest queue of a
@@ -52,7 +54,10 @@ class Windows:
     ) -> None:
         self._fabric, self._mtu_bytes, self._rate_bps = fabric, mtu_bytes, rate_bps
         self._delay_s = {link: seconds(link.delay_s) for link in fabric.links}
-        self._queues = {link: shaping.queue_bytes(rate_bps(link.rate_bps), s) for link, s in queue_s.items()}
+        self._queues = {
+            link: shaping.queue_bytes(rate_bps(link.rate_bps), s)
+            for link, s in queue_s.items()
+        }
         self._router = Router(fabric, electrical_graph(fabric, {}))
         self._by_traits = cache(self._of)
 
@@ -63,14 +68,20 @@ class Windows:
             back = self._router.path(destination, source)
         except NoPathError:
             return self._anywhere()
-        queues = [self._queues[self._link(hop)] for hop in there if self._is_switch(hop)]
+        queues = [
+            self._queues[self._link(hop)] for hop in there if self._is_switch(hop)
+        ]
         round_trip_s = sum(self._delay_s[self._link(hop)] for hop in (*there, *back))
-        return self._by_traits(min(hop.rate_bps for hop in there), round_trip_s, min(queues))
+        return self._by_traits(
+            min(hop.rate_bps for hop in there), round_trip_s, min(queues)
+        )
 
     def most(self) -> int:
         """Return a window that none is larger than, bytes."""
         rate_bps = max(link.rate_bps for link in self._fabric.links)
-        return self._by_traits(rate_bps, 2 * sum(self._delay_s.values()), max(self._queues.values()))
+        return self._by_traits(
+            rate_bps, 2 * sum(self._delay_s.values()), max(self._queues.values())
+        )
 
     def _anywhere(self) -> int:
         switches = self._fabric.packet_switches
@@ -86,7 +97,9 @@ class Windows:
         return self._by_traits(rate_bps, 2 * max(self._delay_s.values()), min(queues))
 
     def _of(self, rate_bps: float, round_trip_s: float, queue_bytes: float) -> int:
-        return window_bytes(self._rate_bps(rate_bps), round_trip_s, queue_bytes, self._mtu_bytes)
+        return window_bytes(
+            self._rate_bps(rate_bps), round_trip_s, queue_bytes, self._mtu_bytes
+        )
 
     def _is_switch(self, hop: Hop) -> bool:
         return hop.out.node in self._fabric.packet_switches

@@ -74,7 +74,9 @@ class WorkerHost(ShellLess):
 
     uid = WORKER_UID
 
-    def __init__(self, name: str, *, lab: Lab, place: WorkerPlace, **params: Any) -> None:
+    def __init__(
+        self, name: str, *, lab: Lab, place: WorkerPlace, **params: Any
+    ) -> None:
         self.lab = lab
         self.place = place
         self.pidfd: int | None = None
@@ -130,7 +132,11 @@ class WorkerHost(ShellLess):
 
 def worker_environment() -> dict[str, str]:
     """Return the environment of a worker: one thread for numerics, and no attempt to write compiled files."""
-    return {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def describe(outcome: Outcome | Mapping[str, Any]) -> str:

@@ -37,7 +37,9 @@ def converge(
         seen = driver.snapshot(timeout_s=deadline - time.monotonic())
         plan = driver.plan(target, mode, delete=delete, owned=owned, snapshot=seen)
         try:
-            return driver.apply(plan, timeout_s=deadline - time.monotonic(), settle=settle, seen=seen)
+            return driver.apply(
+                plan, timeout_s=deadline - time.monotonic(), settle=settle, seen=seen
+            )
         except StaleRevision:
             if time.monotonic() > deadline:
                 raise

@@ -60,7 +60,9 @@ class Proxy:
     """
 
     #: Found in every request that changes the switch.
-    WRITE = re.compile(rb"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE)
+    WRITE = re.compile(
+        rb"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE
+    )
     #: Found in every request for the cross-connects that stand.
     READ = re.compile(rb"stat\?")
 
@@ -73,7 +75,9 @@ class Proxy:
         self.garble = False
         self._sockets: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._accept, name="proxy", daemon=True)]
+        self._threads = [
+            threading.Thread(target=self._accept, name="proxy", daemon=True)
+        ]
         self._threads[0].start()
 
     def close(self) -> None:
@@ -96,7 +100,9 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            thread = threading.Thread(target=self._attend, args=(client,), name="proxy", daemon=True)
+            thread = threading.Thread(
+                target=self._attend, args=(client,), name="proxy", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -125,7 +131,9 @@ class Proxy:
             client.makefile("rb") as requests,
             switch.makefile("rb") as replies,
         ):
-            while (request := self.request(requests)) and self._pass(request, client, switch, replies):
+            while (request := self.request(requests)) and self._pass(
+                request, client, switch, replies
+            ):
                 pass
 
     def request(self, file: BufferedReader) -> bytes:
@@ -137,7 +145,11 @@ class Proxy:
         return file.readline()
 
     def _pass(
-        self, request: bytes, client: socket.socket, switch: socket.socket, replies: BufferedReader
+        self,
+        request: bytes,
+        client: socket.socket,
+        switch: socket.socket,
+        replies: BufferedReader,
     ) -> bool:
         write = self.WRITE.search(request) is not None
         lose, self.lose = (self.lose, None) if write else (None, self.lose)
@@ -176,7 +188,11 @@ class ScpiRig(Rig):
     proxy_of: ClassVar[type[Proxy]] = Proxy
 
     def __init__(
-        self, size: int = SIZE, profile: str | None = None, hosts: int = HOSTS, more: Sequence[str] = ()
+        self,
+        size: int = SIZE,
+        profile: str | None = None,
+        hosts: int = HOSTS,
+        more: Sequence[str] = (),
     ) -> None:
         """``size``: duplex faceplate ports, the last egress of which has failed; ``hosts``: so many of them
         have a host; ``more``: arguments of the switch."""
@@ -203,7 +219,11 @@ class ScpiRig(Rig):
 
     def _arguments(self) -> list[str]:
         """Return the further arguments of the switch's process."""
-        served = [] if self.protocol == "scpi" else ["--serve", f"{self.protocol}=127.0.0.1:0"]
+        served = (
+            []
+            if self.protocol == "scpi"
+            else ["--serve", f"{self.protocol}=127.0.0.1:0"]
+        )
         if not self._login:
             return served
         users = self._lab.state_dir / "users"
@@ -216,10 +236,37 @@ class ScpiRig(Rig):
         self._ready = self._lab.state_dir / "ocs0.ready"
         self._launch(
             [
-                *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
-                *("--lab", self._lab.id, "--size", str(self.size), "--listen", "127.0.0.1:0"),
-                *("--profile", self.profile, "--netns", namespace, "--pins", str(self._pins)),
-                *("--failed-port", str(2 * self.size), "--ready", str(self._ready), "--seed", "1"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "ringlight.testbed.emulation.optical",
+                    "--name",
+                    "ocs0",
+                ),
+                *(
+                    "--lab",
+                    self._lab.id,
+                    "--size",
+                    str(self.size),
+                    "--listen",
+                    "127.0.0.1:0",
+                ),
+                *(
+                    "--profile",
+                    self.profile,
+                    "--netns",
+                    namespace,
+                    "--pins",
+                    str(self._pins),
+                ),
+                *(
+                    "--failed-port",
+                    str(2 * self.size),
+                    "--ready",
+                    str(self._ready),
+                    "--seed",
+                    "1",
+                ),
                 *("--rest", "127.0.0.1:0", "--idle-timeout", str(IDLE_S)),
                 *self._arguments(),
                 *self._more,
@@ -238,7 +285,9 @@ class ScpiRig(Rig):
         deadline = time.monotonic() + START_S
         while not self._ready.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the optical switch did not start: {log_path.read_text()[-500:]}")
+                raise RuntimeError(
+                    f"the optical switch did not start: {log_path.read_text()[-500:]}"
+                )
             time.sleep(0.01)
         ready = json.loads(self._ready.read_text())
         self.rest: str = ready["rest"]
@@ -289,12 +338,21 @@ class ScpiRig(Rig):
 
     def _make(self, address: str, password: str = "password") -> OpticalSwitchDriver:
         profile = profiles()[self.profile].declared()
-        entry: dict[str, Any] = {"driver": self.protocol, "address": address, "profile": profile}
+        entry: dict[str, Any] = {
+            "driver": self.protocol,
+            "address": address,
+            "profile": profile,
+        }
         if self._login:
-            entry |= {"username": USER, "password_file": str(self._lab.state_dir / password)}
+            entry |= {
+                "username": USER,
+                "password_file": str(self._lab.state_dir / password),
+            }
         if self.wavelengths:
             entry["wavelengths"] = self.wavelengths
-        return make_driver("ocs0", {**entry, **driver_kinds()[self.protocol].emulated}, self.size)
+        return make_driver(
+            "ocs0", {**entry, **driver_kinds()[self.protocol].emulated}, self.size
+        )
 
     def driver(self, direct: bool = False) -> OpticalSwitchDriver:
         return self._make(self.address if direct else f"127.0.0.1:{self.proxy.port}")
@@ -306,7 +364,10 @@ class ScpiRig(Rig):
         return self._make(self.address, "wrong") if self._login else None
 
     def truth(self) -> set[CrossConnect]:
-        return {CrossConnect(i, circuit.egress, w) for (i, w), circuit in self.maps.cross_connects().items()}
+        return {
+            CrossConnect(i, circuit.egress, w)
+            for (i, w), circuit in self.maps.cross_connects().items()
+        }
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
         """Return the time of the last write of a cross-connect, in monotonic seconds."""
@@ -327,8 +388,14 @@ class ScpiRig(Rig):
             assert other.recv(100) == b"1\n"
 
     def external_connect(self, cross_connect: CrossConnect) -> None:
-        colour = "" if cross_connect.wavelength is None else f",(@{cross_connect.wavelength})"
-        self._tell(f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress}){colour}")
+        colour = (
+            ""
+            if cross_connect.wavelength is None
+            else f",(@{cross_connect.wavelength})"
+        )
+        self._tell(
+            f":oxc:swit:conn:add (@{cross_connect.ingress}),(@{cross_connect.egress}){colour}"
+        )
 
     def wipe(self) -> None:
         self._tell(":oxc:swit:disc:all")
@@ -355,10 +422,19 @@ class ScpiRig(Rig):
         time.sleep(1.3 * IDLE_S)
 
     @contextmanager
-    def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
-        parameters = {"kind": kind, "protocol": self.protocol, "count": count, "seconds": seconds}
+    def fault(
+        self, kind: str, *, count: int | None = None, seconds: float | None = None
+    ) -> Iterator[None]:
+        parameters = {
+            "kind": kind,
+            "protocol": self.protocol,
+            "count": count,
+            "seconds": seconds,
+        }
         body = {key: value for key, value in parameters.items() if value is not None}
-        with httpx.Client(base_url=f"http://{self.rest}", trust_env=False, timeout=10) as switch:
+        with httpx.Client(
+            base_url=f"http://{self.rest}", trust_env=False, timeout=10
+        ) as switch:
             made = switch.post("/v1/faults", json=body)
             if made.status_code == 422:
                 lacks(f"{kind}: {made.json()['detail']}")
@@ -378,7 +454,10 @@ class ScpiRig(Rig):
         self._ready.unlink()
         own, command = f"{self.protocol}=127.0.0.1:0", list(self._command)
         command[command.index("--listen") + 1] = self.addresses["scpi"]
-        command = [f"{self.protocol}={self.address}" if word == own else word for word in command]
+        command = [
+            f"{self.protocol}={self.address}" if word == own else word
+            for word in command
+        ]
         # The last of several --recovery counts.
         self._launch([*command, "--recovery", recovery.lower()])
 
@@ -401,7 +480,11 @@ class WssRig(ScpiRig):
         self.lasers = Lasers.create(pin, self.size)
         for laser in range(self.size):
             self.tune(laser + 1, self.wavelength)
-        plugs = [word for port in range(1, self.size + 1) for word in ("--laser", f"{port}={port - 1}")]
+        plugs = [
+            word
+            for port in range(1, self.size + 1)
+            for word in ("--laser", f"{port}={port - 1}")
+        ]
         return ["--wavelengths", str(self.wavelengths), "--lasers", str(pin), *plugs]
 
     def tune(self, faceplate: int, wavelength: int) -> None:

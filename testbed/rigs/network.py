@@ -33,12 +33,21 @@ def run(*command: str, given: str | None = None) -> str:
     """Run a command and return its standard output. Raises RuntimeError with the command's error output."""
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=COMMAND_S, check=False
+            command,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{' '.join(command)}: not done after {COMMAND_S:g} s") from None
+        raise RuntimeError(
+            f"{' '.join(command)}: not done after {COMMAND_S:g} s"
+        ) from None
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+        raise RuntimeError(
+            f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}"
+        )
     return done.stdout
 
 
@@ -57,12 +66,16 @@ class Host:
     def __init__(self, namespace: str | None, interface: str = "eth0") -> None:
         self.namespace, self.interface = namespace, interface
         with entered(namespace):
-            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
+            self.socket = socket.socket(
+                socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE)
+            )
         self.socket.bind((interface, ETHERTYPE))
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BYTES)
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self.socket.setblocking(False)
-        self.header = b"\xff" * 6 + self.socket.getsockname()[4] + struct.pack("!H", ETHERTYPE)
+        self.header = (
+            b"\xff" * 6 + self.socket.getsockname()[4] + struct.pack("!H", ETHERTYPE)
+        )
 
     def close(self) -> None:
         self.socket.close()
@@ -80,7 +93,10 @@ class Host:
     @property
     def mtu_bytes(self) -> int:
         request = struct.pack("16sI12x", self.interface.encode(), 0)
-        with entered(self.namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        with (
+            entered(self.namespace),
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control,
+        ):
             answer = fcntl.ioctl(control, _SIOCGIFMTU, request)
         return int(struct.unpack_from("16sI", answer)[1])
 
@@ -89,7 +105,9 @@ class Host:
         with entered(self.namespace):
             lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
         mine = f"{self.interface}:"
-        return next(int(line.split()[2]) for line in lines if line.strip().startswith(mine))
+        return next(
+            int(line.split()[2]) for line in lines if line.strip().startswith(mine)
+        )
 
     def received(self, stream: Stream, until: int | None = None) -> list[int]:
         """Return the numbers of the packets of :meth:`arrived`."""
@@ -113,8 +131,12 @@ class Host:
                 continue
             mark, number = FRAME.unpack_from(data, HEADER_BYTES)
             if mark == stream.mark:
-                (seconds, nanoseconds), *_ = (TIMESPEC.unpack(data) for *_, data in ancillary)
-                arrivals[number] = seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
+                (seconds, nanoseconds), *_ = (
+                    TIMESPEC.unpack(data) for *_, data in ancillary
+                )
+                arrivals[number] = (
+                    seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
+                )
 
 
 class Stream:
@@ -160,14 +182,18 @@ class Stream:
 class NamespaceNetwork:
     """Hosts 1..n; ``switch_ends``: options of `ip link add` for the switch's end of each one's fibre."""
 
-    def __init__(self, lab: Lab, switch_ends: Iterable[str], namespaces: Iterable[str] = ()) -> None:
+    def __init__(
+        self, lab: Lab, switch_ends: Iterable[str], namespaces: Iterable[str] = ()
+    ) -> None:
         ends = list(switch_ends)
         names = [lab.namespace(f"h{i}") for i in range(1, len(ends) + 1)]
         self._namespaces = [*namespaces, *names]
         self.hosts: dict[int, Host] = {}
         lines = [f"netns add {name}" for name in self._namespaces]
         for end, name in zip(ends, names, strict=True):
-            lines.append(f"link add {end} mtu 9000 type veth peer name eth0 mtu 9000 netns {name}")
+            lines.append(
+                f"link add {end} mtu 9000 type veth peer name eth0 mtu 9000 netns {name}"
+            )
         try:
             run("ip", "-batch", "-", given="\n".join(lines))
             for i, name in enumerate(names, start=1):

@@ -87,7 +87,9 @@ class Rig(ABC):
         """
         if ingress > len(self.inputs) or faceplate > len(self.outputs):
             lacks(f"{max(ingress, faceplate)} pairs of ports (there are {self.pairs})")
-        return CrossConnect(self.inputs[ingress - 1], self.outputs[faceplate - 1], self.wavelength)
+        return CrossConnect(
+            self.inputs[ingress - 1], self.outputs[faceplate - 1], self.wavelength
+        )
 
     def cycle(self, *faceplates: int) -> set[CrossConnect]:
         """Return the cross-connects from each port to the next, and from the last to the first."""
@@ -95,7 +97,9 @@ class Rig(ABC):
         return {self.xc(a, b) for a, b in zip(faceplates, after, strict=True)}
 
     def host(self, faceplate: int) -> Host:
-        return self.hosts.get(faceplate) or lacks(f"a host at faceplate {faceplate}, to send light from")
+        return self.hosts.get(faceplate) or lacks(
+            f"a host at faceplate {faceplate}, to send light from"
+        )
 
     def change(
         self,
@@ -111,7 +115,14 @@ class Rig(ABC):
         stay in every mode.
         """
         kept = self.others if mode is Mode.REPLACE else ()
-        return converge(driver, [*target, *kept], mode, delete=delete, timeout_s=timeout_s, settle=settle)
+        return converge(
+            driver,
+            [*target, *kept],
+            mode,
+            delete=delete,
+            timeout_s=timeout_s,
+            settle=settle,
+        )
 
     def standing(self, driver: OpticalSwitchDriver) -> set[CrossConnect]:
         """Return the cross-connects of the rig's ports that the driver reads."""

@@ -29,17 +29,23 @@ class Load:
     ``once``: it is not likely to occur again. ``moved``: bytes per chunk that have passed.
     """
 
-    def __init__(self, number: int, transfers: Transfers, *, once: bool = False) -> None:
+    def __init__(
+        self, number: int, transfers: Transfers, *, once: bool = False
+    ) -> None:
         self.number, self.transfers, self.once = number, transfers, once
         self.latency_s = (
-            float(transfers.routes.latency_s.min(initial=np.inf)) if len(transfers.chunks) else 0.0
+            float(transfers.routes.latency_s.min(initial=np.inf))
+            if len(transfers.chunks)
+            else 0.0
         )
         self.moved = 0.0
 
     @functools.cached_property
     def links(self) -> int:
         """The links that it uses, as bits."""
-        bits = np.zeros(int(self.transfers.routes.links.max(initial=0)) + 1, dtype=np.uint8)
+        bits = np.zeros(
+            int(self.transfers.routes.links.max(initial=0)) + 1, dtype=np.uint8
+        )
         bits[self.transfers.routes.links] = 1
         return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
@@ -83,12 +89,34 @@ class Stretch(NamedTuple):
 class _Bundle:
     """Bundle in progress. ``left``: remaining part of it (from 1 to 0) at time ``since_s``."""
 
-    __slots__ = ("alone_s", "done", "fixed_s", "left", "load", "moves", "since_s", "slower", "version")
+    __slots__ = (
+        "alone_s",
+        "done",
+        "fixed_s",
+        "left",
+        "load",
+        "moves",
+        "since_s",
+        "slower",
+        "version",
+    )
 
     def __init__(
-        self, load: Load, fixed_s: float, alone_s: float, moves: float, now_s: float, done: Callable[[], None]
+        self,
+        load: Load,
+        fixed_s: float,
+        alone_s: float,
+        moves: float,
+        now_s: float,
+        done: Callable[[], None],
     ) -> None:
-        self.load, self.fixed_s, self.alone_s, self.moves, self.done = load, fixed_s, alone_s, moves, done
+        self.load, self.fixed_s, self.alone_s, self.moves, self.done = (
+            load,
+            fixed_s,
+            alone_s,
+            moves,
+            done,
+        )
         self.left, self.since_s, self.slower, self.version = 1.0, now_s, 0.0, 0
 
     @property
@@ -122,7 +150,11 @@ class Bundles:
 
     def moved(self) -> FloatArray:
         """Return the bytes that have passed each link, [links]."""
-        kept = (load.moved * load.per_link(len(self._moved)) for load in self._loads.values() if load.moved)
+        kept = (
+            load.moved * load.per_link(len(self._moved))
+            for load in self._loads.values()
+            if load.moved
+        )
         return sum(kept, start=self._moved.copy())
 
     def remaining(self) -> FloatArray:
@@ -144,9 +176,14 @@ class Bundles:
         self._change()
 
     def start(
-        self, load: Load, chunk_bytes: float, steps: int, set_up_s: float, reduce_s: float,
+        self,
+        load: Load,
+        chunk_bytes: float,
+        steps: int,
+        set_up_s: float,
+        reduce_s: float,
         done: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``steps`` steps of a load; ``set_up_s`` and ``reduce_s`` of all of them together.
 
         Its fixed seconds come where they belong when it is one step, and spread over it when it is several;
@@ -161,22 +198,34 @@ class Bundles:
 
         def one_of(left: int) -> None:
             then = done if left == 1 else lambda: one_of(left - 1)
-            added = (lambda: engine.at(engine.now_s + behind_s, then)) if behind_s else then
+            added = (
+                (lambda: engine.at(engine.now_s + behind_s, then)) if behind_s else then
+            )
             if before_s:
-                engine.at(engine.now_s + before_s, lambda: self._enter(load, chunk_bytes, 1, 0.0, added))
+                engine.at(
+                    engine.now_s + before_s,
+                    lambda: self._enter(load, chunk_bytes, 1, 0.0, added),
+                )
             else:
                 self._enter(load, chunk_bytes, 1, 0.0, added)
 
         one_of(steps)
 
     def _enter(
-        self, load: Load, chunk_bytes: float, steps: int, fixed_s: float, done: Callable[[], None]
+        self,
+        load: Load,
+        chunk_bytes: float,
+        steps: int,
+        fixed_s: float,
+        done: Callable[[], None],
     ) -> None:
         alone_s = steps * max(load.transfers(chunk_bytes) - load.latency_s, 0.0)
         if len(load.transfers.chunks) == 0 or alone_s + fixed_s == 0:
             self._engine.at(self._engine.now_s + fixed_s, done)
             return
-        bundle = _Bundle(load, fixed_s, alone_s, steps * chunk_bytes, self._engine.now_s, done)
+        bundle = _Bundle(
+            load, fixed_s, alone_s, steps * chunk_bytes, self._engine.now_s, done
+        )
         self._under_way[bundle] = None
         self._change()
 
@@ -240,7 +289,9 @@ class Bundles:
         return slower
 
     def _lit(self, load: Load) -> bool:
-        return self._capacity is None or bool(self._capacity[load.transfers.routes.links].all())
+        return self._capacity is None or bool(
+            self._capacity[load.transfers.routes.links].all()
+        )
 
     def _set(self, bundle: _Bundle, slower: float) -> None:
         if bundle.slower == slower:
@@ -260,7 +311,9 @@ class Bundles:
         if bundle.slower and now_s > bundle.since_s:
             passed = min((now_s - bundle.since_s) / bundle.whole_s, bundle.left)
             if self.stretches is not None:
-                self.stretches.append(Stretch(bundle.load, bundle.since_s, now_s, passed * bundle.moves))
+                self.stretches.append(
+                    Stretch(bundle.load, bundle.since_s, now_s, passed * bundle.moves)
+                )
             bundle.left -= passed
         bundle.since_s = now_s
 
@@ -279,7 +332,9 @@ class Bundles:
         bundle.done()
 
 
-def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) -> list[FloatArray]:
+def rates_together(
+    loads: Sequence[Load], capacity: FloatArray | None = None
+) -> list[FloatArray]:
     """Return the rates of the flows of each load in bytes per second when all loads are in progress on one
     network.
 
@@ -293,4 +348,6 @@ def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) ->
     links: IntArray = np.concatenate([route.links for route in routes])
     lengths = np.concatenate([np.diff(route.offsets) for route in routes])
     flow_rates = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
-    return np.split(flow_rates, np.cumsum([len(route.offsets) - 1 for route in routes])[:-1])
+    return np.split(
+        flow_rates, np.cumsum([len(route.offsets) - 1 for route in routes])[:-1]
+    )

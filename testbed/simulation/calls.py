@@ -30,7 +30,9 @@ class Calls:
         self._workload, self.splits = workload, splits
         self._steps: dict[tuple[int, int], Steps] = {}
 
-    def call(self, collective: int, size: int, ranks: int, key: tuple[int, int, int]) -> Call:
+    def call(
+        self, collective: int, size: int, ranks: int, key: tuple[int, int, int]
+    ) -> Call:
         """Return one part of a collective of ``ranks`` ranks, ``size`` bytes in all.
 
         ``key``: the group, the number of this call on the communicator in the iteration, and the iteration,
@@ -48,7 +50,9 @@ class Calls:
         if what.split is not None and what.split.skew:
             bounds = matrix_bounds(split_bytes(what.split, ranks, size, key).tolist())
             return Call(in_bytes(steps, bounds), 1 / self.splits, once=True)
-        return Call(steps, vector_bytes(what.kind, ranks, size) / steps.chunks / self.splits)
+        return Call(
+            steps, vector_bytes(what.kind, ranks, size) / steps.chunks / self.splits
+        )
 
 
 class End(NamedTuple):
@@ -66,7 +70,9 @@ def ends_of(workload: Workload, rank: int) -> dict[int, End]:
     seen: Counter[tuple[int, int, int]] = Counter()
     ends = {}
     columns = (program.kind, program.slot, program.tag)
-    for k, (kind, slot, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+    for k, (kind, slot, tag) in enumerate(
+        zip(*(c.tolist() for c in columns), strict=True)
+    ):
         if kind not in (Kind.SEND, Kind.RECEIVE):
             continue
         peer = int(workload.peers[rank, slot])

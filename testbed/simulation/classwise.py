@@ -43,13 +43,26 @@ class InClasses:
     """The collectives and messages of a workload, for :class:`Operations` whose actors are classes."""
 
     def __init__(
-        self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, classes: Classes,
-        calls: Calls, cost: StepCost, *, trace: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        network: Network,
+        gpus: Sequence[str],
+        workload: Workload,
+        classes: Classes,
+        calls: Calls,
+        cost: StepCost,
+        *,
+        trace: bool = False,
+    ) -> None:
         self.operations: Operations
         self.bundles = Bundles(engine, len(network.capacity_bps), trace=trace)
         self._network, self._gpus, self._engine = network, gpus, engine
-        self._workload, self._calls, self._cost, self._classes = workload, calls, cost, classes
+        self._workload, self._calls, self._cost, self._classes = (
+            workload,
+            calls,
+            cost,
+            classes,
+        )
         self._meets = [classes.meetings(number) for number in range(len(classes))]
         self._messages = [self._messages_of(number) for number in range(len(classes))]
         self._called: Counter[tuple[int, int, int]] = Counter()
@@ -92,10 +105,14 @@ class InClasses:
             return None
         return self._come.pop(key)
 
-    def _run(self, parts: Sequence[_Part], who: Sequence[tuple[int, int]], number: int = 0) -> None:
+    def _run(
+        self, parts: Sequence[_Part], who: Sequence[tuple[int, int]], number: int = 0
+    ) -> None:
         """Run the parts from ``number`` on, one after the other, and then end the operations of ``who``."""
         if number < len(parts):
-            self.bundles.start(*parts[number], lambda: self._run(parts, who, number + 1))
+            self.bundles.start(
+                *parts[number], lambda: self._run(parts, who, number + 1)
+            )
             return
         for member in who:
             self.operations.ended(*member)
@@ -109,20 +126,32 @@ class InClasses:
         key = (meeting.slot, meeting.classes, collective)
         runs = self._runs.get(key)
         numbers = meeting.numbers if runs is None else meeting.numbers[:1]
-        calls = [self._calls.call(collective, size, ranks, (n, ordinal, iteration)) for n in numbers]
+        calls = [
+            self._calls.call(collective, size, ranks, (n, ordinal, iteration))
+            for n in numbers
+        ]
         once = calls[0].once
         if runs is None:
             world = self._workload.ranks
-            steps = merged_steps([call.steps for call in calls], list(meeting.groups), world)
+            steps = merged_steps(
+                [call.steps for call in calls], list(meeting.groups), world
+            )
             phases = Phases(self._network, self._gpus, steps)
             loads: dict[int, Load] = {}
             runs = [
-                (loads.setdefault(id(run.transfers), self.bundles.load(run.transfers, once=once)), run)
+                (
+                    loads.setdefault(
+                        id(run.transfers), self.bundles.load(run.transfers, once=once)
+                    ),
+                    run,
+                )
                 for run in phases.runs
             ]
             if not once:
                 self._runs[key] = runs
-        return [self._part(*run, calls[0].chunk_bytes) for run in runs] * self._calls.splits
+        return [
+            self._part(*run, calls[0].chunk_bytes) for run in runs
+        ] * self._calls.splits
 
     def _part(self, load: Load, run: PhaseRun, chunk_bytes: float) -> _Part:
         cost = self._cost
@@ -136,12 +165,18 @@ class InClasses:
         """Return the messages of a class by operation."""
         messages = {}
         classes = self._classes
-        for operation, end in ends_of(self._workload, int(classes.members[number][0])).items():
+        for operation, end in ends_of(
+            self._workload, int(classes.members[number][0])
+        ).items():
             slot = classes.slot_to(end.source, end.destination)
-            messages[operation] = _Message(int(classes.of[end.source]), slot, end.tag, end.ordinal)
+            messages[operation] = _Message(
+                int(classes.of[end.source]), slot, end.tag, end.ordinal
+            )
         return messages
 
-    def _send(self, message: _Message, size: float, both: Sequence[tuple[int, int]]) -> None:
+    def _send(
+        self, message: _Message, size: float, both: Sequence[tuple[int, int]]
+    ) -> None:
         load = self._loads.get((message.sender, message.slot))
         if load is None:
             sources = self._classes.members[message.sender]

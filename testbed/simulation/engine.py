@@ -41,7 +41,9 @@ class Engine:
         self.passed: list[Passed] | None = [] if trace else None
         self.events = 0
         #: What happens by time, and flows' ends with the version of the flow, which is 0 of all else.
-        self._queue: list[tuple[float, int, Callable[..., None] | LinkFlow, int, tuple[Any, ...]]] = []
+        self._queue: list[
+            tuple[float, int, Callable[..., None] | LinkFlow, int, tuple[Any, ...]]
+        ] = []
         self._number = itertools.count()
         self._capacity: list[float] = []
         self._users: list[dict[LinkFlow, None]] = []
@@ -73,7 +75,9 @@ class Engine:
     def set_capacity(self, link: int, capacity: float) -> None:
         """Set a link's capacity from now on; 0 is dark. Raises ValueError if negative or not finite."""
         if not (math.isfinite(capacity) and capacity >= 0):
-            raise ValueError(f"link {link}: its capacity is {capacity}; it must be 0 or more")
+            raise ValueError(
+                f"link {link}: its capacity is {capacity}; it must be 0 or more"
+            )
         if capacity == self._capacity[link]:
             return
         self.changing()
@@ -91,7 +95,8 @@ class Engine:
             # Mostly there are none.
             if users:
                 bytes_left[link] = sum(
-                    max(0.0, flow.left - flow.rate * (now_s - flow.since_s)) for flow in users
+                    max(0.0, flow.left - flow.rate * (now_s - flow.since_s))
+                    for flow in users
                 )
         return bytes_left
 
@@ -136,7 +141,9 @@ class Engine:
             for flow in users:
                 # They were part of the twin's solutions.
                 flow.round, flow.looked = 0, -1
-        for time_s, _, act, version, arguments in sorted(twin._queue, key=lambda event: event[:2]):
+        for time_s, _, act, version, arguments in sorted(
+            twin._queue, key=lambda event: event[:2]
+        ):
             if getattr(act, "__self__", None) is twin:
                 act = getattr(self, act.__name__)  # type: ignore[union-attr]
             heappush(self._queue, (time_s, next(self._number), act, version, arguments))
@@ -186,7 +193,9 @@ class Engine:
         self.begin(flow, links, latency_s)
         return flow
 
-    def begin(self, flow: LinkFlow, links: Sequence[int], latency_s: float = 0.0) -> None:
+    def begin(
+        self, flow: LinkFlow, links: Sequence[int], latency_s: float = 0.0
+    ) -> None:
         """Have a flow enter ``latency_s`` from now."""
         flow.links = tuple(links)
         if latency_s > 0:
@@ -253,7 +262,9 @@ class Engine:
         if flow.behind is not None:
             self._count_gap(flow.behind)
 
-    def note(self, links: tuple[int, ...], size: float, begin_s: float, end_s: float) -> None:
+    def note(
+        self, links: tuple[int, ...], size: float, begin_s: float, end_s: float
+    ) -> None:
         """Keep in the trace what passed links evenly without a flow of its own."""
         if self.passed is not None and end_s > begin_s:
             self.passed.append(Passed(links, begin_s, end_s, size / (end_s - begin_s)))
@@ -305,7 +316,9 @@ class Engine:
             if time_s > until_s:
                 break
             if self.events > self._most_events:
-                raise TooManyEvents(f"the simulation takes more than {self._most_events:,.0f} events")
+                raise TooManyEvents(
+                    f"the simulation takes more than {self._most_events:,.0f} events"
+                )
             self.now_s = time_s
             limit_s = time_s + INSTANT * time_s
             while queue and queue[0][0] <= limit_s:
@@ -323,7 +336,10 @@ class Engine:
                         act.over, act.more = True, None
                         if act.ahead is not None or act.behind is not None:
                             self._let_go(act)
-                        done, act.done = act.done, do_nothing  # no cycles are left for the collector
+                        done, act.done = (
+                            act.done,
+                            do_nothing,
+                        )  # no cycles are left for the collector
                         done()
             if self._touched or self._settling or self._stopped:
                 self._share()
@@ -355,9 +371,14 @@ class Engine:
             return
         touched, self._touched = list(self._touched), {}
         flows = self._shares.propose(touched)
-        changed = stopped + [flow for flow in flows if self._set_rate(flow, flow.proposed)]
+        changed = stopped + [
+            flow for flow in flows if self._set_rate(flow, flow.proposed)
+        ]
         following = {
-            member: None for flow in changed for member in (flow, flow.behind) if member and member.ahead
+            member: None
+            for flow in changed
+            for member in (flow, flow.behind)
+            if member and member.ahead
         }
         for flow in following:
             self._wait_for(flow, flow.ahead)  # type: ignore[arg-type]
@@ -369,7 +390,12 @@ class Engine:
         if closing < -SAME * ahead.rate:
             flow.close = False
         if not flow.close and closing > SAME * flow.rate:
-            self.at(self.now_s + max(flow.gap, 0.0) / closing, self._close_up, flow, flow.waiting)
+            self.at(
+                self.now_s + max(flow.gap, 0.0) / closing,
+                self._close_up,
+                flow,
+                flow.waiting,
+            )
 
     def _close_up(self, flow: LinkFlow, waiting: int) -> None:
         """Have a flow wait for the one that it follows, unless rates have changed since."""
@@ -387,7 +413,11 @@ class Engine:
 
     def _set_rate(self, flow: LinkFlow, rate: float) -> bool:
         """Give a flow a rate, and return whether it is another one."""
-        if abs(rate - flow.rate) <= SAME * rate and (flow.rate > 0 or rate == 0) and flow.version:
+        if (
+            abs(rate - flow.rate) <= SAME * rate
+            and (flow.rate > 0 or rate == 0)
+            and flow.version
+        ):
             return False
         self._count(flow)
         self._count_gaps(flow)
@@ -397,7 +427,9 @@ class Engine:
             end_s = self.now_s + flow.left / rate
             heappush(self._queue, (end_s, next(self._number), flow, flow.version, ()))
         elif flow.left == 0:
-            heappush(self._queue, (self.now_s, next(self._number), flow, flow.version, ()))
+            heappush(
+                self._queue, (self.now_s, next(self._number), flow, flow.version, ())
+            )
         return True
 
 

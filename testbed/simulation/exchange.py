@@ -61,9 +61,17 @@ class Lanes:
         """
         if self._routes is None:
             routes = self._ways.routes(self.step, self.number)
-            self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
+            self._routes = (
+                routes.offsets.tolist(),
+                routes.links.tolist(),
+                routes.latency_s.tolist(),
+            )
             self._late = bool(routes.latency_s.any())
-            self._delay_s = {} if routes.delay_s is None else dict(enumerate(routes.delay_s.tolist()))
+            self._delay_s = (
+                {}
+                if routes.delay_s is None
+                else dict(enumerate(routes.delay_s.tolist()))
+            )
         return self._routes
 
     @property
@@ -100,13 +108,18 @@ class Lanes:
         """Route one transfer again: after a change only transfers that still happen need a path."""
         step = self.step
         part = {
-            name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
+            name: None
+            if (array := getattr(step, name)) is None
+            else frozen(array[k : k + 1])
             for name in ("sources", "destinations", "first", "count", "wavelengths")
         }
         clockwise = None if step.clockwise is None else step.clockwise[k : k + 1]
         single = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
         routes = self._ways.routes(single, self.number)
-        self._one[k] = (self._ways.links(routes.links.tolist()), float(routes.latency_s[0]))
+        self._one[k] = (
+            self._ways.links(routes.links.tolist()),
+            float(routes.latency_s[0]),
+        )
         if routes.delay_s is not None:
             self._delay_s[k] = float(routes.delay_s[0])
 
@@ -115,16 +128,22 @@ class StepPlan:
     """A step and its lanes. ``set_up``: whether it begins with setting up. ``reduce_s_per_byte``: as
     ``StepCost`` has it."""
 
-    def __init__(self, step: Step, lanes: Lanes, *, set_up: bool, reduce_s_per_byte: float) -> None:
+    def __init__(
+        self, step: Step, lanes: Lanes, *, set_up: bool, reduce_s_per_byte: float
+    ) -> None:
         self.step, self.lanes, self.set_up = step, lanes, set_up
         self.reduce_s: dict[int, float] = {}
         cost = reduce_s_per_byte if step.op == "reduce" else 0.0
         if cost:
             for k, d in enumerate(lanes.destinations):
-                self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(lanes.sizes[k])
+                self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(
+                    lanes.sizes[k]
+                )
 
 
-def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:
+def plan_steps(
+    steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways
+) -> list[StepPlan]:
     """Return the plan of all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
     plan: list[StepPlan] = []
     known: dict[tuple[int, ...], Lanes] = {}
@@ -135,11 +154,26 @@ def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> 
         elif cost.when == "changed-only" and plan:
             set_up = needs_new_light(step, plan[-1].step, steps.world_size)
         # The plan holds the arrays, so that none takes the place of another in memory.
-        arrays = step.sources, step.destinations, step.count, step.wavelengths, step.clockwise
+        arrays = (
+            step.sources,
+            step.destinations,
+            step.count,
+            step.wavelengths,
+            step.clockwise,
+        )
         alike = tuple(map(id, arrays))
         if alike not in known:
-            known[alike] = Lanes(step, number, step.count.astype(np.float64) * chunk_bytes, ways)
-        plan.append(StepPlan(step, known[alike], set_up=set_up, reduce_s_per_byte=cost.reduce_s_per_byte))
+            known[alike] = Lanes(
+                step, number, step.count.astype(np.float64) * chunk_bytes, ways
+            )
+        plan.append(
+            StepPlan(
+                step,
+                known[alike],
+                set_up=set_up,
+                reduce_s_per_byte=cost.reduce_s_per_byte,
+            )
+        )
     return plan
 
 
@@ -152,9 +186,14 @@ class Exchange:
     """
 
     def __init__(
-        self, engine: Engine, plan: Sequence[StepPlan], ranks: int, set_up_s: float,
-        transfer: Callable[[int, int, Callable[[], None]], None], ended: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        plan: Sequence[StepPlan],
+        ranks: int,
+        set_up_s: float,
+        transfer: Callable[[int, int, Callable[[], None]], None],
+        ended: Callable[[int], None],
+    ) -> None:
         self.over = False
         self._engine, self._plan, self._set_up_s = engine, plan, set_up_s
         self._transfer, self._ended = transfer, ended
@@ -175,7 +214,9 @@ class Exchange:
             receives = plan.lanes.receives.get(rank, 0)
             if not sends and not receives:
                 continue
-            self._pending[rank] = len(sends) + receives - self._early.pop((number, rank), 0)
+            self._pending[rank] = (
+                len(sends) + receives - self._early.pop((number, rank), 0)
+            )
             if self._set_up_s and plan.set_up and sends:
                 then_s = self._engine.now_s + self._set_up_s
                 self._engine.at(then_s, lambda: self._send(number, sends))  # noqa: B023

@@ -26,7 +26,9 @@ class FairShares:
     one of them, or one that it meets, is without a bottleneck then, its links count as changed, too.
     """
 
-    def __init__(self, capacity: list[float], users: list[dict[LinkFlow, None]]) -> None:
+    def __init__(
+        self, capacity: list[float], users: list[dict[LinkFlow, None]]
+    ) -> None:
         self._capacity, self._users = capacity, users
         self._round = 0
         #: Counts flows that come or go, and changes of capacities and limits.
@@ -42,7 +44,11 @@ class FairShares:
         while queue:
             tries += 1
             if tries > MOST_TRIES:
-                queue = [link for link, users in enumerate(self._users) if users and link not in seen]
+                queue = [
+                    link
+                    for link, users in enumerate(self._users)
+                    if users and link not in seen
+                ]
             seen.update(queue)
             for link in queue:
                 for flow in self._users[link]:
@@ -79,7 +85,11 @@ class FairShares:
             self._look(flow)
             # Flows that stand still or share nothing need no common solution.
             flow.proposed, flow.place = flow.bound, -1
-            meets = flow.shared or flow.close or (flow.behind is not None and flow.behind.close)
+            meets = (
+                flow.shared
+                or flow.close
+                or (flow.behind is not None and flow.behind.close)
+            )
             if flow.bound <= 0 or not meets:
                 continue
             flow.place = len(together)
@@ -88,7 +98,13 @@ class FairShares:
                 if link not in left:
                     left[link] = capacity[link]
                     if link not in seen:
-                        kept = sum([other.rate for other in users[link] if other.round != number])
+                        kept = sum(
+                            [
+                                other.rate
+                                for other in users[link]
+                                if other.round != number
+                            ]
+                        )
                         left[link] = max(left[link] - kept, 0.0)
         if not together:
             return
@@ -97,9 +113,14 @@ class FairShares:
             rates = rates_of_few([flow.shared for flow in together], left, limits)
         else:
             place = {link: number for number, link in enumerate(left)}
-            links = np.array([place[link] for flow in together for link in flow.shared], dtype=np.int64)
+            links = np.array(
+                [place[link] for flow in together for link in flow.shared],
+                dtype=np.int64,
+            )
             offsets = np.cumsum([0, *(len(flow.shared) for flow in together)])
-            rates = rates_of_many(offsets, links, np.array(list(left.values())), limits).tolist()
+            rates = rates_of_many(
+                offsets, links, np.array(list(left.values())), limits
+            ).tolist()
         for flow, rate in zip(together, rates, strict=True):
             flow.proposed = rate
 
@@ -131,15 +152,25 @@ class FairShares:
         def state(link: int) -> tuple[bool, float]:
             """Return whether a link is full, and the largest rate of a flow on it in bytes per second."""
             if (entry := known.get(link)) is None:
-                rates = [user.proposed if user.round == number else user.rate for user in self._users[link]]
-                entry = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
+                rates = [
+                    user.proposed if user.round == number else user.rate
+                    for user in self._users[link]
+                ]
+                entry = known[link] = (
+                    sum(rates) >= self._capacity[link] * FULL,
+                    max(rates),
+                )
             return entry
 
         def settled(flow: LinkFlow, rate: float) -> bool:
             self._look(flow)
             if rate >= flow.bound * FULL:
                 return True
-            if flow.close and flow.ahead is not None and rate >= self._rate(flow.ahead) * FULL:
+            if (
+                flow.close
+                and flow.ahead is not None
+                and rate >= self._rate(flow.ahead) * FULL
+            ):
                 return True
             for link in flow.shared:
                 full, most = state(link)
@@ -150,8 +181,15 @@ class FairShares:
         unsettled: dict[int, None] = {}
         for flow in flows:
             changes = abs(flow.proposed - flow.rate) > SAME * flow.rate
-            if changes and (behind := flow.behind) and behind.close and behind.round != number:
-                keeps = behind.rate * FULL <= flow.proposed and settled(behind, behind.rate)
+            if (
+                changes
+                and (behind := flow.behind)
+                and behind.close
+                and behind.round != number
+            ):
+                keeps = behind.rate * FULL <= flow.proposed and settled(
+                    behind, behind.rate
+                )
                 unsettled.update({} if keeps else dict.fromkeys(behind.links))
             open_links = [link for link in flow.shared if link not in seen]
             if not open_links:

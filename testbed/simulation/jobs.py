@@ -35,9 +35,19 @@ from ringlight.testbed.simulation.passing import (
     Together,
     alike_s,
 )
-from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
+from ringlight.testbed.simulation.phases import (
+    StepCost,
+    check_cost,
+    check_vector,
+    synchronous,
+)
 from ringlight.testbed.simulation.repeating import Groups, Loop
-from ringlight.testbed.simulation.streaming import Stream, Streaming, first_of, streams_of
+from ringlight.testbed.simulation.streaming import (
+    Stream,
+    Streaming,
+    first_of,
+    streams_of,
+)
 from ringlight.testbed.simulation.tcp import resumed_s
 from ringlight.workloads.graph_writer import data_parallel_loop
 
@@ -62,7 +72,9 @@ class Compute:
             raise ValueError(f"compute: mean_s is {self.mean_s}; it must be 0 or more")
         for rank, factor in self.stragglers.items():
             if not (math.isfinite(factor) and factor > 0):
-                raise ValueError(f"compute: straggler {rank} has factor {factor}; it must be above 0")
+                raise ValueError(
+                    f"compute: straggler {rank} has factor {factor}; it must be above 0"
+                )
 
     def seconds(self, ranks: int) -> FloatArray:
         """Return the seconds of each rank. Raises ValueError for a straggler that is not a rank."""
@@ -131,10 +143,16 @@ class GpuLost:
 
     def __post_init__(self) -> None:
         if (self.then == "swap") != (self.spare is not None):
-            needs = "needs a spare" if self.spare is None else f"has no use for the spare {self.spare}"
+            needs = (
+                "needs a spare"
+                if self.spare is None
+                else f"has no use for the spare {self.spare}"
+            )
             raise ValueError(f"GPU {self.gpu} lost: {self.then} {needs}")
         if not (math.isfinite(self.recovery_s) and self.recovery_s >= 0):
-            raise ValueError(f"GPU {self.gpu} lost: recovery_s is {self.recovery_s}; it must be 0 or more")
+            raise ValueError(
+                f"GPU {self.gpu} lost: recovery_s is {self.recovery_s}; it must be 0 or more"
+            )
 
 
 Event = NetworkChange | GpuLost
@@ -177,7 +195,11 @@ class Gate(Protocol):
     """Gate that a flow must pass before it may send, such as the O-NICs' control units."""
 
     def open(
-        self, source: str, destination: str, on_lit: Callable[[], None], failed: Callable[[str], None]
+        self,
+        source: str,
+        destination: str,
+        on_lit: Callable[[], None],
+        failed: Callable[[str], None],
     ) -> Hashable:
         """Request light between two GPUs and return the flow's handle.
 
@@ -203,7 +225,9 @@ def check_job(job: Job) -> Job:
         twice = next(gpu for gpu in job.ranks if job.ranks.count(gpu) > 1)
         raise ValueError(f"{where}: GPU {twice} is used twice")
     if job.iterations < 1:
-        raise ValueError(f"{where}: {job.iterations} iterations; there must be at least one")
+        raise ValueError(
+            f"{where}: {job.iterations} iterations; there must be at least one"
+        )
     if not (math.isfinite(job.start_s) and job.start_s >= 0):
         raise ValueError(f"{where}: start_s is {job.start_s}; it must be 0 or more")
     return job
@@ -255,9 +279,13 @@ class Simulation:
         self.disturbed = disturbed
         self.patient = False
         #: Of loops that go on at once with what comes; None if something else has flows, or all are traced.
-        self.groups = Groups(self.engine) if gate is None and self.engine.passed is None else None
+        self.groups = (
+            Groups(self.engine) if gate is None and self.engine.passed is None else None
+        )
         #: By schedule, which is kept so that its identity stays its own, size and how chunks are passed on.
-        self.passing: dict[tuple[int, float, tuple[tuple[str, bool], ...]], tuple[Steps, Passing]] = {}
+        self.passing: dict[
+            tuple[int, float, tuple[tuple[str, bool], ...]], tuple[Steps, Passing]
+        ] = {}
         self.lost: set[str] = set()
         self.number: dict[int, int] = {}
         self.runs: dict[str, Run] = {}
@@ -265,7 +293,9 @@ class Simulation:
     @property
     def loops(self) -> dict[str, LoopRun]:
         """The jobs that are training loops."""
-        return {name: run for name, run in self.runs.items() if isinstance(run, LoopRun)}
+        return {
+            name: run for name, run in self.runs.items() if isinstance(run, LoopRun)
+        }
 
     def loop(self, name: str) -> LoopRun:
         """Return a job that is a training loop. Raises KeyError for any other name."""
@@ -337,7 +367,9 @@ class Simulation:
             number = self.number.get(link)
             if number is None:
                 capacity = float(self.network.capacity_bps[link]) / 8
-                number = self.number[link] = self.engine.link(self.network.key(link), capacity)
+                number = self.number[link] = self.engine.link(
+                    self.network.key(link), capacity
+                )
             numbers.append(number)
         return tuple(numbers)
 
@@ -351,7 +383,9 @@ class Simulation:
         self.network = event.network
         self.number = {}
         self.patient = event.patient
-        for key in old - {event.network.key(link) for link in range(len(event.network.capacity_bps))}:
+        for key in old - {
+            event.network.key(link) for link in range(len(event.network.capacity_bps))
+        }:
             self.engine.set_capacity(self.engine.link(key, 0.0), 0.0)
         for link in range(len(event.network.capacity_bps)):
             key = event.network.key(link)
@@ -363,7 +397,9 @@ class Simulation:
                 lit_s = self.engine.now_s + event.dark_s
                 if lit_s == math.inf:
                     continue
-                self.engine.at(lit_s, partial(self.shine, number, capacity, event.time_out_s))
+                self.engine.at(
+                    lit_s, partial(self.shine, number, capacity, event.time_out_s)
+                )
             else:
                 self.engine.set_capacity(number, capacity)
         for run in self.runs.values():
@@ -385,12 +421,16 @@ class Simulation:
             if loop.over or event.gpu not in loop.job.ranks:
                 continue
             if event.then == "fail":
-                loop.fail(f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost")
+                loop.fail(
+                    f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost"
+                )
                 continue
             try:
                 job = self.without(loop.job, event)
             except ValueError as error:
-                loop.fail(f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost: {error}")
+                loop.fail(
+                    f"GPU {event.gpu} (rank {loop.job.ranks.index(event.gpu)}) was lost: {error}"
+                )
                 continue
             following = self.runs[name] = loop.go_on(job, event)
             try:
@@ -409,21 +449,27 @@ class Simulation:
         slow = {r: factor for r, factor in job.compute.stragglers.items() if r != rank}
         if event.spare is not None:
             users = [
-                name for name, loop in self.loops.items() if event.spare in loop.job.ranks and not loop.over
+                name
+                for name, loop in self.loops.items()
+                if event.spare in loop.job.ranks and not loop.over
             ]
             if users:
                 raise ValueError(f"its spare {event.spare} is taken by job {users[0]}")
             if event.spare in self.lost:
                 raise ValueError(f"its spare {event.spare} was lost, too")
             ranks = (*job.ranks[:rank], event.spare, *job.ranks[rank + 1 :])
-            return replace(job, ranks=ranks, compute=replace(job.compute, stragglers=slow))
+            return replace(
+                job, ranks=ranks, compute=replace(job.compute, stragglers=slow)
+            )
         ranks = (*job.ranks[:rank], *job.ranks[rank + 1 :])
         if len(ranks) < 2:
             raise ValueError("one rank is too few to go on")
         slow = {r - (r > rank): factor for r, factor in slow.items()}
         steps = steps_named(job.steps.name, len(ranks))
         check_cost(job.cost, steps)
-        return replace(job, ranks=ranks, steps=steps, compute=replace(job.compute, stragglers=slow))
+        return replace(
+            job, ranks=ranks, steps=steps, compute=replace(job.compute, stragglers=slow)
+        )
 
 
 class LoopRun:
@@ -432,7 +478,9 @@ class LoopRun:
     Its iterations are those of the loop's graph: one for each rank, or one of all ranks in step.
     """
 
-    def __init__(self, run: Simulation, job: Job, first: int = 0, result: JobResult | None = None) -> None:
+    def __init__(
+        self, run: Simulation, job: Job, first: int = 0, result: JobResult | None = None
+    ) -> None:
         self.run = run
         #: What has its flows.
         self.engine = run.engine
@@ -459,13 +507,20 @@ class LoopRun:
         self.whole: tuple[Network, float] | None = None
         ranks = len(job.ranks)
         self.seconds = job.compute.seconds(ranks)
-        rows = [float(self.seconds.max())] if job.synchronised else self.seconds.tolist()
+        rows = (
+            [float(self.seconds.max())] if job.synchronised else self.seconds.tolist()
+        )
         loop = data_parallel_loop(ranks, 0.0, 0)
         plan = plan_of(loop, loop.programs[0], _PURPOSES)
         self.operations = Operations(
-            run.engine, [plan._replace(local_s=[seconds, math.nan]) for seconds in rows], range(len(rows)),
-            job.iterations - first, 1, self._communicate, progress=self._row_ended,
-        )  # fmt: skip
+            run.engine,
+            [plan._replace(local_s=[seconds, math.nan]) for seconds in rows],
+            range(len(rows)),
+            job.iterations - first,
+            1,
+            self._communicate,
+            progress=self._row_ended,
+        )
         #: Iterations that all ranks have ended, of those from ``first`` on.
         self.closed = 0
 
@@ -480,7 +535,11 @@ class LoopRun:
                 raise ValueError(f"job {self.job.name}: {error}") from None
             return
         # Light that is set up, or asked for, waits for all that goes through it.
-        waits = self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0
+        waits = (
+            self.job.synchronised
+            or self.run.gate is not None
+            or self.job.cost.set_up_s > 0
+        )
         is_stream = not waits and streams(self.job.steps)
         self.large = is_stream and sum(map(len, self.job.steps)) > MOST_IN_PARTS
         self._plan_steps()
@@ -503,12 +562,18 @@ class LoopRun:
                 f"job {self.job.name}: more than {MOST_TRANSFERS} transfers cannot be followed one by "
                 "one; use synchronised steps, and nothing else at the same time"
             )
-        self.plan = plan_steps(steps, self.job.vector_bytes / steps.chunks, self.job.cost, self)
+        self.plan = plan_steps(
+            steps, self.job.vector_bytes / steps.chunks, self.job.cost, self
+        )
 
     def _plan_ring(self) -> None:
         job = self.job
-        if not (self.run.disturbed or job.compute.stragglers or job.cost.reduce_s_per_byte):
-            self.alike_s = alike_s(self.plan[0].lanes, self.run.network.capacity_bps / 8)
+        if not (
+            self.run.disturbed or job.compute.stragglers or job.cost.reduce_s_per_byte
+        ):
+            self.alike_s = alike_s(
+                self.plan[0].lanes, self.run.network.capacity_bps / 8
+            )
         if self.alike_s is not None:
             return
         if self.large:
@@ -518,13 +583,18 @@ class LoopRun:
 
     def _stream(self) -> None:
         job, capacity = self.job, self.run.network.capacity_bps / 8
-        self.streams = streams_of(self.plan[0].lanes, job.steps, capacity, job.cost.reduce_s_per_byte)
+        self.streams = streams_of(
+            self.plan[0].lanes, job.steps, capacity, job.cost.reduce_s_per_byte
+        )
 
     def _passing(self, **how: bool) -> Passing:
         """Return which transfers wait for which. It is the same for all jobs that do the same."""
         key = id(self.job.steps), self.job.vector_bytes, tuple(how.items())
         if key not in self.run.passing:
-            self.run.passing[key] = self.job.steps, Passing(self.plan, len(self.job.ranks), **how)
+            self.run.passing[key] = (
+                self.job.steps,
+                Passing(self.plan, len(self.job.ranks), **how),
+            )
         return self.run.passing[key][1]
 
     def routes(self, step: Step, number: int) -> Routes:
@@ -537,7 +607,9 @@ class LoopRun:
         job = self.job
         if job.averaged_s is not None:
             return job.averaged_s
-        return synchronous(self.run.network, job.ranks, job.steps, job.vector_bytes, job.cost).total_s
+        return synchronous(
+            self.run.network, job.ranks, job.steps, job.vector_bytes, job.cost
+        ).total_s
 
     # A job's life.
 
@@ -570,15 +642,22 @@ class LoopRun:
         self.over = True
         if not begun:
             return LoopRun(self.run, job, result=self.result)
-        rank, end_s = self.job.ranks.index(event.gpu), self._by_rank(self.operations.end_s)
+        rank, end_s = (
+            self.job.ranks.index(event.gpu),
+            self._by_rank(self.operations.end_s),
+        )
         first = int(np.delete(np.isfinite(end_s).sum(axis=0), rank).max())
         # Who had not ended the last of them yet does so by what it is given.
-        self.operations.end_s[:first] = np.nan_to_num(self.operations.end_s[:first], nan=now_s)
+        self.operations.end_s[:first] = np.nan_to_num(
+            self.operations.end_s[:first], nan=now_s
+        )
         while self.closed < first:
             self._close()
         resumed_s = now_s + event.recovery_s
         first += self.first
-        self.result.losses.append(Loss(event.gpu, rank, first, job.ranks, now_s, resumed_s))
+        self.result.losses.append(
+            Loss(event.gpu, rank, first, job.ranks, now_s, resumed_s)
+        )
         return LoopRun(self.run, replace(job, start_s=resumed_s), first, self.result)
 
     def _drop(self) -> None:
@@ -625,7 +704,9 @@ class LoopRun:
         end_s = self._by_rank(self.operations.end_s[iteration])
         self.result.iterations.append(Iteration(begin_s, begin_s + self.seconds, end_s))
         if self.run.progress is not None:
-            self.run.progress(self.job.name, self.first + iteration, self.run.engine.now_s)
+            self.run.progress(
+                self.job.name, self.first + iteration, self.run.engine.now_s
+            )
 
     def _communicate(self, row: int, iteration: int, operation: int) -> None:
         """Called when a rank, or all of them in step, come to the collective. Begin it."""
@@ -643,14 +724,28 @@ class LoopRun:
         engine, ranks, cost = self.engine, len(self.job.ranks), self.job.cost
         if self.passing is not None:
             return PassingOn(
-                engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, ended
+                engine,
+                self.plan,
+                self.passing,
+                ranks,
+                cost.reduce_s_per_byte,
+                self._pass_on,
+                ended,
             )
         if self.streams is not None:
             return Streaming(
-                engine, self.plan[0].lanes, self.streams, ranks, self._begin_stream, self._forget, ended
+                engine,
+                self.plan[0].lanes,
+                self.streams,
+                ranks,
+                self._begin_stream,
+                self._forget,
+                ended,
             )
         if self.alike_s is not None:
-            return Together(engine, self.plan[0].lanes, self.job.steps.steps, self.alike_s, ended)
+            return Together(
+                engine, self.plan[0].lanes, self.job.steps.steps, self.alike_s, ended
+            )
         return Exchange(engine, self.plan, ranks, cost.set_up_s, self._transfer, ended)
 
     def _reduced(self, row: int = 0) -> None:
@@ -662,22 +757,39 @@ class LoopRun:
     @property
     def grouped(self) -> bool:
         """Return whether each of its ranks passes data on immediately, independently of the others."""
-        followed = self.passing is not None or self.streams is not None or self.alike_s is not None
+        followed = (
+            self.passing is not None
+            or self.streams is not None
+            or self.alike_s is not None
+        )
         return not self.job.synchronised and followed
 
     def links_used(self) -> frozenset[int]:
         try:
-            return frozenset(self.links([link for lanes in self._lanes() for link in lanes.routes()[1]]))
+            return frozenset(
+                self.links(
+                    [link for lanes in self._lanes() for link in lanes.routes()[1]]
+                )
+            )
         except ValueError:
             # Cut off for now, and patient: its way is not known yet.
             return frozenset(self.run.number.values())
 
     def looks(self, number: dict[int, int]) -> object:
-        looks: list[object] = [self.job.steps.name, len(self.job.ranks), self.job.cost, self.alike_s]
+        looks: list[object] = [
+            self.job.steps.name,
+            len(self.job.ranks),
+            self.job.cost,
+            self.alike_s,
+        ]
         for lanes in self._lanes():
             offsets, links, latency_s = lanes.routes()
-            named = tuple(number.setdefault(link, len(number)) for link in self.links(links))
-            looks.append((tuple(offsets), named, tuple(latency_s), tuple(lanes.sizes.tolist())))
+            named = tuple(
+                number.setdefault(link, len(number)) for link in self.links(links)
+            )
+            looks.append(
+                (tuple(offsets), named, tuple(latency_s), tuple(lanes.sizes.tolist()))
+            )
         return tuple(looks)
 
     def _lanes(self) -> list[Lanes]:
@@ -692,7 +804,11 @@ class LoopRun:
             return
         for rank, iteration in enumerate(self.operations.at_iteration):
             if not math.isfinite(self.operations.end_s[iteration, rank]):
-                yield rank, float(self.operations.begin_s[iteration, rank]) + float(self.seconds[rank])
+                yield (
+                    rank,
+                    float(self.operations.begin_s[iteration, rank])
+                    + float(self.seconds[rank]),
+                )
 
     def reduce(self, rank: int) -> None:
         iteration = self.iteration[rank]
@@ -709,7 +825,9 @@ class LoopRun:
             self.run.groups.end(self, rank)
         self._reduced(rank)
 
-    def simulate_on(self, twin: Engine, begun_s: dict[int, float], over: list[tuple[Loop, int]]) -> None:
+    def simulate_on(
+        self, twin: Engine, begun_s: dict[int, float], over: list[tuple[Loop, int]]
+    ) -> None:
         self.engine = twin
         exchange = self._exchange(lambda rank: over.append((self, rank)))
         self.exchanges[self.iteration[next(iter(begun_s))]] = exchange
@@ -750,13 +868,28 @@ class LoopRun:
             return
         self.opened[handle[0]] = None
 
-    def _pass_on(self, part: Part, waited_s: float, more: More, done: Callable[[], None]) -> None:
-        self._flow(self.plan[part.number], part.k, done, size=part.size, waited_s=waited_s, more=more)
+    def _pass_on(
+        self, part: Part, waited_s: float, more: More, done: Callable[[], None]
+    ) -> None:
+        self._flow(
+            self.plan[part.number],
+            part.k,
+            done,
+            size=part.size,
+            waited_s=waited_s,
+            more=more,
+        )
 
     def _flow(
-        self, plan: StepPlan, k: int, done: Callable[[], None], *,
-        size: float | None = None, waited_s: float = 0.0, more: More | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        plan: StepPlan,
+        k: int,
+        done: Callable[[], None],
+        *,
+        size: float | None = None,
+        waited_s: float = 0.0,
+        more: More | None = None,
+    ) -> None:
         """Start ``size`` bytes of transfer ``k``, by default all of it, which could have gone ``waited_s``
         ago."""
         size = float(plan.lanes.sizes[k]) if size is None else size
@@ -771,7 +904,9 @@ class LoopRun:
     def _begin_stream(self, stream: Stream, flow: LinkFlow) -> None:
         self._begin_flow(flow, self.plan[0].lanes, stream.k)
 
-    def _begin_flow(self, flow: LinkFlow, lanes: Lanes, k: int, waited_s: float = 0.0) -> None:
+    def _begin_flow(
+        self, flow: LinkFlow, lanes: Lanes, k: int, waited_s: float = 0.0
+    ) -> None:
         if self.over:
             return
         try:
@@ -809,7 +944,11 @@ class LoopRun:
         self._step_together(0)
 
     def _step_together(self, number: int) -> None:
-        while not self.over and number < len(self.plan) and len(self.plan[number].step) == 0:
+        while (
+            not self.over
+            and number < len(self.plan)
+            and len(self.plan[number].step) == 0
+        ):
             number += 1
         if self.over:
             return
@@ -828,9 +967,14 @@ class LoopRun:
             self.left -= 1
             if self.left == 0:
                 cost_s = max(plan.reduce_s.values(), default=0.0)
-                self.run.engine.at(self.run.engine.now_s + cost_s, lambda: self._step_together(number + 1))
+                self.run.engine.at(
+                    self.run.engine.now_s + cost_s,
+                    lambda: self._step_together(number + 1),
+                )
 
-        self.run.engine.at(self.run.engine.now_s + (self.job.cost.set_up_s if plan.set_up else 0.0), go)
+        self.run.engine.at(
+            self.run.engine.now_s + (self.job.cost.set_up_s if plan.set_up else 0.0), go
+        )
 
     # Changes.
 

@@ -16,10 +16,29 @@ class LinkFlow:
     """
 
     __slots__ = (
-        "ahead", "behind", "bound", "close", "done", "entered", "gap", "gap_since_s", "left", "links",
-        "looked", "more", "most", "over", "place", "proposed", "rate", "round", "shared", "since_s",
-        "version", "waiting",
-    )  # fmt: skip
+        "ahead",
+        "behind",
+        "bound",
+        "close",
+        "done",
+        "entered",
+        "gap",
+        "gap_since_s",
+        "left",
+        "links",
+        "looked",
+        "more",
+        "most",
+        "over",
+        "place",
+        "proposed",
+        "rate",
+        "round",
+        "shared",
+        "since_s",
+        "version",
+        "waiting",
+    )
 
     def __init__(
         self,

@@ -32,13 +32,16 @@ class Classes:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._slots = [
-            (_slots(p, Kind.COLLECTIVE), _slots(p, Kind.SEND, Kind.RECEIVE)) for p in workload.programs
+            (_slots(p, Kind.COLLECTIVE), _slots(p, Kind.SEND, Kind.RECEIVE))
+            for p in workload.programs
         ]
         self._group_ranks = [group.tolist() for group in workload.groups]
         self._communicators = workload.communicators.tolist()
         self._peers: list[list[int]] = workload.peers.tolist()
         program_of = workload.program_of.tolist()
-        self._ways = [self._way(rank, self._slots[p][1]) for rank, p in enumerate(program_of)]
+        self._ways = [
+            self._way(rank, self._slots[p][1]) for rank, p in enumerate(program_of)
+        ]
         of, classes = program_of, 0
         while len(set(of)) > classes:
             classes = len(set(of))
@@ -57,9 +60,16 @@ class Classes:
         """Return the meeting of a class's ranks on each communicator slot of its program."""
         meetings = {}
         for slot in self._slots[self.program(number)][0]:
-            first = self._group_ranks[self._communicators[int(self.members[number][0])][slot]]
+            first = self._group_ranks[
+                self._communicators[int(self.members[number][0])][slot]
+            ]
             classes = tuple(sorted({int(self.of[rank]) for rank in first}))
-            numbers = sorted({self._communicators[rank][slot] for rank in self.members[number].tolist()})
+            numbers = sorted(
+                {
+                    self._communicators[rank][slot]
+                    for rank in self.members[number].tolist()
+                }
+            )
             groups = np.stack([self._workload.groups[group] for group in numbers])
             meetings[slot] = Meeting(slot, classes, groups, tuple(numbers))
         return meetings
@@ -86,13 +96,19 @@ class Classes:
         return tuple(ways)
 
     def _signatures(self, program_of: list[int], of: list[int]) -> list[Hashable]:
-        within = [tuple(sorted(Counter(of[rank] for rank in group).items())) for group in self._group_ranks]
+        within = [
+            tuple(sorted(Counter(of[rank] for rank in group).items()))
+            for group in self._group_ranks
+        ]
         # Long tuples are compared once.
         within_number = _numbered(within)
         return [
             (
                 of[rank],
-                tuple(within_number[self._communicators[rank][slot]] for slot in self._slots[program][0]),
+                tuple(
+                    within_number[self._communicators[rank][slot]]
+                    for slot in self._slots[program][0]
+                ),
                 tuple(of[self._peers[rank][slot]] for slot in self._slots[program][1]),
                 self._ways[rank],
             )

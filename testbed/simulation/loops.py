@@ -27,9 +27,16 @@ def compiled(function: F) -> F:
 
 @compiled
 def settle(
-    offsets: IntArray, links: IntArray, rate: FloatArray, room: FloatArray, seek: IntArray,
-    least: FloatArray, tightest: FloatArray, sought: IntArray, pending: int,
-) -> None:  # fmt: skip
+    offsets: IntArray,
+    links: IntArray,
+    rate: FloatArray,
+    room: FloatArray,
+    seek: IntArray,
+    least: FloatArray,
+    tightest: FloatArray,
+    sought: IntArray,
+    pending: int,
+) -> None:
     """Set the rate of every flow in ``sought[:pending]``. ``seek`` of them share ``room`` on each link."""
     while pending > 0:
         for i in range(pending):

@@ -54,7 +54,9 @@ def check_flows(offsets: IntArray, links: IntArray, capacity: FloatArray) -> Non
         raise ValueError(f"link {int(links.max())} is not one of {len(capacity)}")
     weak = links[~(capacity[links] > 0)]
     if len(weak):
-        raise ValueError(f"link {int(weak[0])}: its capacity is {capacity[weak[0]]:g}; it must be above 0")
+        raise ValueError(
+            f"link {int(weak[0])}: its capacity is {capacity[weak[0]]:g}; it must be above 0"
+        )
 
 
 def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArray:
@@ -69,7 +71,9 @@ def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArra
     return _rates(offsets, links, capacity)
 
 
-def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], limits: Limits) -> list[float]:
+def rates_of_few(
+    ways: Sequence[Sequence[int]], capacity: Mapping[int, float], limits: Limits
+) -> list[float]:
     """Return max-min fair rates of flows by the links that each passes; ``capacity`` by link.
 
     The same arithmetic in the same order as :func:`rates_of_many`, to the same bits. For a few flows plain
@@ -88,7 +92,9 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
             for link in ways[k]:
                 count[link] += 1
         share = {link: left[link] / number for link, number in count.items() if number}
-        tightest = {k: min([most[k], *[share[link] for link in ways[k]]]) for k in active}
+        tightest = {
+            k: min([most[k], *[share[link] for link in ways[k]]]) for k in active
+        }
         root = _lower_along_chains(tightest, after) if after else {}
         least = dict.fromkeys(share, math.inf)
         for k in active:
@@ -96,8 +102,14 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
             for link in ways[k]:
                 if level < least[link]:
                     least[link] = level
-        full = {link for link, level in share.items() if level <= least[link] * (1 + SAME)}
-        over = {k for k in active if most[k] <= tightest[k] * (1 + SAME) or not full.isdisjoint(ways[k])}
+        full = {
+            link for link, level in share.items() if level <= least[link] * (1 + SAME)
+        }
+        over = {
+            k
+            for k in active
+            if most[k] <= tightest[k] * (1 + SAME) or not full.isdisjoint(ways[k])
+        }
         over |= {k for k, other in root.items() if other in over}
         taken = dict.fromkeys(left, 0.0)
         staying = []
@@ -108,7 +120,10 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
             flow_rates[k] = tightest[k]
             for link in ways[k]:
                 taken[link] += flow_rates[k]
-        left = {link: max(left[link] - bytes_per_s, 0.0) for link, bytes_per_s in taken.items()}
+        left = {
+            link: max(left[link] - bytes_per_s, 0.0)
+            for link, bytes_per_s in taken.items()
+        }
         active = staying
         for k in active if after else ():
             if after[k] in over:
@@ -117,7 +132,9 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], l
     return flow_rates
 
 
-def _lower_along_chains(tightest: dict[int, float], after: Sequence[int]) -> dict[int, int]:
+def _lower_along_chains(
+    tightest: dict[int, float], after: Sequence[int]
+) -> dict[int, int]:
     """Lower the bound of each flow to those of all that it comes after. Return the flows whose bound is not
     their own, and whose it is."""
     root: dict[int, int] = {}
@@ -134,10 +151,14 @@ def _lower_along_chains(tightest: dict[int, float], after: Sequence[int]) -> dic
 
 def _rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArray:
     used, links = np.unique(links, return_inverse=True)
-    return rates_of_many(offsets, links, capacity[used], Limits(np.full(len(offsets) - 1, np.inf)))
+    return rates_of_many(
+        offsets, links, capacity[used], Limits(np.full(len(offsets) - 1, np.inf))
+    )
 
 
-def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limits: Limits) -> FloatArray:
+def rates_of_many(
+    offsets: IntArray, links: IntArray, capacity: FloatArray, limits: Limits
+) -> FloatArray:
     """Return max-min fair rates of flows in the unit of ``capacity``, without checking the flows.
 
     The method is described in :func:`rates_of_few`.
@@ -150,7 +171,10 @@ def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limi
     flow_of = np.repeat(np.arange(flows), np.diff(offsets))
     by_link = np.argsort(links, kind="stable")
     link_major, flow_major = links[by_link], flow_of[by_link]
-    most, after = np.array(limits.most, dtype=np.float64), np.array(limits.after, dtype=np.int64)
+    most, after = (
+        np.array(limits.most, dtype=np.float64),
+        np.array(limits.after, dtype=np.int64),
+    )
     active = np.ones(flows, dtype=np.bool_)
     while active.any():
         count = np.bincount(links, minlength=size)
@@ -165,7 +189,9 @@ def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limi
         least = np.full(size, np.inf)
         if len(links):
             starts = np.flatnonzero(np.diff(link_major, prepend=-1))
-            least[link_major[starts]] = np.minimum.reduceat(tightest[flow_major], starts)
+            least[link_major[starts]] = np.minimum.reduceat(
+                tightest[flow_major], starts
+            )
         full = (count > 0) & (share <= least * (1 + SAME))
         over = active & (most <= tightest * (1 + SAME))
         over[flow_of[full[links]]] = True
@@ -173,7 +199,10 @@ def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limi
             over |= active & over[root]
         flow_rates[over] = tightest[over]
         gone = over[flow_of]
-        left = np.maximum(left - np.bincount(links[gone], flow_rates[flow_of[gone]], minlength=size), 0.0)
+        left = np.maximum(
+            left - np.bincount(links[gone], flow_rates[flow_of[gone]], minlength=size),
+            0.0,
+        )
         links, flow_of = links[~gone], flow_of[~gone]
         stay = ~over[flow_major]
         link_major, flow_major = link_major[stay], flow_major[stay]
@@ -221,11 +250,15 @@ def drain(
     negative or not finite.
     """
     check_flows(offsets, links, capacity)
-    begin = np.zeros(len(sizes)) if starts is None else np.asarray(starts, dtype=np.float64)
+    begin = (
+        np.zeros(len(sizes)) if starts is None else np.asarray(starts, dtype=np.float64)
+    )
     for what, values in (("size", sizes), ("start", begin)):
         wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
         if len(wrong):
-            raise ValueError(f"flow {wrong[0]}: its {what} is {values[wrong[0]]}; it must be 0 or more")
+            raise ValueError(
+                f"flow {wrong[0]}: its {what} is {values[wrong[0]]}; it must be 0 or more"
+            )
     if len(sizes) == 0:
         return np.zeros(0)
     capacity, sizes = capacity.astype(np.float64), sizes.astype(np.float64)
@@ -241,14 +274,25 @@ def drain(
         from ringlight.testbed.simulation.loops import drain_loops
 
         order = np.argsort(begin, kind="stable")
-        ends = drain_loops(offsets.astype(np.int64), links.astype(np.int64), capacity, sizes, begin, order)
+        ends = drain_loops(
+            offsets.astype(np.int64),
+            links.astype(np.int64),
+            capacity,
+            sizes,
+            begin,
+            order,
+        )
     return ends
 
 
 def _drain_numpy(
-    offsets: IntArray, links: IntArray, capacity: FloatArray, sizes: FloatArray, begin: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+    capacity: FloatArray,
+    sizes: FloatArray,
+    begin: FloatArray,
     limit: int | None,
-) -> FloatArray | None:  # fmt: skip
+) -> FloatArray | None:
     """Return when flows end, like :func:`drain`; None if that takes more than ``limit`` events."""
     ends = np.where(sizes > 0, np.nan, begin)
     lengths = np.diff(offsets)
@@ -277,7 +321,9 @@ def _drain_numpy(
             waiting = waiting[come:]
         settled = rate[active] < lowest * (1 - 1e-9)
         keep = settled[owner]
-        taken = np.bincount(mine[keep], rate[active[owner[keep]]], minlength=len(capacity))
+        taken = np.bincount(
+            mine[keep], rate[active[owner[keep]]], minlength=len(capacity)
+        )
         sought = active[~settled]
         first = np.concatenate(([0], np.cumsum(lengths[sought])))
         rate[sought] = _rates(first, mine[~keep], np.maximum(capacity - taken, 0.0))

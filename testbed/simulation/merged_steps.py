@@ -26,9 +26,12 @@ def in_bytes(steps: Steps, bounds: IntArray) -> Steps:
             size = bounds[step.first + step.count] - bounds[step.first]
             some = np.flatnonzero(size)
             yield Step(
-                frozen(step.sources[some]), frozen(step.destinations[some]),
-                frozen(bounds[step.first[some]]), frozen(size[some]), step.op,
-            )  # fmt: skip
+                frozen(step.sources[some]),
+                frozen(step.destinations[some]),
+                frozen(bounds[step.first[some]]),
+                frozen(size[some]),
+                step.op,
+            )
 
     return replace(steps, chunks=int(bounds[-1]), make=make)
 
@@ -39,15 +42,24 @@ def travelling(steps: Steps) -> Steps:
     def make() -> Iterator[Step]:
         for step in steps:
             away = np.flatnonzero(step.sources != step.destinations)
-            yield step if len(away) == len(step) else Step(
-                frozen(step.sources[away]), frozen(step.destinations[away]),
-                frozen(step.first[away]), frozen(step.count[away]), step.op,
-            )  # fmt: skip
+            yield (
+                step
+                if len(away) == len(step)
+                else Step(
+                    frozen(step.sources[away]),
+                    frozen(step.destinations[away]),
+                    frozen(step.first[away]),
+                    frozen(step.count[away]),
+                    step.op,
+                )
+            )
 
     return replace(steps, make=make)
 
 
-def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
+def merged_steps(
+    steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int
+) -> Steps:
     """Merge the schedules of groups that communicate at the same time, and return one schedule of ``ranks``
     ranks.
 
@@ -61,15 +73,30 @@ def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int)
         assert table is not None
         count = np.tile(step.count, len(table))
         return _merged(
-            table[:, step.sources].ravel(), table[:, step.destinations].ravel(), count, step, ranks
+            table[:, step.sources].ravel(),
+            table[:, step.destinations].ravel(),
+            count,
+            step,
+            ranks,
         )
 
     def of_each(parts: Sequence[Step]) -> Step:
         sources, destinations = (
-            np.concatenate([group[getattr(part, name)] for group, part in zip(groups, parts, strict=True)])
+            np.concatenate(
+                [
+                    group[getattr(part, name)]
+                    for group, part in zip(groups, parts, strict=True)
+                ]
+            )
             for name in ("sources", "destinations")
         )
-        return _merged(sources, destinations, np.concatenate([p.count for p in parts]), parts[0], ranks)
+        return _merged(
+            sources,
+            destinations,
+            np.concatenate([p.count for p in parts]),
+            parts[0],
+            ranks,
+        )
 
     def make() -> Iterator[Step]:
         if not same:
@@ -87,9 +114,12 @@ def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int)
 
 
 def _merged(
-    sources: npt.NDArray[np.int64], destinations: npt.NDArray[np.int64], count: npt.NDArray[np.int64],
-    step: Step, ranks: int,
-) -> Step:  # fmt: skip
+    sources: npt.NDArray[np.int64],
+    destinations: npt.NDArray[np.int64],
+    count: npt.NDArray[np.int64],
+    step: Step,
+    ranks: int,
+) -> Step:
     """Return a step with one transfer for each pair of ranks, without transfers of a rank to itself."""
     travels = sources != destinations
     pair = sources[travels] * ranks + destinations[travels]
@@ -100,4 +130,10 @@ def _merged(
     else:
         sources, destinations = pairs // ranks, pairs % ranks
         count = np.bincount(of, count, minlength=len(pairs)).astype(np.int64)
-    return Step(frozen(sources), frozen(destinations), frozen(np.zeros(len(sources))), frozen(count), step.op)
+    return Step(
+        frozen(sources),
+        frozen(destinations),
+        frozen(np.zeros(len(sources))),
+        frozen(count),
+        step.op,
+    )

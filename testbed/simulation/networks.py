@@ -74,7 +74,9 @@ class NetworkForCollectives:
 
 def _positive(name: str, capacity_bps: float) -> float:
     if not capacity_bps > 0:
-        raise ValueError(f"link {name}: its capacity is {capacity_bps:g} bit/s; it must be above 0")
+        raise ValueError(
+            f"link {name}: its capacity is {capacity_bps:g} bit/s; it must be above 0"
+        )
     return capacity_bps
 
 
@@ -99,7 +101,9 @@ class Places:
         self.gpus = tuple(gpus)
         self._at = {gpu: index for index, gpu in enumerate(self.gpus)}
         if len(self._at) < len(self.gpus):
-            twice = next(gpu for index, gpu in enumerate(self.gpus) if self._at[gpu] != index)
+            twice = next(
+                gpu for index, gpu in enumerate(self.gpus) if self._at[gpu] != index
+            )
             raise ValueError(f"there are two GPUs {twice}")
 
     def ends(self, ranks: Sequence[str], step: Step) -> tuple[IntArray, IntArray]:
@@ -127,10 +131,16 @@ class Segments:
     mtu_bytes: int
     time_out_s: float
 
-    def arrive(self, fabric: Fabric, passed: Iterable[Link], path: Sequence[Port]) -> float:
+    def arrive(
+        self, fabric: Fabric, passed: Iterable[Link], path: Sequence[Port]
+    ) -> float:
         """Return the share of full frames that arrive over consecutive links of one path of light."""
         frame_bytes = self.mtu_bytes + ETHERNET_BYTES
-        losses = [effect.frame_loss(frame_bytes) for link in passed for effect in link.effects.values()]
+        losses = [
+            effect.frame_loss(frame_bytes)
+            for link in passed
+            for effect in link.effects.values()
+        ]
         if len(path) > 2 and fabric.optics.modulation is not None:
             wrong = bit_errors(fabric.optics, path_dbm(fabric, path))
             losses.append(frame_errors(wrong, frame_bytes))
@@ -142,7 +152,9 @@ class Segments:
         ``way_s``: seconds that its packets take. ``loss``: share of them that is lost.
         """
         rtt_s = 2 * way_s + OWN_QUEUE_S
-        return reno_bps(loss, rtt_s, self.time_out_s + rtt_s, self.mtu_bytes - IN_PACKET_BYTES)
+        return reno_bps(
+            loss, rtt_s, self.time_out_s + rtt_s, self.mtu_bytes - IN_PACKET_BYTES
+        )
 
 
 #: GPUs up to which it is looked at what each pair of them gets where frames are lost.
@@ -188,14 +200,20 @@ class PacketNetwork:
         for edge in graph.edges:
             key = (edge.out, edge.into)
             passed = tuple(
-                dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
+                dict.fromkeys(
+                    fabric.link_at[port] for port in edge.path if port in fabric.link_at
+                )
             )
             self._passed.append(passed)
             if (delay_s := _delay_s(passed)) > 0:
                 self._delay_s[len(self._keys)] = delay_s
-            kept = 1.0 if segments is None else segments.arrive(fabric, passed, edge.path)
+            kept = (
+                1.0 if segments is None else segments.arrive(fabric, passed, edge.path)
+            )
             self._kept.append(kept)
-            capacity.append(_positive(f"{key[0]} to {key[1]}", edge.rate_bps * share) * kept)
+            capacity.append(
+                _positive(f"{key[0]} to {key[1]}", edge.rate_bps * share) * kept
+            )
             self._link[key[0]] = len(self._keys)
             self._keys.append(key)
         if segments is not None and min(self._kept, default=1.0) < 1:
@@ -247,12 +265,16 @@ class PacketNetwork:
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         ways = [
             self.path(ranks[source], ranks[destination])
-            for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
+            for source, destination in zip(
+                step.sources.tolist(), step.destinations.tolist(), strict=True
+            )
         ]
         latency_s = np.full(len(step), self._latency_s)
         if not self._delay_s:
             return Routes(*_listed(ways), latency_s)
-        delay_s = np.array([sum(self._delay_s.get(link, 0.0) for link in way) for way in ways])
+        delay_s = np.array(
+            [sum(self._delay_s.get(link, 0.0) for link in way) for way in ways]
+        )
         return Routes(*_listed(ways), latency_s + delay_s, delay_s)
 
 
@@ -262,7 +284,9 @@ def _delay_s(passed: Iterable[Link]) -> float:
 
 def _listed(ways: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
     offsets = np.cumsum([0, *(len(way) for way in ways)], dtype=np.int64)
-    return offsets, np.fromiter(itertools.chain.from_iterable(ways), np.int64, int(offsets[-1]))
+    return offsets, np.fromiter(
+        itertools.chain.from_iterable(ways), np.int64, int(offsets[-1])
+    )
 
 
 class IdealNetwork:
@@ -274,10 +298,20 @@ class IdealNetwork:
     """
 
     def __init__(
-        self, gpus: Sequence[str], rate_bps: float, *, per_server: int = 0, server_bps: float = 0.0,
-        latency_s: float = 0.0, share: float = 1.0,
-    ) -> None:  # fmt: skip
-        self._places, self._latency_s, self._per_server = Places(gpus), latency_s, per_server
+        self,
+        gpus: Sequence[str],
+        rate_bps: float,
+        *,
+        per_server: int = 0,
+        server_bps: float = 0.0,
+        latency_s: float = 0.0,
+        share: float = 1.0,
+    ) -> None:
+        self._places, self._latency_s, self._per_server = (
+            Places(gpus),
+            latency_s,
+            per_server,
+        )
         rates = [capacity_of("of a GPU", rate_bps, share)]
         rates += [capacity_of("in a server", server_bps, share)] if per_server else []
         #: Two links, out and in, of each GPU to the network; then of each to its server.
@@ -287,7 +321,10 @@ class IdealNetwork:
         gpus = self._places.gpus
         gpu, into = divmod(link, 2)
         server, gpu = divmod(gpu, len(gpus))
-        return (("to" if into else "from") + (" in server" if server else ""), gpus[gpu])
+        return (
+            ("to" if into else "from") + (" in server" if server else ""),
+            gpus[gpu],
+        )
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         source, destination = self._places.ends(ranks, step)
@@ -295,7 +332,11 @@ class IdealNetwork:
         if self._per_server:
             within = source // self._per_server == destination // self._per_server
             links[within] += 2 * len(self._places.gpus)
-        return Routes(2 * np.arange(len(step) + 1), links.ravel(), np.full(len(step), self._latency_s))
+        return Routes(
+            2 * np.arange(len(step) + 1),
+            links.ravel(),
+            np.full(len(step), self._latency_s),
+        )
 
 
 def without_link(fabric: Fabric, port: Port) -> Fabric:

@@ -42,16 +42,23 @@ class OperationPlan(NamedTuple):
     first: list[int]
 
 
-def plan_of(workload: Workload, program: Program, purposes: Sequence[int]) -> OperationPlan:
+def plan_of(
+    workload: Workload, program: Program, purposes: Sequence[int]
+) -> OperationPlan:
     """Return the plan of a program. ``purposes``: purpose of each of the workload's names.
 
     Raises ValueError naming an operation that computes or moves memory and has no seconds.
     """
     return OperationPlan(
-        program.kind.tolist(), program.seconds.tolist(), program.bytes.tolist(), program.collective.tolist(),
-        program.slot.tolist(), program.tag.tolist(), np.asarray(purposes)[program.name].tolist(),
+        program.kind.tolist(),
+        program.seconds.tolist(),
+        program.bytes.tolist(),
+        program.collective.tolist(),
+        program.slot.tolist(),
+        program.tag.tolist(),
+        np.asarray(purposes)[program.name].tolist(),
         *dependencies(workload, program),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,22 @@ class _Tally:
     """The times of one actor."""
 
     __slots__ = (
-        "active", "communication_s", "compute_s", "computing", "exposed_s", "idle_s", "memory_s", "moving",
-        "overlapped_s", "since_s",
-    )  # fmt: skip
+        "active",
+        "communication_s",
+        "compute_s",
+        "computing",
+        "exposed_s",
+        "idle_s",
+        "memory_s",
+        "moving",
+        "overlapped_s",
+        "since_s",
+    )
 
     def __init__(self, purposes: int) -> None:
-        self.compute_s = self.memory_s = self.communication_s = self.idle_s = self.since_s = 0.0
+        self.compute_s = self.memory_s = self.communication_s = self.idle_s = (
+            self.since_s
+        ) = 0.0
         self.computing = self.moving = 0
         self.active: dict[int, int] = {}
         self.exposed_s, self.overlapped_s = [0.0] * purposes, [0.0] * purposes
@@ -156,7 +173,9 @@ class Operations:
         self.records: list[Record] | None = None
         if record:
             shapes = [(iterations, len(plan.kind)) for plan in self.plan]
-            self.records = [Record(np.full(s, math.nan), np.full(s, math.nan)) for s in shapes]
+            self.records = [
+                Record(np.full(s, math.nan), np.full(s, math.nan)) for s in shapes
+            ]
 
     @property
     def unfinished(self) -> list[int]:
@@ -169,7 +188,9 @@ class Operations:
             tally.count(float(self.end_s.max()))
         return Times(
             *(
-                np.array([getattr(tally, name) for tally in self._tally], dtype=np.float64)
+                np.array(
+                    [getattr(tally, name) for tally in self._tally], dtype=np.float64
+                )
                 for name in Times.__dataclass_fields__
             )
         )
@@ -224,7 +245,9 @@ class Operations:
     def _begin(self, actor: int, operation: int) -> None:
         plan = self.plan[actor]
         if self.records is not None:
-            self.records[actor].begin_s[self.at_iteration[actor], operation] = self._engine.now_s
+            self.records[actor].begin_s[self.at_iteration[actor], operation] = (
+                self._engine.now_s
+            )
         kind = plan.kind[operation]
         if kind in _LOCAL:
             seconds = plan.local_s[operation]
@@ -263,7 +286,9 @@ class Operations:
         while self._over and not self._stopped:
             actor, operation = self._over.popleft()
             if self.records is not None:
-                self.records[actor].end_s[self.at_iteration[actor], operation] = self._engine.now_s
+                self.records[actor].end_s[self.at_iteration[actor], operation] = (
+                    self._engine.now_s
+                )
             waits = self._waits[actor]
             for following in self.plan[actor].followers[operation]:
                 waits[following] -= 1

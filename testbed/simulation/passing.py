@@ -69,7 +69,10 @@ class _Owners:
             k += 1
 
     def own(self, begin: float, end: float, owner: int) -> None:
-        first, last = bisect_right(self._starts, begin) - 1, bisect_left(self._starts, end)
+        first, last = (
+            bisect_right(self._starts, begin) - 1,
+            bisect_left(self._starts, end),
+        )
         rest = self._owners[last - 1]
         starts, owners = [begin], [owner]
         if self._starts[first] < begin:
@@ -101,18 +104,25 @@ class _Transfer:
     def part_to(self, end: float) -> int:
         """Return the part with whose arrival all up to ``end`` has arrived."""
         share = (min(end, self.end) - self.begin) / (self.end - self.begin)
-        return self.at + max(0, min(self.parts, int(np.ceil(share * self.parts - 1e-9))) - 1)
+        return self.at + max(
+            0, min(self.parts, int(np.ceil(share * self.parts - 1e-9))) - 1
+        )
 
 
 class Passing:
     """Dependencies between the parts of a plan's transfers, computed once for all executions of the plan."""
 
-    def __init__(self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False) -> None:
+    def __init__(
+        self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False
+    ) -> None:
         transfers = _exchanges(plan, ranks) if step_by_step else _transfers(plan, ranks)
         for transfer in () if step_by_step else reversed(transfers):
             if transfer.takes:
                 transfer.parts = PARTS
-            for other in (*transfer.takes, *(transfer.follows if transfer.parts > 1 else ())):
+            for other in (
+                *transfer.takes,
+                *(transfer.follows if transfer.parts > 1 else ()),
+            ):
                 transfers[other].parts = PARTS
         self.parts: list[Part] = []
         #: The parts of each connection in order, and by rank those that it sends and receives.
@@ -124,7 +134,10 @@ class Passing:
         number_of: dict[tuple[int, int], int] = {}
         for transfer in transfers:
             step = plan[transfer.number].step
-            source, destination = int(step.sources[transfer.k]), int(step.destinations[transfer.k])
+            source, destination = (
+                int(step.sources[transfer.k]),
+                int(step.destinations[transfer.k]),
+            )
             connection = number_of.setdefault((source, destination), len(number_of))
             if connection == len(self.connections):
                 self.connections.append([])
@@ -132,17 +145,33 @@ class Passing:
             size = float(plan[transfer.number].lanes.sizes[transfer.k]) / transfer.parts
             for _ in range(transfer.parts):
                 part = Part(
-                    transfer.number, transfer.k, size, source, destination, connection, step.op == "reduce"
+                    transfer.number,
+                    transfer.k,
+                    size,
+                    source,
+                    destination,
+                    connection,
+                    step.op == "reduce",
                 )
                 # Its sender must have come, and in an exchange its receiver, too.
                 part.sends_after = 2 if step_by_step else 1
                 self._add(part)
         for transfer in transfers:
             for p in range(transfer.parts):
-                begin = transfer.begin + (transfer.end - transfer.begin) * p / transfer.parts
-                end = transfer.begin + (transfer.end - transfer.begin) * (p + 1) / transfer.parts
+                begin = (
+                    transfer.begin
+                    + (transfer.end - transfer.begin) * p / transfer.parts
+                )
+                end = (
+                    transfer.begin
+                    + (transfer.end - transfer.begin) * (p + 1) / transfer.parts
+                )
                 part = self.parts[transfer.at + p]
-                taken = transfer.takes if step_by_step else self._up_to(transfers, transfer.takes, begin, end)
+                taken = (
+                    transfer.takes
+                    if step_by_step
+                    else self._up_to(transfers, transfer.takes, begin, end)
+                )
                 for other in taken:
                     self.parts[other].lets_go.append(transfer.at + p)
                     part.sends_after += 1
@@ -163,7 +192,9 @@ class Passing:
         self.received[part.destination].append(index)
 
     @staticmethod
-    def _up_to(transfers: Sequence[_Transfer], of: Sequence[int], begin: float, end: float) -> Iterator[int]:
+    def _up_to(
+        transfers: Sequence[_Transfer], of: Sequence[int], begin: float, end: float
+    ) -> Iterator[int]:
         for other in map(transfers.__getitem__, of):
             if other.begin < end and other.end > begin:
                 yield other.part_to(end)
@@ -181,12 +212,16 @@ def _transfers(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         for k, (source, _, first, count) in enumerate(rows):
             begin, end = float(first), float(first + count)
-            takes = list(dict.fromkeys(other for other, _ in owners[source].of(begin, end)))
+            takes = list(
+                dict.fromkeys(other for other, _ in owners[source].of(begin, end))
+            )
             transfers.append(_Transfer(number, k, begin, end, takes, []))
         for k, (_, destination, first, count) in enumerate(rows):
             begin, end = float(first), float(first + count)
             there = owners[destination]
-            transfers[before + k].follows = list(dict.fromkeys(other for other, _ in there.of(begin, end)))
+            transfers[before + k].follows = list(
+                dict.fromkeys(other for other, _ in there.of(begin, end))
+            )
             there.own(begin, end, before + k)
     return transfers
 
@@ -200,12 +235,26 @@ def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
     latest: list[list[int]] = [[] for _ in range(ranks)]
     transfers: list[_Transfer] = []
     for number, step_plan in enumerate(plan):
-        ends = list(zip(step_plan.step.sources.tolist(), step_plan.step.destinations.tolist(), strict=True))
+        ends = list(
+            zip(
+                step_plan.step.sources.tolist(),
+                step_plan.step.destinations.tolist(),
+                strict=True,
+            )
+        )
         before = len(transfers)
         for k, (source, destination) in enumerate(ends):
-            transfers.append(_Transfer(number, k, 0.0, 1.0, [*latest[source], *latest[destination]], []))
+            transfers.append(
+                _Transfer(
+                    number, k, 0.0, 1.0, [*latest[source], *latest[destination]], []
+                )
+            )
         for rank in {destination for _, destination in ends}:
-            latest[rank] = [before + k for k, (_, destination) in enumerate(ends) if destination == rank]
+            latest[rank] = [
+                before + k
+                for k, (_, destination) in enumerate(ends)
+                if destination == rank
+            ]
     return transfers
 
 
@@ -219,7 +268,11 @@ def alike_s(lanes: Lanes, capacity: FloatArray) -> float | None:
         return None
     flow_rates = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
     least, most = float(flow_rates.min()), float(flow_rates.max())
-    return float(lanes.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
+    return (
+        float(lanes.sizes[0]) / least
+        if least > 0 and most - least <= SAME * most
+        else None
+    )
 
 
 class Together:
@@ -232,10 +285,20 @@ class Together:
     """
 
     def __init__(
-        self, engine: Engine, lanes: Lanes, steps: int, transfer_s: float, ended: Callable[[int], None]
+        self,
+        engine: Engine,
+        lanes: Lanes,
+        steps: int,
+        transfer_s: float,
+        ended: Callable[[int], None],
     ) -> None:
         self.over = False
-        self._engine, self._lanes, self._steps, self._ended = engine, lanes, steps, ended
+        self._engine, self._lanes, self._steps, self._ended = (
+            engine,
+            lanes,
+            steps,
+            ended,
+        )
         self._come = 0
         self._latency_s = lanes.way(0)[1]
         pace_s = max(transfer_s, self._latency_s + transfer_s / PARTS)
@@ -246,13 +309,20 @@ class Together:
         self._come += 1
         if self._come == len(self._lanes.sources):
             first_s = self._engine.now_s + self._latency_s
-            self._engine.at(first_s + self._passing_s + self._lanes.back_s(0), self._end, first_s)
+            self._engine.at(
+                first_s + self._passing_s + self._lanes.back_s(0), self._end, first_s
+            )
 
     def _end(self, first_s: float) -> None:
         if self.over:
             return
         for k, size in enumerate(self._lanes.sizes.tolist()):
-            self._engine.note(self._lanes.way(k)[0], self._steps * size, first_s, first_s + self._passing_s)
+            self._engine.note(
+                self._lanes.way(k)[0],
+                self._steps * size,
+                first_s,
+                first_s + self._passing_s,
+            )
         for rank in self._lanes.sources:
             if not self.over:
                 self._ended(rank)
@@ -264,7 +334,9 @@ class Together:
 
 #: Starts a flow for a part of a transfer whose sender had its bytes so many seconds ago; the last two as
 #: ``more`` and ``done`` of :meth:`Engine.start`.
-Transferring = Callable[[Part, float, Callable[[LinkFlow], float], Callable[[], None]], None]
+Transferring = Callable[
+    [Part, float, Callable[[LinkFlow], float], Callable[[], None]], None
+]
 
 
 class PassingOn:
@@ -275,9 +347,15 @@ class PassingOn:
     """
 
     def __init__(
-        self, engine: Engine, plan: Sequence[StepPlan], passing: Passing, ranks: int,
-        reduce_s_per_byte: float, transfer: Transferring, ended: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        plan: Sequence[StepPlan],
+        passing: Passing,
+        ranks: int,
+        reduce_s_per_byte: float,
+        transfer: Transferring,
+        ended: Callable[[int], None],
+    ) -> None:
         self._latency = any(step_plan.lanes.late for step_plan in plan)
         self.over = False
         self._engine, self._plan, self._passing = engine, plan, passing
@@ -313,7 +391,9 @@ class PassingOn:
         if self._left[rank] == 0 and not self.over:
             self._ended(rank)
 
-    def _when_heard(self, index: int, function: Callable[[int], None], argument: int) -> None:
+    def _when_heard(
+        self, index: int, function: Callable[[int], None], argument: int
+    ) -> None:
         """Call ``function`` when the sender of a part has what its receiver says now."""
         part = self._passing.parts[index]
         back_s = self._plan[part.number].lanes.back_s(part.k)
@@ -356,7 +436,9 @@ class PassingOn:
                 links, latency_s = self._plan[part.number].lanes.way(part.k)
             except ValueError:
                 return 0.0
-            straight = links == flow.links and (not latency_s or self._waited_s(index) >= latency_s)
+            straight = links == flow.links and (
+                not latency_s or self._waited_s(index) >= latency_s
+            )
             return part.size if straight else 0.0
 
         def done() -> None:
@@ -375,7 +457,9 @@ class PassingOn:
             self._may_count(index)
             return
         begin_s = max(self._engine.now_s, self._adding_until_s[part.destination])
-        until_s = self._adding_until_s[part.destination] = begin_s + self._add_s * part.size
+        until_s = self._adding_until_s[part.destination] = (
+            begin_s + self._add_s * part.size
+        )
         self._engine.at(until_s, lambda: self._may_count(index))
 
     def _may_count(self, index: int) -> None:

@@ -67,11 +67,17 @@ def check_vector(vector_bytes: float) -> float:
 def check_cost(cost: StepCost, steps: Steps) -> None:
     """Check a cost. Raises ValueError if it belongs to a schedule with another number of steps."""
     if cost.in_steps and len(cost.in_steps) != steps.steps:
-        raise ValueError(f"in_steps has {len(cost.in_steps)} entries; {steps.name} has {steps.steps} steps")
+        raise ValueError(
+            f"in_steps has {len(cost.in_steps)} entries; {steps.name} has {steps.steps} steps"
+        )
 
 
 def synchronous(
-    network: Network, ranks: Sequence[str], steps: Steps, vector_bytes: float, cost: StepCost | None = None
+    network: Network,
+    ranks: Sequence[str],
+    steps: Steps,
+    vector_bytes: float,
+    cost: StepCost | None = None,
 ) -> CollectiveTime:
     """Return the time of a collective over a vector of ``vector_bytes`` bytes. ``ranks``: the GPU of each
     rank.
@@ -119,13 +125,16 @@ class Phases:
                     self._added.append(_added(step))
                     if step.wavelengths is not None:
                         self.wavelengths = max(
-                            self.wavelengths or 0, int(step.wavelengths.max(initial=-1)) + 1
+                            self.wavelengths or 0,
+                            int(step.wavelengths.max(initial=-1)) + 1,
                         )
                 known[key] = known[content, step.op]
                 kept.append(step)  # so that the identities stay theirs
             phase = known[key]
             if order and (order[-1], phase) not in lights:
-                lights[order[-1], phase] = needs_new_light(step, phases[order[-1]], len(ranks))
+                lights[order[-1], phase] = needs_new_light(
+                    step, phases[order[-1]], len(ranks)
+                )
             new.append(lights[order[-1], phase] if order else True)
             order.append(phase)
         self._order = np.array(order, dtype=np.int64)
@@ -138,7 +147,12 @@ class Phases:
         order = self._order
         begins = np.flatnonzero(np.diff(order, prepend=-1)).tolist()
         return [
-            PhaseRun(self._transfers[k], end - begin, int(self._new[begin:end].sum()), self._added[k])
+            PhaseRun(
+                self._transfers[k],
+                end - begin,
+                int(self._new[begin:end].sum()),
+                self._added[k],
+            )
             for begin, end in itertools.pairwise([*begins, len(order)])
             for k in (int(order[begin]),)
         ]
@@ -158,7 +172,10 @@ class Phases:
             set_ups = np.array(cost.in_steps)
         elif cost.when == "changed-only":
             set_ups = self._new
-        set_up_s, reduce_s = cost.set_up_s * np.count_nonzero(set_ups), math.fsum(self._times * reducing)
+        set_up_s, reduce_s = (
+            cost.set_up_s * np.count_nonzero(set_ups),
+            math.fsum(self._times * reducing),
+        )
         return CollectiveTime(
             math.fsum([set_up_s, reduce_s, *(self._times * transfers)]),
             set_up_s,
@@ -175,7 +192,9 @@ class Transfers:
     many seconds pass until the last of them has ended.
     """
 
-    def __init__(self, network: Network, ranks: Sequence[str], step: Step, number: int) -> None:
+    def __init__(
+        self, network: Network, ranks: Sequence[str], step: Step, number: int
+    ) -> None:
         self.routes = network.routes(ranks, step, number) if len(step) else _NOWHERE
         self.chunks = step.count.astype(np.float64)
         self.capacity = network.capacity_bps / 8
@@ -193,12 +212,20 @@ class Transfers:
         if self._per_byte is not None:
             return float((self._starts + self._per_byte * chunk_bytes).max())
         if chunk_bytes not in self._known:
-            self._known[chunk_bytes] = float(self._drained(chunk_bytes, self.routes.latency_s).max())
+            self._known[chunk_bytes] = float(
+                self._drained(chunk_bytes, self.routes.latency_s).max()
+            )
         return self._known[chunk_bytes]
 
     def _drained(self, chunk_bytes: float, starts: FloatArray | None) -> FloatArray:
         routes = self.routes
-        return drain(routes.offsets, routes.links, self.capacity, self.chunks * chunk_bytes, starts)
+        return drain(
+            routes.offsets,
+            routes.links,
+            self.capacity,
+            self.chunks * chunk_bytes,
+            starts,
+        )
 
 
 _NOWHERE = Routes(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
@@ -225,7 +252,13 @@ def _added(step: Step) -> float:
 
 def _arrays(step: Step) -> tuple[object, ...]:
     # Which chunks travel does not matter, only how many.
-    return (step.sources, step.destinations, step.count, step.wavelengths, step.clockwise)
+    return (
+        step.sources,
+        step.destinations,
+        step.count,
+        step.wavelengths,
+        step.clockwise,
+    )
 
 
 def _identity(step: Step) -> object:

@@ -17,9 +17,20 @@ from ringlight.testbed.simulation.link_flows import LinkFlow, More
 from ringlight.testbed.simulation.merged_steps import merged_steps, travelling
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import COLLECTIVE, Operations
-from ringlight.testbed.simulation.passing import MOST_IN_PARTS, Part, Passing, PassingOn, alike_s
+from ringlight.testbed.simulation.passing import (
+    MOST_IN_PARTS,
+    Part,
+    Passing,
+    PassingOn,
+    alike_s,
+)
 from ringlight.testbed.simulation.phases import StepCost
-from ringlight.testbed.simulation.streaming import Stream, Streaming, first_of, streams_of
+from ringlight.testbed.simulation.streaming import (
+    Stream,
+    Streaming,
+    first_of,
+    streams_of,
+)
 from ringlight.workloads.graph import Workload
 
 
@@ -60,9 +71,17 @@ class RankByRank:
     """The collectives and messages of a workload, for :class:`Operations` whose actors are ranks."""
 
     def __init__(
-        self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, calls: Calls,
-        cost: StepCost, *, alike: bool = False, standing: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        network: Network,
+        gpus: Sequence[str],
+        workload: Workload,
+        calls: Calls,
+        cost: StepCost,
+        *,
+        alike: bool = False,
+        standing: bool = True,
+    ) -> None:
         """``alike``: all ranks do the same, at the same time if their links allow it. ``standing``: no light
         is asked for or set again meanwhile."""
         self._alike, self._standing = alike, standing
@@ -73,8 +92,13 @@ class RankByRank:
         for link, capacity in enumerate(self._capacity.tolist()):
             engine.link(network.key(link), capacity)
         self._sent: dict[tuple[int, ...], float] = {}
-        self._place = [{rank: place for place, rank in enumerate(g.tolist())} for g in workload.groups]
-        self._ways = [_Ways(network, [gpus[rank] for rank in group]) for group in self._place]
+        self._place = [
+            {rank: place for place, rank in enumerate(g.tolist())}
+            for g in workload.groups
+        ]
+        self._ways = [
+            _Ways(network, [gpus[rank] for rank in group]) for group in self._place
+        ]
         self._communicators = workload.communicators.tolist()
         self._ends = [ends_of(workload, rank) for rank in range(workload.ranks)]
         self._called: Counter[tuple[int, int, int]] = Counter()
@@ -98,7 +122,9 @@ class RankByRank:
     def set_capacity(self, capacity: FloatArray) -> None:
         """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
         changed = np.flatnonzero(capacity != self._capacity)
-        for link, rate in zip(changed.tolist(), capacity[changed].tolist(), strict=True):
+        for link, rate in zip(
+            changed.tolist(), capacity[changed].tolist(), strict=True
+        ):
             self._engine.set_capacity(link, rate)
         self._capacity = capacity.copy()
 
@@ -115,7 +141,13 @@ class RankByRank:
         key = (group, slot, iteration, ordinal)
         meeting = self._meetings.get(key)
         if meeting is None:
-            steps = self._plan(plan.collective[operation], plan.bytes[operation], group, ordinal, iteration)
+            steps = self._plan(
+                plan.collective[operation],
+                plan.bytes[operation],
+                group,
+                ordinal,
+                iteration,
+            )
             meeting = self._meetings[key] = _Meeting(steps, len(self._place[group]))
             for _ in range(self._calls.splits):
                 self._add_part(key, meeting)
@@ -144,9 +176,13 @@ class RankByRank:
         steps = plan.steps
 
         def transfer(step: int, k: int, done: Callable[[], None]) -> None:
-            self._flow(*steps[step].lanes.way(k), float(steps[step].lanes.sizes[k]), done)
+            self._flow(
+                *steps[step].lanes.way(k), float(steps[step].lanes.sizes[k]), done
+            )
 
-        def pass_on(part: Part, waited_s: float, more: More, done: Callable[[], None]) -> None:
+        def pass_on(
+            part: Part, waited_s: float, more: More, done: Callable[[], None]
+        ) -> None:
             links, latency_s = steps[part.number].lanes.way(part.k)
 
             def counted(flow: LinkFlow) -> float:
@@ -163,18 +199,34 @@ class RankByRank:
 
         if plan.streams is not None:
             lanes = steps[0].lanes
-            return Streaming(self._engine, lanes, plan.streams, ranks, begin, lambda _: None, ended)
+            return Streaming(
+                self._engine, lanes, plan.streams, ranks, begin, lambda _: None, ended
+            )
         if plan.passing is not None:
             reduce_s_per_byte = self._cost.reduce_s_per_byte
-            return PassingOn(self._engine, steps, plan.passing, ranks, reduce_s_per_byte, pass_on, ended)
-        return Exchange(self._engine, steps, ranks, self._cost.set_up_s, transfer, ended)
+            return PassingOn(
+                self._engine,
+                steps,
+                plan.passing,
+                ranks,
+                reduce_s_per_byte,
+                pass_on,
+                ended,
+            )
+        return Exchange(
+            self._engine, steps, ranks, self._cost.set_up_s, transfer, ended
+        )
 
-    def _plan(self, collective: int, size: int, group: int, ordinal: int, iteration: int) -> _Plan:
+    def _plan(
+        self, collective: int, size: int, group: int, ordinal: int, iteration: int
+    ) -> _Plan:
         key = (collective, size, group)
         plan = self._plans.get(key)
         if plan is None:
             ranks = len(self._place[group])
-            call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
+            call = self._calls.call(
+                collective, size, ranks, (group, ordinal, iteration)
+            )
             plan = self._planned(call, self._ways[group], ranks)
             if not call.once:
                 self._plans[key] = plan
@@ -190,7 +242,9 @@ class RankByRank:
             steps = travelling(call.steps)
         is_stream = not waits and streams(steps)
         large = is_stream and sum(map(len, steps)) > MOST_IN_PARTS
-        plan = plan_steps(first_of(steps) if large else steps, call.chunk_bytes, self._cost, ways)
+        plan = plan_steps(
+            first_of(steps) if large else steps, call.chunk_bytes, self._cost, ways
+        )
         for step in plan:
             step.lanes.routes()
         if waits:
@@ -199,7 +253,9 @@ class RankByRank:
         # Where all do the same at the same time, parts change nothing.
         together = is_stream and self._alike and not cost_s
         if large or (together and alike_s(plan[0].lanes, self._capacity) is not None):
-            return _Plan(plan, streams=streams_of(plan[0].lanes, steps, self._capacity, cost_s))
+            return _Plan(
+                plan, streams=streams_of(plan[0].lanes, steps, self._capacity, cost_s)
+            )
         return _Plan(plan, Passing(plan, ranks, step_by_step=call.steps.step_by_step))
 
     def _message(self, rank: int, iteration: int, operation: int) -> None:
@@ -230,9 +286,13 @@ class RankByRank:
         return way
 
     def _flow(
-        self, links: tuple[int, ...], latency_s: float, size: float, done: Callable[[], None],
+        self,
+        links: tuple[int, ...],
+        latency_s: float,
+        size: float,
+        done: Callable[[], None],
         more: More | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._sent[links] = self._sent.get(links, 0.0) + size
         self._engine.start(links, size, done, latency_s, more)
 

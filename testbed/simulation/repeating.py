@@ -47,7 +47,9 @@ class Loop(Protocol):
     def reduced(self, rank: int) -> None:
         """End the all-reduce of a rank."""
 
-    def simulate_on(self, twin: Engine, begun_s: dict[int, float], over: list[tuple[Loop, int]]) -> None:
+    def simulate_on(
+        self, twin: Engine, begun_s: dict[int, float], over: list[tuple[Loop, int]]
+    ) -> None:
         """Have the all-reduce of these ranks simulated by another engine; ``over`` gets those that end."""
 
     def back_on(self, engine: Engine) -> None:
@@ -100,10 +102,14 @@ class Groups:
     def join(self, loop: Loop) -> None:
         """Take a loop in that begins."""
         used = loop.links_used()
-        beside = list(dict.fromkeys(self._user[link] for link in used if link in self._user))
+        beside = list(
+            dict.fromkeys(self._user[link] for link in used if link in self._user)
+        )
         for other in beside:
             self._interrupt(other)
-        group = LoopGroup([*(member for other in beside for member in other.loops), loop])
+        group = LoopGroup(
+            [*(member for other in beside for member in other.loops), loop]
+        )
         for other in beside:
             group.begun |= other.begun
             group.ended |= other.ended
@@ -119,7 +125,9 @@ class Groups:
         group = self._group.get(loop)
         if group is None:
             return
-        unfinished = [rank for rank in group.begun if rank[0] is loop and rank not in group.ended]
+        unfinished = [
+            rank for rank in group.begun if rank[0] is loop and rank not in group.ended
+        ]
         if unfinished or any(True for _ in loop.upcoming_s()):
             # It does no more what it did in the episode that was looked up.
             self._interrupt(group)
@@ -146,7 +154,9 @@ class Groups:
         for loop, old in before.items():
             self.join(loop)
             group = self._group[loop]
-            mine = [rank for rank in old.begun if rank[0] is loop and rank not in old.ended]
+            mine = [
+                rank for rank in old.begun if rank[0] is loop and rank not in old.ended
+            ]
             group.begun |= {rank: old.begun[rank] for rank in mine}
             group.open += len(mine)
             group.single = not group.open
@@ -192,14 +202,21 @@ class Groups:
         }
         tolerance_s = ALIKE * math.ulp(now_s)
         episode = next(
-            (candidate for candidate in group.kept if _alike(candidate, upcoming_s, tolerance_s)), None
+            (
+                candidate
+                for candidate in group.kept
+                if _alike(candidate, upcoming_s, tolerance_s)
+            ),
+            None,
         )
         if episode is None:
             return
         group.looked_up = True
         group.number += 1
         for (place, rank), end_s in episode.ends_s.items():
-            self._engine.at(now_s + end_s, self._over, group, group.number, group.loops[place], rank)
+            self._engine.at(
+                now_s + end_s, self._over, group, group.number, group.loops[place], rank
+            )
 
     def _over(self, group: LoopGroup, number: int, loop: Loop, rank: int) -> None:
         """End a rank's all-reduce as before, unless the episode was interrupted."""
@@ -214,7 +231,10 @@ class Groups:
         begin_s = min(group.begun.values())
 
         def since_s(times_s: dict[Rank, float]) -> dict[Row, float]:
-            return {(place[loop], rank): at_s - begin_s for (loop, rank), at_s in times_s.items()}
+            return {
+                (place[loop], rank): at_s - begin_s
+                for (loop, rank), at_s in times_s.items()
+            }
 
         ends_s = since_s(group.ended)
         del group.kept[: len(group.kept) + 1 - MOST_KEPT]
@@ -258,6 +278,8 @@ def _alike(episode: Episode, upcoming_s: dict[Row, float], tolerance_s: float) -
     if not begins_s.keys() <= upcoming_s.keys():
         return False
     return all(
-        abs(at_s - begins_s[row]) <= tolerance_s if row in begins_s else at_s > episode.length_s + tolerance_s
+        abs(at_s - begins_s[row]) <= tolerance_s
+        if row in begins_s
+        else at_s > episode.length_s + tolerance_s
         for row, at_s in upcoming_s.items()
     )

@@ -63,7 +63,9 @@ def first_of(steps: Steps) -> Steps:
     return replace(steps, steps=1, make=lambda: iter([first]))
 
 
-def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_byte: float) -> list[Stream]:
+def streams_of(
+    lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_byte: float
+) -> list[Stream]:
     """Return the streams of a ring's ranks.
 
     ``lanes``: of all steps; ``capacity``: of the network's links, bytes per second; ``reduce_s_per_byte``: as
@@ -81,7 +83,9 @@ def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_by
     slowest = float(shared.min())
     of_receiver = {destination: k for k, destination in enumerate(lanes.destinations)}
     streams = []
-    for k, (source, destination) in enumerate(zip(lanes.sources, lanes.destinations, strict=True)):
+    for k, (source, destination) in enumerate(
+        zip(lanes.sources, lanes.destinations, strict=True)
+    ):
         chunk = float(lanes.sizes[k])
         late_s = latency_s[k] + float(add_s[k]) / PARTS * any(adds)
         half_part = chunk / (2 * PARTS)
@@ -90,18 +94,27 @@ def streams_of(lanes: Lanes, steps: Steps, capacity: FloatArray, reduce_s_per_by
         paced = chunk / pace_s if pace_s > chunk_s[k] else math.inf
         streams.append(
             Stream(
-                k, source, destination, of_receiver[source], lead,
+                k,
+                source,
+                destination,
+                of_receiver[source],
+                lead,
                 _segments(chunk, adds, min(adding, paced), paced),
                 float(add_s[k]) / PARTS if adds[-1] else 0.0,
             )
-        )  # fmt: skip
+        )
     return streams
 
 
-def _segments(chunk: float, adds: Sequence[bool], reducing: float, replacing: float) -> tuple[Segment, ...]:
+def _segments(
+    chunk: float, adds: Sequence[bool], reducing: float, replacing: float
+) -> tuple[Segment, ...]:
     """Return the segments of a stream of one chunk a step. Nothing follows the last chunk, so that it need
     not keep pace."""
-    runs = [(reducing if add else replacing, len([*steps])) for add, steps in itertools.groupby(adds)]
+    runs = [
+        (reducing if add else replacing, len([*steps]))
+        for add, steps in itertools.groupby(adds)
+    ]
     if not adds[-1]:
         most, steps = runs.pop()
         runs += [(most, steps - 1), (math.inf, 1)]
@@ -128,9 +141,15 @@ class Streaming:
     """
 
     def __init__(
-        self, engine: Engine, lanes: Lanes, streams: Sequence[Stream], ranks: int, start: Starting,
-        done: Callable[[LinkFlow], None], ended: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        lanes: Lanes,
+        streams: Sequence[Stream],
+        ranks: int,
+        start: Starting,
+        done: Callable[[LinkFlow], None],
+        ended: Callable[[int], None],
+    ) -> None:
         self.over = False
         self._engine, self._lanes, self._streams = engine, lanes, streams
         self._start, self._done, self._ended = start, done, ended
@@ -192,7 +211,9 @@ class Streaming:
         self._after(self._lanes.back_s(stream.k), self._less, stream.source)
         self._less(stream.destination)
 
-    def _after(self, seconds: float, function: Callable[..., None], argument: int | Stream) -> None:
+    def _after(
+        self, seconds: float, function: Callable[..., None], argument: int | Stream
+    ) -> None:
         if seconds:
             self._engine.at(self._engine.now_s + seconds, function, argument)
         else:

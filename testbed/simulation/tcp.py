@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 
-def reno_bps(loss: float, rtt_s: float, time_out_s: float, payload_bytes: float) -> float:
+def reno_bps(
+    loss: float, rtt_s: float, time_out_s: float, payload_bytes: float
+) -> float:
     """Return the most that one connection of TCP Reno carries, bits of payload per second.
 
     It is infinite without loss, and 0 if all is lost. ``loss``: share of segments that are lost,
@@ -19,7 +21,12 @@ def reno_bps(loss: float, rtt_s: float, time_out_s: float, payload_bytes: float)
         return 0.0
     each = 2.0
     halving_s = rtt_s * math.sqrt(2 * each * loss / 3)
-    waiting_s = time_out_s * min(1.0, 3 * math.sqrt(3 * each * loss / 8)) * loss * (1 + 32 * loss**2)
+    waiting_s = (
+        time_out_s
+        * min(1.0, 3 * math.sqrt(3 * each * loss / 8))
+        * loss
+        * (1 + 32 * loss**2)
+    )
     return 8 * payload_bytes / (halving_s + waiting_s)
 
 

@@ -25,9 +25,13 @@ class SimulatedTraffic:
 
 
 def binned(
-    rows: IntArray, begin_s: FloatArray, end_s: FloatArray, amount: FloatArray, shape: tuple[int, int],
+    rows: IntArray,
+    begin_s: FloatArray,
+    end_s: FloatArray,
+    amount: FloatArray,
+    shape: tuple[int, int],
     bin_s: float,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return [rows, bins]: amounts that came evenly from each begin to its end, by row and interval of
     ``bin_s`` seconds.
     """
@@ -49,24 +53,36 @@ def binned(
     np.add.at(steady, (rows, last), -rate * bin_s)
     between = np.cumsum(steady[:, :-1], axis=1)
     # What is left of a sum that is zero except for rounding would look like traffic.
-    between[np.abs(between) < 1e-12 * max(float(np.abs(between).max(initial=0.0)), 1e-300)] = 0.0
+    between[
+        np.abs(between) < 1e-12 * max(float(np.abs(between).max(initial=0.0)), 1e-300)
+    ] = 0.0
     return np.asarray(totals + between)
 
 
-def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -> SimulatedTraffic:
+def of_flows(
+    passed: Sequence[Passed], links: int, bin_s: float, end_s: float
+) -> SimulatedTraffic:
     """Return the bytes of the flows that an engine traced, by link and interval.
 
     Raises ValueError for more intervals than can be kept.
     """
     bins = _bins(links, bin_s, end_s)
-    times = np.array([(entry.begin_s, entry.end_s, entry.rate) for entry in passed]).reshape(-1, 3)
+    times = np.array(
+        [(entry.begin_s, entry.end_s, entry.rate) for entry in passed]
+    ).reshape(-1, 3)
     lengths = [len(entry.links) for entry in passed]
-    rows = np.fromiter((link for entry in passed for link in entry.links), np.int64, sum(lengths))
+    rows = np.fromiter(
+        (link for entry in passed for link in entry.links), np.int64, sum(lengths)
+    )
     begin, end, rate = np.repeat(times, lengths, axis=0).T
-    return SimulatedTraffic(bin_s, binned(rows, begin, end, rate * (end - begin), (links, bins), bin_s))
+    return SimulatedTraffic(
+        bin_s, binned(rows, begin, end, rate * (end - begin), (links, bins), bin_s)
+    )
 
 
-def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: float) -> SimulatedTraffic:
+def of_stretches(
+    stretches: Sequence[Stretch], links: int, bin_s: float, end_s: float
+) -> SimulatedTraffic:
     """Return the bytes of the stretches that bundles traced, by link and interval.
 
     Raises ValueError for more intervals than can be kept.
@@ -75,9 +91,9 @@ def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: 
     loads = {id(stretch.load): stretch.load for stretch in stretches}
     number = {key: k for k, key in enumerate(loads)}
     rows = np.array([number[id(stretch.load)] for stretch in stretches], dtype=np.int64)
-    times = np.array([(stretch.begin_s, stretch.end_s, stretch.moved) for stretch in stretches]).reshape(
-        -1, 3
-    )
+    times = np.array(
+        [(stretch.begin_s, stretch.end_s, stretch.moved) for stretch in stretches]
+    ).reshape(-1, 3)
     begin, end, amount = times.T
     chunks = binned(rows, begin, end, amount, (len(loads), bins), bin_s)
     totals = np.zeros((links, bins))
@@ -91,5 +107,7 @@ def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: 
 def _bins(links: int, bin_s: float, end_s: float) -> int:
     bins = max(1, math.ceil(end_s / bin_s * (1 - 1e-12)))
     if bins * links > MOST:
-        raise ValueError(f"bin_s is {bin_s:g}: {bins} intervals of {links} links are too many to keep")
+        raise ValueError(
+            f"bin_s is {bin_s:g}: {bins} intervals of {links} links are too many to keep"
+        )
     return bins

@@ -24,7 +24,11 @@ from ringlight.testbed.simulation.networks import Network, NetworkForCollectives
 from ringlight.testbed.simulation.operations import Operations, Record, Times, plan_of
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.rankwise import RankByRank
-from ringlight.testbed.simulation.traffic import SimulatedTraffic, of_flows, of_stretches
+from ringlight.testbed.simulation.traffic import (
+    SimulatedTraffic,
+    of_flows,
+    of_stretches,
+)
 from ringlight.workloads.formats.timeline import Span
 from ringlight.workloads.graph import Kind, Workload
 from ringlight.workloads.summary import kind_named
@@ -71,20 +75,35 @@ class WorkloadResult:
         Each begins when it held its stream. Raises ValueError if the operations were not recorded.
         """
         if self.records is None:
-            raise ValueError("the operations' times were not recorded; ask for operations")
+            raise ValueError(
+                "the operations' times were not recorded; ask for operations"
+            )
         if ranks is None:
             ranks = np.unique(self.row_of, return_index=True)[1].tolist()
         workload = self.workload
         for rank in ranks:
-            program, record = workload.programs[workload.program_of[rank]], self.records[self.row_of[rank]]
+            program, record = (
+                workload.programs[workload.program_of[rank]],
+                self.records[self.row_of[rank]],
+            )
             fixed = [
-                (workload.streams[stream], workload.names[name], kind_named(workload, kind, which), size)
+                (
+                    workload.streams[stream],
+                    workload.names[name],
+                    kind_named(workload, kind, which),
+                    size,
+                )
                 for stream, name, kind, which, size in zip(
-                    *(getattr(program, column).tolist() for column in _SHOWN), strict=True
+                    *(getattr(program, column).tolist() for column in _SHOWN),
+                    strict=True,
                 )
             ]
-            for begins, ends in zip(record.begin_s.tolist(), record.end_s.tolist(), strict=True):
-                for (stream, name, kind, size), begin_s, end_s in zip(fixed, begins, ends, strict=True):
+            for begins, ends in zip(
+                record.begin_s.tolist(), record.end_s.tolist(), strict=True
+            ):
+                for (stream, name, kind, size), begin_s, end_s in zip(
+                    fixed, begins, ends, strict=True
+                ):
                     args = {"bytes": size} if size else {}
                     yield Span(f"rank {rank}", stream, name, begin_s, end_s, kind, args)
 
@@ -126,9 +145,17 @@ def simulate_workload(
         raise ValueError(f"bin_s is {bin_s}; it must be above 0")
     engine = Engine(trace=traffic and fidelity == "exact")
     run = Execution(
-        engine, network, gpus, workload, iterations=iterations, fidelity=fidelity, cost=cost, splits=splits,
-        operations=operations, traffic=traffic,
-    )  # fmt: skip
+        engine,
+        network,
+        gpus,
+        workload,
+        iterations=iterations,
+        fidelity=fidelity,
+        cost=cost,
+        splits=splits,
+        operations=operations,
+        traffic=traffic,
+    )
     # As in jobs: millions of small objects live for a moment, and none of them in a cycle.
     collecting = gc.isenabled()
     gc.disable()
@@ -154,18 +181,37 @@ class Execution:
     """
 
     def __init__(
-        self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, *,
-        iterations: int = 1, fidelity: Fidelity = "exact", cost: StepCost | None = None, splits: int = 1,
-        operations: bool = False, traffic: bool = False, slower: Mapping[int, float] | None = None,
-        progress: Callable[[int, int], None] | None = None, disturbed: bool = False, standing: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        network: Network,
+        gpus: Sequence[str],
+        workload: Workload,
+        *,
+        iterations: int = 1,
+        fidelity: Fidelity = "exact",
+        cost: StepCost | None = None,
+        splits: int = 1,
+        operations: bool = False,
+        traffic: bool = False,
+        slower: Mapping[int, float] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        disturbed: bool = False,
+        standing: bool = True,
+    ) -> None:
         _check(network, gpus, workload, iterations, fidelity, splits)
         cost = cost or StepCost()
         if cost.in_steps:
-            raise ValueError("in_steps is of one schedule; a workload has collectives of several")
+            raise ValueError(
+                "in_steps is of one schedule; a workload has collectives of several"
+            )
         if slower and fidelity == "classes":
             raise ValueError("ranks in lock-step have no stragglers")
-        self._engine, self._network, self._workload, self._fidelity = engine, network, workload, fidelity
+        self._engine, self._network, self._workload, self._fidelity = (
+            engine,
+            network,
+            workload,
+            fidelity,
+        )
         self._purposes = tuple(dict.fromkeys(map(purpose, _communications(workload))))
         number = {name: k for k, name in enumerate(self._purposes)}
         of_name = [number.get(purpose(name), -1) for name in workload.names]
@@ -176,24 +222,44 @@ class Execution:
         if fidelity == "exact":
             alike = len(workload.programs) == 1 and not slower and not disturbed
             self._carrier = self._moving = RankByRank(
-                engine, network, gpus, workload, calls, cost, alike=alike, standing=standing
+                engine,
+                network,
+                gpus,
+                workload,
+                calls,
+                cost,
+                alike=alike,
+                standing=standing,
             )
-            self.row_of, self._firsts = np.arange(workload.ranks), np.arange(workload.ranks)
+            self.row_of, self._firsts = (
+                np.arange(workload.ranks),
+                np.arange(workload.ranks),
+            )
         else:
             classes = Classes(workload)
-            self._carrier = InClasses(engine, network, gpus, workload, classes, calls, cost, trace=traffic)
+            self._carrier = InClasses(
+                engine, network, gpus, workload, classes, calls, cost, trace=traffic
+            )
             self._moving = self._carrier.bundles
             self.row_of = classes.of
             self._firsts = np.array([int(members[0]) for members in classes.members])
         of = workload.program_of[self._firsts].tolist()
         for rank, factor in (slower or {}).items():
             plan = plans[of[rank]]
-            plans.append(plan._replace(local_s=[factor * seconds for seconds in plan.local_s]))
+            plans.append(
+                plan._replace(local_s=[factor * seconds for seconds in plan.local_s])
+            )
             of[rank] = len(plans) - 1
         self.operations = Operations(
-            engine, plans, of, iterations, len(self._purposes), self._carrier.communicate, record=operations,
+            engine,
+            plans,
+            of,
+            iterations,
+            len(self._purposes),
+            self._carrier.communicate,
+            record=operations,
             progress=progress,
-        )  # fmt: skip
+        )
         self._carrier.operations = self.operations
 
     def begin(self) -> None:
@@ -223,7 +289,11 @@ class Execution:
         """Return which ranks wait, and in which operations, when nothing happens any more; None if all have
         ended.
         """
-        return None if self.over else _standstill(self._workload, self.operations, self._firsts.tolist())
+        return (
+            None
+            if self.over
+            else _standstill(self._workload, self.operations, self._firsts.tolist())
+        )
 
     def result(self, bin_s: float | None = None) -> WorkloadResult:
         """Return the result once the run is over. Kept traffic is in intervals of ``bin_s`` seconds, or in
@@ -238,23 +308,40 @@ class Execution:
         elif isinstance(carrier, RankByRank) and self._engine.passed is not None:
             traffic = of_flows(self._engine.passed, links, width_s, end_s)
         return WorkloadResult(
-            self._workload, self._fidelity, self.row_of, run.begin_s, run.end_s, self._purposes, run.times(),
-            tuple(network.key(link) for link in range(links)), self.moved(), traffic,
+            self._workload,
+            self._fidelity,
+            self.row_of,
+            run.begin_s,
+            run.end_s,
+            self._purposes,
+            run.times(),
+            tuple(network.key(link) for link in range(links)),
+            self.moved(),
+            traffic,
             tuple(run.records) if run.records is not None else None,
-        )  # fmt: skip
+        )
 
 
 def _check(
-    network: Network, gpus: Sequence[str], workload: Workload, iterations: int, fidelity: str, splits: int
-) -> None:  # fmt: skip
+    network: Network,
+    gpus: Sequence[str],
+    workload: Workload,
+    iterations: int,
+    fidelity: str,
+    splits: int,
+) -> None:
     if isinstance(network, NetworkForCollectives):
         raise ValueError(
             f"a workload on {network.name} is not simulated: its light is set for one collective"
         )
     if fidelity not in get_args(Fidelity):
-        raise ValueError(f"fidelity is {fidelity!r}; there are {', '.join(get_args(Fidelity))}")
+        raise ValueError(
+            f"fidelity is {fidelity!r}; there are {', '.join(get_args(Fidelity))}"
+        )
     if len(gpus) != workload.ranks:
-        raise ValueError(f"{len(gpus)} GPUs for the {workload.ranks} ranks of {workload.name}")
+        raise ValueError(
+            f"{len(gpus)} GPUs for the {workload.ranks} ranks of {workload.name}"
+        )
     if len(set(gpus)) < len(gpus):
         twice = next(gpu for gpu in gpus if list(gpus).count(gpu) > 1)
         raise ValueError(f"GPU {twice} has two ranks of {workload.name}")

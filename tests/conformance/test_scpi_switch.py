@@ -10,7 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
-from ringlight.controller.optical.errors import OpticalError, PortBusy, PortClash, ProtocolError, Unsupported
+from ringlight.controller.optical.errors import (
+    OpticalError,
+    PortBusy,
+    PortClash,
+    ProtocolError,
+    Unsupported,
+)
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.rigs.emulated import HOSTS, SIZE, ScpiRig, WssRig
@@ -21,7 +27,10 @@ from tests.drivers import converge
 pytestmark = [pytest.mark.root, pytest.mark.drivers]
 
 
-@pytest.fixture(scope="class", params=[pytest.param(ScpiRig, id="scpi"), pytest.param(WssRig, id="scpi-wss")])
+@pytest.fixture(
+    scope="class",
+    params=[pytest.param(ScpiRig, id="scpi"), pytest.param(WssRig, id="scpi-wss")],
+)
 def rig(request: pytest.FixtureRequest) -> Iterator[ScpiRig]:
     made: ScpiRig = request.param()
     try:
@@ -57,7 +66,10 @@ class TestScpiSwitch:
     @settings(
         max_examples=12,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.too_slow,
+        ],
     )
     def test_what_stands_is_what_was_asked_for(
         self, rig: ScpiRig, driver: OpticalSwitchDriver, data: st.DataObject
@@ -66,17 +78,23 @@ class TestScpiSwitch:
         model: set[CrossConnect] = set()
         for _ in range(data.draw(st.integers(1, 4))):
             mode = data.draw(st.sampled_from(Mode))
-            ingresses = data.draw(st.lists(st.integers(1, SIZE), unique=True, max_size=SIZE - 1))
+            ingresses = data.draw(
+                st.lists(st.integers(1, SIZE), unique=True, max_size=SIZE - 1)
+            )
             egresses = data.draw(st.permutations(range(1, SIZE)))
             target = {rig.xc(a, b) for a, b in zip(ingresses, egresses, strict=False)}
             ports = {port for xc in target for port in (xc.ingress, xc.egress)}
-            in_the_way = {xc for xc in model - target if xc.ingress in ports or xc.egress in ports}
+            in_the_way = {
+                xc for xc in model - target if xc.ingress in ports or xc.egress in ports
+            }
             if mode is Mode.SAFE and in_the_way:
                 with pytest.raises(PortBusy):
                     rig.change(driver, target, mode)
             else:
                 rig.change(driver, target, mode, settle=False)
-                model = target if mode is Mode.REPLACE else (model - in_the_way) | target
+                model = (
+                    target if mode is Mode.REPLACE else (model - in_the_way) | target
+                )
             assert rig.truth() == model == rig.standing(driver)
 
     def test_a_circuit_that_stays_loses_nothing_while_others_move(
@@ -91,11 +109,19 @@ class TestScpiSwitch:
             stream.wait(20)
         wait_for_rest(rig)
         sent = list(range(len(stream.sent)))
-        assert [host.received(stream) for host in rig.hosts.values()] == [[], sent, [], [], []]
+        assert [host.received(stream) for host in rig.hosts.values()] == [
+            [],
+            sent,
+            [],
+            [],
+            [],
+        ]
         assert rig.lit_since(kept) < stream.sent[0]
 
 
-@pytest.mark.parametrize("rig", [pytest.param(WssRig, id="scpi-wss")], indirect=True, scope="class")
+@pytest.mark.parametrize(
+    "rig", [pytest.param(WssRig, id="scpi-wss")], indirect=True, scope="class"
+)
 class TestWavelengthSelectiveSwitch:
     """What a driver and its switch do with wavelengths, beyond the class above on one wavelength."""
 
@@ -104,7 +130,9 @@ class TestWavelengthSelectiveSwitch:
         for port in range(1, HOSTS + 1):
             rig.tune(port, rig.wavelength)
 
-    def test_the_colour_decides_where_light_goes(self, rig: WssRig, driver: OpticalSwitchDriver) -> None:
+    def test_the_colour_decides_where_light_goes(
+        self, rig: WssRig, driver: OpticalSwitchDriver
+    ) -> None:
         assert driver.capabilities().wavelengths == rig.wavelengths
         wanted = [CrossConnect(1, SIZE + 2, 1), CrossConnect(1, SIZE + 3, 2)]
         converge(driver, wanted)
@@ -117,7 +145,9 @@ class TestWavelengthSelectiveSwitch:
                 stream.wait(20)
             wait_for_rest(rig)
             sent = list(range(len(stream.sent)))
-            arrived.append([port for port in (2, 3) if rig.hosts[port].received(stream) == sent])
+            arrived.append(
+                [port for port in (2, 3) if rig.hosts[port].received(stream) == sent]
+            )
         assert arrived == [[2], [3], []]
 
     def test_every_pair_at_once(self, rig: WssRig, driver: OpticalSwitchDriver) -> None:
@@ -138,7 +168,11 @@ class TestWavelengthSelectiveSwitch:
     def test_one_wavelength_changes_and_the_others_stay(
         self, rig: WssRig, driver: OpticalSwitchDriver
     ) -> None:
-        kept = [CrossConnect(1, SIZE + 2, 2), CrossConnect(3, SIZE + 2, 4), CrossConnect(1, SIZE + 4, 5)]
+        kept = [
+            CrossConnect(1, SIZE + 2, 2),
+            CrossConnect(3, SIZE + 2, 4),
+            CrossConnect(1, SIZE + 4, 5),
+        ]
         converge(driver, [*kept, CrossConnect(1, SIZE + 5, 6)])
         since = [rig.lit_since(one) for one in kept]
         wait_until(max(since))
@@ -146,11 +180,16 @@ class TestWavelengthSelectiveSwitch:
             stream.wait(20)
             result = converge(driver, [CrossConnect(3, SIZE + 5, 6)])
             stream.wait(20)
-        assert rig.hosts[2].received(stream, len(stream.sent) - 1) == list(range(len(stream.sent)))
+        assert rig.hosts[2].received(stream, len(stream.sent) - 1) == list(
+            range(len(stream.sent))
+        )
         assert [rig.lit_since(one) for one in kept] == since
         assert rig.truth() == {*kept, CrossConnect(3, SIZE + 5, 6)}
         # Only the one that had to go was dark.
-        assert {(r.ingress, r.wavelength) for r in result.results if r.t_dark} == {(1, 6), (3, 6)}
+        assert {(r.ingress, r.wavelength) for r in result.results if r.t_dark} == {
+            (1, 6),
+            (3, 6),
+        }
 
     @pytest.mark.parametrize(
         ("wanted", "error"),
@@ -162,7 +201,11 @@ class TestWavelengthSelectiveSwitch:
         ],
     )
     def test_bad_requests_write_nothing(
-        self, rig: WssRig, driver: OpticalSwitchDriver, wanted: list[CrossConnect], error: type[OpticalError]
+        self,
+        rig: WssRig,
+        driver: OpticalSwitchDriver,
+        wanted: list[CrossConnect],
+        error: type[OpticalError],
     ) -> None:
         with pytest.raises(error):
             converge(driver, wanted)
@@ -172,7 +215,8 @@ class TestWavelengthSelectiveSwitch:
         entry = {"driver": "scpi", "address": rig.address, "wavelengths": SIZE + 1}
         other = make_driver("ocs0", entry, SIZE)
         with pytest.raises(
-            ProtocolError, match=f"tells {SIZE} wavelengths apart, the fabric says {SIZE + 1}"
+            ProtocolError,
+            match=f"tells {SIZE} wavelengths apart, the fabric says {SIZE + 1}",
         ):
             other.open()
         other.close()

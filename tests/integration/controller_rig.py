@@ -36,11 +36,22 @@ FABRIC: dict[str, Any] = {
     "optical_switches": {"ocs0": {"size": 10, "profile": "mems"}},
     "links": [
         *({"ends": [f"g{i}", f"ocs0:{i + 1}"], "rate": "10 Gbit/s"} for i in range(4)),
-        *({"ends": [f"tor0:{p}", f"ocs0:{4 + p}"], "rate": "10 Gbit/s"} for p in (1, 2, 3)),
-        *({"ends": [f"tor1:{p}", f"ocs0:{7 + p}"], "rate": "10 Gbit/s"} for p in (1, 2, 3)),
+        *(
+            {"ends": [f"tor0:{p}", f"ocs0:{4 + p}"], "rate": "10 Gbit/s"}
+            for p in (1, 2, 3)
+        ),
+        *(
+            {"ends": [f"tor1:{p}", f"ocs0:{7 + p}"], "rate": "10 Gbit/s"}
+            for p in (1, 2, 3)
+        ),
         {"ends": ["tor0:4", "tor1:4"], "rate": "1 Gbit/s"},
     ],
-    "circuits": [["g0", "tor0:1"], ["g1", "tor0:2"], ["g2", "tor1:1"], ["g3", "tor1:2"]],
+    "circuits": [
+        ["g0", "tor0:1"],
+        ["g1", "tor0:2"],
+        ["g2", "tor1:1"],
+        ["g3", "tor1:2"],
+    ],
 }
 
 
@@ -70,7 +81,9 @@ class ControllerRig:
         self.optical: Process | None = None
         self.optical_port = free_port()
         self._namespaces: list[str] = []
-        self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.rest}", timeout=20.0, trust_env=False)
+        self.api = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.rest}", timeout=20.0, trust_env=False
+        )
         try:
             self._build()
             self.start_optical()
@@ -85,7 +98,12 @@ class ControllerRig:
         lab, fabric = self.lab, self.fabric
         optical = lab.namespace("ocs0")
         self._namespaces = [optical, *(lab.namespace(gpu) for gpu in fabric.gpus)]
-        run("ip", "-batch", "-", given="\n".join(f"netns add {name}" for name in self._namespaces))
+        run(
+            "ip",
+            "-batch",
+            "-",
+            given="\n".join(f"netns add {name}" for name in self._namespaces),
+        )
         lines = []
         for link in fabric.links:
             if link.b.node == "ocs0":
@@ -93,30 +111,70 @@ class ControllerRig:
             else:
                 far = lab.interface(link.b.node, link.b.number)
             if link.a.node in fabric.gpus:
-                near = (
-                    f"eth0 mtu 9000 address {fabric.gpus[link.a.node].mac} netns {lab.namespace(link.a.node)}"
-                )
+                near = f"eth0 mtu 9000 address {fabric.gpus[link.a.node].mac} netns {lab.namespace(link.a.node)}"
             else:
                 near = f"{lab.interface(link.a.node, link.a.number)} mtu 9000"
             lines.append(f"link add {far} mtu 9000 type veth peer name {near}")
         run("ip", "-batch", "-", given="\n".join(lines))
         for gpu in fabric.gpus.values():
             space = lab.namespace(gpu.name)
-            run("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+            run(
+                "ip",
+                "netns",
+                "exec",
+                space,
+                "sysctl",
+                "-qw",
+                "net.ipv6.conf.all.disable_ipv6=1",
+            )
             run("ip", "netns", "exec", space, "ethtool", "-K", "eth0", "tx", "off")
-            run("ip", "-n", space, "-batch", "-", given=f"link set eth0 up\naddr add {gpu.ip}/16 dev eth0")
+            run(
+                "ip",
+                "-n",
+                space,
+                "-batch",
+                "-",
+                given=f"link set eth0 up\naddr add {gpu.ip}/16 dev eth0",
+            )
         command = []
         for switch in fabric.packet_switches.values():
             bridge = lab.bridge(switch.name)
-            command += ["--", "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev"]
-            command += ["fail_mode=secure", "protocols=OpenFlow13", f"external_ids:ringlight={lab.id}"]
-            command += [f"other_config:datapath-id={switch.dpid:016x}", "other_config:disable-in-band=true"]
-            command += ["--", "set-controller", bridge, f"tcp:127.0.0.1:{self.openflow}"]
+            command += [
+                "--",
+                "add-br",
+                bridge,
+                "--",
+                "set",
+                "bridge",
+                bridge,
+                "datapath_type=netdev",
+            ]
+            command += [
+                "fail_mode=secure",
+                "protocols=OpenFlow13",
+                f"external_ids:ringlight={lab.id}",
+            ]
+            command += [
+                f"other_config:datapath-id={switch.dpid:016x}",
+                "other_config:disable-in-band=true",
+            ]
+            command += [
+                "--",
+                "set-controller",
+                bridge,
+                f"tcp:127.0.0.1:{self.openflow}",
+            ]
             for port in (p for p in fabric.link_at if p.node == switch.name):
                 interface = lab.interface(port.node, port.number)
                 run("ip", "link", "set", interface, "up")
                 command += ["--", "add-port", bridge, interface]
-                command += ["--", "set", "interface", interface, f"ofport_request={port.number}"]
+                command += [
+                    "--",
+                    "set",
+                    "interface",
+                    interface,
+                    f"ofport_request={port.number}",
+                ]
         run("ovs-vsctl", "--timeout=15", *command[1:])
         for name in fabric.packet_switches:
             # Reconnecting is tested; the default's backing off would only cost time.
@@ -129,10 +187,30 @@ class ControllerRig:
         with (self.state / "ocs0.log").open("ab") as log:
             self.optical = start_process(
                 [
-                    *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
-                    *("--lab", self.lab.id, "--size", "10", "--listen", f"127.0.0.1:{self.optical_port}"),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "ringlight.testbed.emulation.optical",
+                        "--name",
+                        "ocs0",
+                    ),
+                    *(
+                        "--lab",
+                        self.lab.id,
+                        "--size",
+                        "10",
+                        "--listen",
+                        f"127.0.0.1:{self.optical_port}",
+                    ),
                     *("--profile", self.profile, "--netns", self.lab.namespace("ocs0")),
-                    *("--pins", str(self.lab.bpf_dir / "ocs0"), "--ready", str(ready), "--seed", "1"),
+                    *(
+                        "--pins",
+                        str(self.lab.bpf_dir / "ocs0"),
+                        "--ready",
+                        str(ready),
+                        "--seed",
+                        "1",
+                    ),
                 ],
                 self.lab.environment(),
                 log,
@@ -167,14 +245,33 @@ class ControllerRig:
 
     def command(self, *more: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "ringlight.controller", "--fabric", str(self.state / "fabric.json")),
-            *("--inventory", str(self.state / "inventory.json"), "--state", str(self.state)),
-            *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}", *more),
+            *(
+                sys.executable,
+                "-m",
+                "ringlight.controller",
+                "--fabric",
+                str(self.state / "fabric.json"),
+            ),
+            *(
+                "--inventory",
+                str(self.state / "inventory.json"),
+                "--state",
+                str(self.state),
+            ),
+            *(
+                "--rest",
+                f"127.0.0.1:{self.rest}",
+                "--openflow",
+                f"127.0.0.1:{self.openflow}",
+                *more,
+            ),
         ]
 
     def start_controller(self, *more: str) -> None:
         with (self.state / "controller.log").open("ab") as log:
-            self.controller = start_process(self.command(*more), self.lab.environment(), log)
+            self.controller = start_process(
+                self.command(*more), self.lab.environment(), log
+            )
 
         def healthy() -> bool:
             assert self.controller is not None
@@ -215,7 +312,16 @@ class ControllerRig:
         """Whether a GPU's pings are answered."""
         done = subprocess.run(
             [
-                *("ip", "netns", "exec", self.lab.namespace(source), "ping", "-q", "-i", "0.2"),
+                *(
+                    "ip",
+                    "netns",
+                    "exec",
+                    self.lab.namespace(source),
+                    "ping",
+                    "-q",
+                    "-i",
+                    "0.2",
+                ),
                 *("-c", str(count), "-W", "1", self.fabric.gpus[destination].ip),
             ],
             capture_output=True,
@@ -226,9 +332,18 @@ class ControllerRig:
 
     def table(self, switch: str) -> dict[str, tuple[float, str]]:
         """The flow table asked of the switch itself: match to (age in seconds, actions)."""
-        text = run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-flows", self.lab.bridge(switch))
+        text = run(
+            "ovs-ofctl",
+            "-O",
+            "OpenFlow13",
+            "--no-names",
+            "dump-flows",
+            self.lab.bridge(switch),
+        )
         found = {}
-        for age, match, actions in re.findall(r"duration=([\d.]+)s.* priority=(\d+\S*) actions=(\S+)", text):
+        for age, match, actions in re.findall(
+            r"duration=([\d.]+)s.* priority=(\d+\S*) actions=(\S+)", text
+        ):
             found[match] = (float(age), actions)
         return found
 
@@ -255,7 +370,13 @@ class ControllerRig:
                     process.wait(5)
         for switch in self.fabric.packet_switches:
             with contextlib.suppress(RuntimeError):
-                run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", self.lab.bridge(switch))
+                run(
+                    "ovs-vsctl",
+                    "--timeout=15",
+                    "--if-exists",
+                    "del-br",
+                    self.lab.bridge(switch),
+                )
         for name in self._namespaces:
             if Path("/run/netns", name).exists():
                 with contextlib.suppress(RuntimeError):

@@ -15,12 +15,18 @@ class Figures:
     """Rows of a result.json, or of a part of it."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
-        self.rows = [row for row in from_json(result) if row.repeat is None and row.label != "published"]
+        self.rows = [
+            row
+            for row in from_json(result)
+            if row.repeat is None and row.label != "published"
+        ]
 
     def of(self, arm: str, subject: str, metric: str) -> Value:
         """The only one."""
         found = [
-            row.value for row in self.rows if (row.arm, row.subject, row.metric) == (arm, subject, metric)
+            row.value
+            for row in self.rows
+            if (row.arm, row.subject, row.metric) == (arm, subject, metric)
         ]
         assert len(found) == 1, f"{arm}, {subject}, {metric}: {found}"
         return found[0]
@@ -39,11 +45,15 @@ class Figures:
         """So many jobs succeeded; each ended, bit by bit, as one process does. ``workloads``: of these, jobs
         whose results were compared on the way."""
         states, exact = self.all("state"), self.all("parameters_identical")
-        assert [row.value for row in states if row.value == "SUCCEEDED"] == ["SUCCEEDED"] * jobs
+        assert [row.value for row in states if row.value == "SUCCEEDED"] == [
+            "SUCCEEDED"
+        ] * jobs
         assert [row.value for row in exact] == [True] * (jobs - workloads)
 
 
-def records_of(folder: Path, kind: type[Record], run: str | None = None) -> list[Record]:
+def records_of(
+    folder: Path, kind: type[Record], run: str | None = None
+) -> list[Record]:
     """The records of one kind in a run folder, of all runs or one."""
     return [
         record

@@ -37,7 +37,11 @@ Ends = tuple[socket.socket, socket.socket]
 def running_testbed(fabric: Fabric, **settings: Any) -> Iterator[Testbed]:
     """A lab of its own; nothing of it may be left."""
     lab = new_lab()
-    testbed = Testbed(Settings(lab=lab, fabric=fabric, state=lab.state_dir, controller=NOBODY, **settings))
+    testbed = Testbed(
+        Settings(
+            lab=lab, fabric=fabric, state=lab.state_dir, controller=NOBODY, **settings
+        )
+    )
     testbed.start()
     try:
         yield testbed
@@ -80,29 +84,56 @@ def traces(lab: Lab) -> list[str]:
     for path in (lab.state_dir, lab.bpf_dir):
         if path.exists():
             # os.walk passes over what is removed meanwhile
-            names = [name for _, folders, files in os.walk(path) for name in (*folders, *files)]
+            names = [
+                name
+                for _, folders, files in os.walk(path)
+                for name in (*folders, *files)
+            ]
             found.append(f"{path}: {names}")
     for command in (
-        ["docker", "ps", "-a", "--filter", f"label={CONTAINER_LABEL}={lab.id}", "--format", "{{.Names}}"],
+        [
+            "docker",
+            "ps",
+            "-a",
+            "--filter",
+            f"label={CONTAINER_LABEL}={lab.id}",
+            "--format",
+            "{{.Names}}",
+        ],
         ["ip", "-o", "link"],
         ["ip", "netns"],
         ["ovs-vsctl", "list-br"],
-        ["ovs-vsctl", "--bare", "--columns=_uuid", "find", "QoS", f"external_ids:{OVS_LABEL}={lab.id}"],
+        [
+            "ovs-vsctl",
+            "--bare",
+            "--columns=_uuid",
+            "find",
+            "QoS",
+            f"external_ids:{OVS_LABEL}={lab.id}",
+        ],
     ):
         if command[0] == "docker" and not services.docker_running():
             continue
-        out = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        out = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
         ours = command[0] == "docker" or "find" in command
-        found += [line for line in out.splitlines() if line and (ours or lab.prefix in line)]
+        found += [
+            line for line in out.splitlines() if line and (ours or lab.prefix in line)
+        ]
     label = f"{ENVIRONMENT}={lab.id}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if label in path.read_bytes().split(b"\0"):
-                found.append(f"process {path.parent.name}: {(path.parent / 'cmdline').read_text()}")
+                found.append(
+                    f"process {path.parent.name}: {(path.parent / 'cmdline').read_text()}"
+                )
     return found
 
 
-def until(condition: Callable[[], Any], timeout_s: float, told: Callable[[], str] = str) -> float:
+def until(
+    condition: Callable[[], Any], timeout_s: float, told: Callable[[], str] = str
+) -> float:
     """Wait for a condition; how long it took, seconds."""
     began = time.monotonic()
     while not condition():
@@ -115,7 +146,9 @@ def until(condition: Callable[[], Any], timeout_s: float, told: Callable[[], str
 # -- TCP between workers
 
 
-def socket_inside(lab: Lab, name: str, make: Callable[[], socket.socket]) -> socket.socket:
+def socket_inside(
+    lab: Lab, name: str, make: Callable[[], socket.socket]
+) -> socket.socket:
     """What ``make`` returns in one of the lab's namespaces."""
     descriptor = os.open(Path("/run/netns", lab.namespace(name)), os.O_RDONLY)
     try:

@@ -22,7 +22,9 @@ class FileLaser:
         self.path = path
 
     def _lit(self) -> dict[str, list[float]]:
-        lit: dict[str, list[float]] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        lit: dict[str, list[float]] = (
+            json.loads(self.path.read_text()) if self.path.exists() else {}
+        )
         return lit
 
     def _store(self, lit: dict[str, list[float]]) -> None:
@@ -30,24 +32,34 @@ class FileLaser:
         fresh.write_text(json.dumps(lit))
         fresh.replace(self.path)
 
-    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
+    def tune(
+        self, port: int, wavelength: int, ready_in_s: float, until_s: float
+    ) -> float:
         ready_s = time.monotonic() + ready_in_s
         self._store({**self._lit(), str(port): [wavelength, ready_s, until_s]})
         return ready_s
 
     def dark(self, port: int) -> None:
-        self._store({one: light for one, light in self._lit().items() if one != str(port)})
+        self._store(
+            {one: light for one, light in self._lit().items() if one != str(port)}
+        )
 
     def read(self, port: int) -> int | None:
         light = self._lit().get(str(port))
-        return int(light[0]) if light is not None and time.monotonic() < light[2] else None
+        return (
+            int(light[0]) if light is not None and time.monotonic() < light[2] else None
+        )
 
 
 def main() -> None:
     gpu, directory, host, port, times = sys.argv[1:]
     home = Path(directory)
     settings = AgentSettings(
-        gpu, home, (host, int(port)), times=Times(**json.loads(times)), allow_faults=True
+        gpu,
+        home,
+        (host, int(port)),
+        times=Times(**json.loads(times)),
+        allow_faults=True,
     )
     home.mkdir(exist_ok=True)
     agent = Agent(settings, FileLaser(home / "laser.json"), NullRoutes())

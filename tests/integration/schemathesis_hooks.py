@@ -31,13 +31,19 @@ def before_generate_path_parameters(context: Any, strategy: Any) -> Any:
     }
     if not all(known.values()):
         return strategy
-    good = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in known.items()})
+    good = st.fixed_dictionaries(
+        {name: st.sampled_from(values) for name, values in known.items()}
+    )
     return st.one_of(strategy, good)
 
 
 @schemathesis.hook
 def before_generate_body(context: Any, strategy: Any) -> Any:
-    values = [example for body in context.operation.body for example in _examples(body.definition["schema"])]
+    values = [
+        example
+        for body in context.operation.body
+        for example in _examples(body.definition["schema"])
+    ]
     return st.one_of(strategy, st.sampled_from(values)) if values else strategy
 
 
@@ -49,5 +55,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     if case.operation.path.endswith("/{name}/faults") and isinstance(case.body, dict):
         # One that acts would make all that comes after it fail.
         case.body = {**case.body, "probability": 0.0}
-    if case.operation.path.endswith("/ports/{port}") and case.body == {"enabled": False}:
+    if case.operation.path.endswith("/ports/{port}") and case.body == {
+        "enabled": False
+    }:
         case.path_parameters = {**case.path_parameters, "port": SPARE_PORT}

@@ -34,14 +34,18 @@ def release() -> Iterator[str]:
     name = f"test{secrets.token_hex(4)}"
     yield name
     for kind in ("full", "fresh"):
-        for container in docker("ps", "-aq", "--filter", f"label={LABEL}={name}-{kind}").split():
+        for container in docker(
+            "ps", "-aq", "--filter", f"label={LABEL}={name}-{kind}"
+        ).split():
             docker("rm", "-f", container)
     for image in images(name):
         docker("image", "rm", image)
 
 
 def images(release: str) -> set[str]:
-    found = docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "ringlight-ci")
+    found = docker(
+        "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "ringlight-ci"
+    )
     return {image for image in found.split() if release in image}
 
 
@@ -52,14 +56,21 @@ def make(tag: str, variant: str | None) -> str:
     return image
 
 
-def test_a_new_image_takes_the_place_of_its_variants_older_ones(release: str, tmp_path: Path) -> None:
-    other = {make(f"{release}-b", f"{release}-fresh"), make(f"{release}x-c", f"{release}x-full")}
+def test_a_new_image_takes_the_place_of_its_variants_older_ones(
+    release: str, tmp_path: Path
+) -> None:
+    other = {
+        make(f"{release}-b", f"{release}-fresh"),
+        make(f"{release}x-c", f"{release}x-full"),
+    }
     unknown, used = make(f"{release}-d", None), make(f"{release}-e", f"{release}-full")
     docker("create", "--label", f"{LABEL}={release}-full", used, "true")
     old = make(f"{release}-a", f"{release}-full")
     # Debian's packages would take minutes: an image of nothing, in which no command can be run.
     maker = tmp_path / "mmdebstrap"
-    maker.write_text('#!/bin/sh\nfor last; do :; done\nhead -c 10240 /dev/zero > "$last"\n')
+    maker.write_text(
+        '#!/bin/sh\nfor last; do :; done\nhead -c 10240 /dev/zero > "$last"\n'
+    )
     maker.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "RINGLIGHT_CI_SUITE": release}

@@ -27,7 +27,10 @@ GPUS = [f"g{i}" for i in range(11)]
 STAR: dict[str, Any] = {
     "servers": {"s0": {"gpus": dict.fromkeys(GPUS, "p100")}},
     "packet_switches": {"tor0": {"ports": len(GPUS)}},
-    "links": [{"ends": [gpu, f"tor0:{port}"], "rate": "10 Gbit/s"} for port, gpu in enumerate(GPUS, start=1)],
+    "links": [
+        {"ends": [gpu, f"tor0:{port}"], "rate": "10 Gbit/s"}
+        for port, gpu in enumerate(GPUS, start=1)
+    ],
 }
 TRAIN = {"gradient_bytes": 96400, "compute_s": 0.0, "iterations": 3, "seed": 7}
 
@@ -54,7 +57,9 @@ def in_one_process(name: str, size: int) -> object:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
-def test_containers_get_the_bits_that_one_process_gets(run: Run, pair: dict[str, int]) -> None:
+def test_containers_get_the_bits_that_one_process_gets(
+    run: Run, pair: dict[str, int]
+) -> None:
     check_bits(run, pair)
 
 

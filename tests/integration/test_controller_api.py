@@ -69,7 +69,9 @@ def rules_wanted(rig: ControllerRig, circuits: Any) -> dict[tuple[str, str], int
     pairs = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
     graph = electrical_graph(rig.fabric, circuit_cross_connects(rig.fabric, pairs))
     names = {gpu.ip: gpu.name for gpu in rig.fabric.gpus.values()}
-    return {(r.switch, names[r.ip]): r.out_port for r in forwarding_rules(rig.fabric, graph)}
+    return {
+        (r.switch, names[r.ip]): r.out_port for r in forwarding_rules(rig.fabric, graph)
+    }
 
 
 def rules_found(rig: ControllerRig) -> dict[tuple[str, str], int]:
@@ -87,7 +89,10 @@ def lit_at(rig: ControllerRig) -> dict[tuple[int, int], int]:
     """When the device made each cross-connect (ns), read from the kernel."""
     maps = Datapath.resume(rig.lab.bpf_dir / "ocs0")
     try:
-        return {(i, lit.egress): lit.ready_ns for (i, _), lit in maps.cross_connects().items()}
+        return {
+            (i, lit.egress): lit.ready_ns
+            for (i, _), lit in maps.cross_connects().items()
+        }
     finally:
         maps.close()
 
@@ -98,13 +103,19 @@ def test_rules_are_those_of_the_fabric_and_packets_pass(rig: ControllerRig) -> N
     for source, destination in (("g0", "g1"), ("g0", "g3"), ("g2", "g1")):
         assert rig.ping(source, destination)
     edges = rig.api.get("/v1/topology").json()["edges"]
-    assert {(e["from"], e["to"]) for e in edges} >= {("g0", "tor0"), ("tor1", "g3"), ("tor0", "tor1")}
+    assert {(e["from"], e["to"]) for e in edges} >= {
+        ("g0", "tor0"),
+        ("tor1", "g3"),
+        ("tor0", "tor1"),
+    }
 
 
 def attached(rig: ControllerRig) -> dict[str, str]:
     """Return the packet switch that each GPU sends to in the topology."""
     edges = rig.api.get("/v1/topology").json()["edges"]
-    return {edge["from"]: edge["to"] for edge in edges if edge["from"] in rig.fabric.gpus}
+    return {
+        edge["from"]: edge["to"] for edge in edges if edge["from"] in rig.fabric.gpus
+    }
 
 
 def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> None:
@@ -113,7 +124,16 @@ def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> N
     assert attached(rig) == {"g0": "tor0", "g1": "tor0", "g2": "tor1", "g3": "tor1"}
     ping = subprocess.Popen(
         [
-            *("ip", "netns", "exec", rig.lab.namespace("g0"), "ping", "-D", "-i", "0.01"),
+            *(
+                "ip",
+                "netns",
+                "exec",
+                rig.lab.namespace("g0"),
+                "ping",
+                "-D",
+                "-i",
+                "0.01",
+            ),
             *("-c", "60", "-W", "2", rig.fabric.gpus["g3"].ip),
         ],
         stdout=subprocess.PIPE,
@@ -125,7 +145,9 @@ def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> N
         text, _ = ping.communicate(timeout=30)
     finally:
         ping.kill()
-    assert "60 received" in text, f"a circuit and a path that nobody changed lost packets: {text}"
+    assert "60 received" in text, (
+        f"a circuit and a path that nobody changed lost packets: {text}"
+    )
     assert rules_found(rig) == rules_wanted(rig, SWAPPED)
     assert attached(rig) == {"g0": "tor0", "g1": "tor1", "g2": "tor0", "g3": "tor1"}
     assert rig.ping("g0", "g2")
@@ -133,11 +155,19 @@ def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> N
     for gpu in ("g0", "g3"):
         flow = f"1000,ip,nw_dst={rig.fabric.gpus[gpu].ip}"
         for switch in ("tor0", "tor1"):
-            assert rig.table(switch)[flow][0] > before[switch][flow][0], "an unchanged rule was rewritten"
+            assert rig.table(switch)[flow][0] > before[switch][flow][0], (
+                "an unchanged rule was rewritten"
+            )
     after = lit_at(rig)
-    assert {xc: t for xc, t in after.items() if xc in lit} == {xc: t for xc, t in lit.items() if xc in after}
+    assert {xc: t for xc, t in after.items() if xc in lit} == {
+        xc: t for xc, t in lit.items() if xc in after
+    }
     phases = [entry["phase"] for entry in change["timeline"]]
-    assert phases.index("remove_light") < phases.index("rules_written") < phases.index("light_added")
+    assert (
+        phases.index("remove_light")
+        < phases.index("rules_written")
+        < phases.index("light_added")
+    )
     times = [entry["t"] for entry in change["timeline"]]
     assert times == sorted(times)
 
@@ -168,14 +198,22 @@ def test_one_cross_connect_set_and_deleted_with_its_rules(rig: ControllerRig) ->
     assert not rig.ping("g0", "g3")
     # g3's fibre is in faceplate 4; tor0's third port in faceplate 7.
     for ingress, egress in ((4, 17), (7, 14)):
-        answer = rig.api.put(f"{base}/{ingress}", json={"egress": egress, "name": f"g3-{egress}"})
+        answer = rig.api.put(
+            f"{base}/{ingress}", json={"egress": egress, "name": f"g3-{egress}"}
+        )
         assert answer.status_code == 200, answer.text
         (added,) = (r for r in answer.json()["results"] if r["action"] == "add")
         assert added["state"] == "CONNECTED"
     assert rig.out_port("tor0", "g3") == 3
     assert rig.out_port("tor1", "g3") == 4
     assert rig.ping("g0", "g3")
-    shown = {"ingress": 4, "egress": 17, "wavelength": None, "name": "g3-17", "state": "CONNECTED"}
+    shown = {
+        "ingress": 4,
+        "egress": 17,
+        "wavelength": None,
+        "name": "g3-17",
+        "state": "CONNECTED",
+    }
     assert shown in rig.api.get(base).json()
 
 
@@ -208,7 +246,9 @@ def test_what_cannot_be_set_is_refused_in_one_line(
         ([["g0", "tor0:x"]], "circuits[0]"),
     ],
 )
-def test_impossible_circuits_are_refused(rig: ControllerRig, circuits: Any, said: str) -> None:
+def test_impossible_circuits_are_refused(
+    rig: ControllerRig, circuits: Any, said: str
+) -> None:
     answer = rig.api.put("/v1/circuits", json={"circuits": circuits})
     assert answer.status_code == 422
     assert said in answer.json()["detail"]
@@ -233,28 +273,44 @@ def test_optical_switch_and_packet_switch_documents(rig: ControllerRig) -> None:
     assert switch["timing"]["dark"]["most_s"] > 0
     ports = rig.api.get("/v1/optical-switches/ocs0/ports").json()
     assert len(ports) == 20
-    assert ports[0] | {"plugged": "g0:0", "side": "ingress", "state": "TUNED"} == ports[0]
+    assert (
+        ports[0] | {"plugged": "g0:0", "side": "ingress", "state": "TUNED"} == ports[0]
+    )
     row = rig.api.get("/v1/packet-switches/tor0/ports").json()[0]
     assert (row["port"], row["gpu"], row["up"]) == (1, "g0", True)
     flows = rig.api.get("/v1/packet-switches/tor0/flows").json()
     assert flows[-1]["match"] == {}
-    assert {"priority", "match", "out_ports", "packets", "duration_s"} <= flows[0].keys()
+    assert {"priority", "match", "out_ports", "packets", "duration_s"} <= flows[
+        0
+    ].keys()
 
 
 def test_power_is_measured_and_a_port_can_be_taken_out(rig: ControllerRig) -> None:
-    power = {p["port"]: p["power_dbm"] for p in rig.api.get("/v1/optical-switches/ocs0/power").json()}
+    power = {
+        p["port"]: p["power_dbm"]
+        for p in rig.api.get("/v1/optical-switches/ocs0/power").json()
+    }
     assert len(power) == 20
     assert None not in power.values()
     assert max(power.values()) > -10
     path = "/v1/optical-switches/ocs0/ports"
-    port = next(p["port"] for p in rig.api.get(path).json() if p["cross_connect"] is None)
+    port = next(
+        p["port"] for p in rig.api.get(path).json() if p["cross_connect"] is None
+    )
     try:
         answer = rig.api.put(f"{path}/{port}", json={"enabled": False})
         assert (answer.status_code, answer.json()["enabled"]) == (200, False)
-        assert not next(p for p in rig.api.get(path).json() if p["port"] == port)["enabled"]
-        free = next(p["port"] for p in rig.api.get(path).json() if p["port"] > 10 and not p["cross_connects"])
+        assert not next(p for p in rig.api.get(path).json() if p["port"] == port)[
+            "enabled"
+        ]
+        free = next(
+            p["port"]
+            for p in rig.api.get(path).json()
+            if p["port"] > 10 and not p["cross_connects"]
+        )
         refused = rig.api.put(
-            f"/v1/optical-switches/ocs0/cross-connects/{port}", json={"egress": free, "dry_run": True}
+            f"/v1/optical-switches/ocs0/cross-connects/{port}",
+            json={"egress": free, "dry_run": True},
         )
         assert refused.status_code == 422
         assert f"port {port} is disabled" in refused.json()["detail"]
@@ -271,7 +327,11 @@ def test_power_is_measured_and_a_port_can_be_taken_out(rig: ControllerRig) -> No
 def test_series_come_at_10_hz_or_better_and_name_the_gpu(rig: ControllerRig) -> None:
     start = time.monotonic()
     assert rig.ping("g0", "g1", count=6)
-    rows = [r for r in rig.api.get("/v1/series", params={"since": start}).json() if r["switch"] == "tor0"]
+    rows = [
+        r
+        for r in rig.api.get("/v1/series", params={"since": start}).json()
+        if r["switch"] == "tor0"
+    ]
     mine = [r for r in rows if r["gpu"] == "g0"]
     assert {r["port"] for r in mine} == {1}
     span = mine[-1]["t"] - mine[0]["t"]
@@ -282,10 +342,12 @@ def test_series_come_at_10_hz_or_better_and_name_the_gpu(rig: ControllerRig) -> 
     assert 'ringlight_port_received_packets_total{port="1",switch="tor0"}' in text
     assert 'ringlight_cross_connects{switch="ocs0"} 8.0' in text
     assert f'ringlight_flows{{switch="tor0"}} {len(rig.table("tor0"))}.0' in text
-    flow = (
-        f'match="eth_type=2048,ipv4_dst={rig.fabric.gpus["g1"].ip}",priority="1000",switch="tor0",table="0"'
+    flow = f'match="eth_type=2048,ipv4_dst={rig.fabric.gpus["g1"].ip}",priority="1000",switch="tor0",table="0"'
+    (packets,) = (
+        x
+        for x in text.splitlines()
+        if x.startswith(f"ringlight_flow_packets_total{{{flow}}}")
     )
-    (packets,) = (x for x in text.splitlines() if x.startswith(f"ringlight_flow_packets_total{{{flow}}}"))
     assert float(packets.split()[-1]) >= 1
 
 
@@ -295,7 +357,11 @@ def test_events_stream(rig: ControllerRig) -> None:
             lines = stream.iter_lines()
             next(lines)
             put_circuits(rig, SWAPPED)
-            data = next(json.loads(x.removeprefix("data: ")) for x in lines if x.startswith("data: "))
+            data = next(
+                json.loads(x.removeprefix("data: "))
+                for x in lines
+                if x.startswith("data: ")
+            )
     assert (data["event"], data["added"], data["problems"]) == ("circuits", 4, [])
 
 
@@ -307,19 +373,26 @@ def test_a_connection_outlives_its_client_s_patience(idle: Idle) -> None:
 def test_a_lost_flow_table_is_mended_on_reconnect(rig: ControllerRig) -> None:
     bridge = rig.lab.bridge("tor0")
     run("ovs-vsctl", "set-controller", bridge, "tcp:127.0.0.1:1")
-    rig.wait(lambda: not rig.api.get("/v1/health").json()["packet_switches"]["tor0"], "tor0 is still there")
+    rig.wait(
+        lambda: not rig.api.get("/v1/health").json()["packet_switches"]["tor0"],
+        "tor0 is still there",
+    )
     assert rig.api.get("/v1/health").json()["status"] == "degraded"
     ip = rig.fabric.gpus["g0"].ip
     run("ovs-ofctl", "-O", "OpenFlow13", "del-flows", bridge, f"ip,nw_dst={ip}")
     stray = f"cookie=0x524c000000000001,priority=1000,ip,nw_dst={rig.fabric.gpus['g1'].ip},actions=output:4"
     run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, stray)
     run("ovs-vsctl", "set-controller", bridge, f"tcp:127.0.0.1:{rig.openflow}")
-    rig.wait(lambda: rig.api.get("/v1/health").json()["status"] == "ok", "tor0 did not come back")
+    rig.wait(
+        lambda: rig.api.get("/v1/health").json()["status"] == "ok",
+        "tor0 did not come back",
+    )
 
     def mended() -> bool:
         return (
             f"1000,ip,nw_dst={ip}" in rig.table("tor0")
-            and rig.table("tor0")[f"1000,ip,nw_dst={rig.fabric.gpus['g1'].ip}"][1] == "output:2"
+            and rig.table("tor0")[f"1000,ip,nw_dst={rig.fabric.gpus['g1'].ip}"][1]
+            == "output:2"
         )
 
     rig.wait(mended, "the rules were not mended")
@@ -341,7 +414,11 @@ def test_a_flow_table_that_others_change_is_as_intended_again_and_health_and_eve
         (
             ("del-flows", bridge),
             ("mod-flows", bridge, f"ip,nw_dst={ip},actions=drop"),
-            ("mod-flows", bridge, f"ip,nw_dst={ip},actions=set_field:1->ip_dscp,output:1"),
+            (
+                "mod-flows",
+                bridge,
+                f"ip,nw_dst={ip},actions=set_field:1->ip_dscp,output:1",
+            ),
             ("add-flow", bridge, "priority=65000,ip,actions=drop"),
         ),
         1,
@@ -355,27 +432,54 @@ def test_a_flow_table_that_others_change_is_as_intended_again_and_health_and_eve
             while not found or found[-1]["event"] != "flows_mended":
                 assert time.monotonic() < deadline, found
                 line = next(lines)
-                found += [json.loads(line.removeprefix("data: "))] if line.startswith("data: ") else []
+                found += (
+                    [json.loads(line.removeprefix("data: "))]
+                    if line.startswith("data: ")
+                    else []
+                )
         (told,) = (e for e in found if e["event"] == "flow_drift")
         mended = found[-1]
-        assert (told["switch"], mended["switch"], mended["problem"]) == ("tor0", "tor0", None)
+        assert (told["switch"], mended["switch"], mended["problem"]) == (
+            "tor0",
+            "tor0",
+            None,
+        )
         assert table() == whole, words
         health = rig.api.get("/v1/health").json()
         now = health["flow_tables"]["tor0"]
-        assert (health["status"], now["drift"], now["last"]) == ("ok", None, told["text"])
-        assert (now["drifts"], now["mends"]) == (before["drifts"] + number, before["mends"] + number)
+        assert (health["status"], now["drift"], now["last"]) == (
+            "ok",
+            None,
+            told["text"],
+        )
+        assert (now["drifts"], now["mends"]) == (
+            before["drifts"] + number,
+            before["mends"] + number,
+        )
     assert rig.ping("g0", "g1")
-    assert f'ringlight_flow_mends_total{{switch="tor0"}} {now["mends"]}.0' in rig.api.get("/metrics").text
+    assert (
+        f'ringlight_flow_mends_total{{switch="tor0"}} {now["mends"]}.0'
+        in rig.api.get("/metrics").text
+    )
 
     # Nor does a restart keep what a stranger wrote.
     rig.stop_controller(signal.SIGKILL)
-    run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, "priority=65000,ip,actions=drop")
+    run(
+        "ovs-ofctl",
+        "-O",
+        "OpenFlow13",
+        "add-flow",
+        bridge,
+        "priority=65000,ip,actions=drop",
+    )
     rig.start_controller()
     rig.wait(lambda: table() == whole, "the flow of a stranger is still there")
     assert rules_found(rig) == rules_wanted(rig, FABRIC["circuits"])
 
 
-def test_a_restart_after_a_crash_changes_nothing_that_is_right(rig: ControllerRig) -> None:
+def test_a_restart_after_a_crash_changes_nothing_that_is_right(
+    rig: ControllerRig,
+) -> None:
     put_circuits(rig, SWAPPED)
     lit = lit_at(rig)
     rig.stop_controller(signal.SIGKILL)
@@ -414,7 +518,9 @@ def test_an_optical_switch_that_dies_and_returns(rig: ControllerRig) -> None:
     assert rig.ping("g0", "g2")
 
 
-def test_light_lost_while_the_controller_was_away_is_lit_again(rig: ControllerRig) -> None:
+def test_light_lost_while_the_controller_was_away_is_lit_again(
+    rig: ControllerRig,
+) -> None:
     lit = lit_at(rig)
     table = rig.table("tor0")
     assert rig.stop_controller() == 0
@@ -434,7 +540,14 @@ def test_light_lost_while_the_controller_was_away_is_lit_again(rig: ControllerRi
 
 def refusal(rig: ControllerRig, *more: str) -> str:
     """The one line that a controller says when it does not start."""
-    command = [*rig.command(), *more, "--inventory-timeout", "0.2", "--log-level", "error"]
+    command = [
+        *rig.command(),
+        *more,
+        "--inventory-timeout",
+        "0.2",
+        "--log-level",
+        "error",
+    ]
     done = forks.run(command, rig.lab.environment())
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -447,10 +560,14 @@ def test_a_start_that_cannot_be_is_refused_in_one_line(rig: ControllerRig) -> No
     )
     assert f"REST port 127.0.0.1:{rig.rest} is already in use" in refusal(rig)
     assert "needs a token" in refusal(rig, "--rest", "0.0.0.0:0")
-    assert "--openflow-insecure" in refusal(rig, "--rest", "127.0.0.1:0", "--openflow", "0.0.0.0:0")
+    assert "--openflow-insecure" in refusal(
+        rig, "--rest", "127.0.0.1:0", "--openflow", "0.0.0.0:0"
+    )
     token = rig.state / "refused-token"
     token.write_text("correct-horse-battery")
-    assert "--rest-insecure" in refusal(rig, "--rest", "0.0.0.0:0", "--token-file", str(token))
+    assert "--rest-insecure" in refusal(
+        rig, "--rest", "0.0.0.0:0", "--token-file", str(token)
+    )
 
 
 @pytest.mark.alone
@@ -492,20 +609,51 @@ def test_token_is_needed_by_every_call(rig: ControllerRig) -> None:
         rig.stop_controller()
 
 
-def test_rest_over_tls_asks_for_a_token_all_the_same(rig: ControllerRig, tmp_path: Path) -> None:
+def test_rest_over_tls_asks_for_a_token_all_the_same(
+    rig: ControllerRig, tmp_path: Path
+) -> None:
     if rig.controller is not None:
         rig.stop_controller()
     cert, key, token = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "token"
     token.write_text("correct-horse-battery")
-    words = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    run(*words, "-subj", "/CN=lab.example", "-days", "2", "-keyout", str(key), "-out", str(cert))
-    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token))
+    words = (
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    )
+    run(
+        *words,
+        "-subj",
+        "/CN=lab.example",
+        "-days",
+        "2",
+        "-keyout",
+        str(key),
+        "-out",
+        str(cert),
+    )
+    options = (
+        "--tls-cert",
+        str(cert),
+        "--tls-key",
+        str(key),
+        "--token-file",
+        str(token),
+    )
     with (tmp_path / "log").open("wb") as log:
         command = rig.command(*options, "--rest", f"0.0.0.0:{rig.rest}")
         process = start_process(command, rig.lab.environment(), log)
         try:
             with Api(
-                f"127.0.0.1:{rig.rest}", "correct-horse-battery", cacert=str(cert), anywhere=True
+                f"127.0.0.1:{rig.rest}",
+                "correct-horse-battery",
+                cacert=str(cert),
+                anywhere=True,
             ) as api:
 
                 def healthy() -> bool:

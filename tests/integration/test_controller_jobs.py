@@ -27,10 +27,22 @@ pytestmark = pytest.mark.root
 WAIT_S = 60.0
 #: Ranks alternate between the packet switches, so that all of the ring crosses.
 SPREAD = ["g0", "g2"]
-TRAIN = {"gradient_bytes": 96400, "compute_s": 0.05, "iterations": 10, "seed": 7, "hold": True}
+TRAIN = {
+    "gradient_bytes": 96400,
+    "compute_s": 0.05,
+    "iterations": 10,
+    "seed": 7,
+    "hold": True,
+}
 
 
-LIGHT_LOST = ("collisions", "receiver_overlaps", "misdirected", "dark_drops", "unset_drops")
+LIGHT_LOST = (
+    "collisions",
+    "receiver_overlaps",
+    "misdirected",
+    "dark_drops",
+    "unset_drops",
+)
 
 
 class Run:
@@ -38,13 +50,20 @@ class Run:
     ones of the testbed."""
 
     def __init__(
-        self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace", options: Sequence[str] = ()
+        self,
+        fabric: dict[str, Any] = FABRIC,
+        runtime: str = "namespace",
+        options: Sequence[str] = (),
     ) -> None:
         self.rest = free_port()
         addresses = Addresses(f"127.0.0.1:{self.rest}", f"127.0.0.1:{free_port()}")
-        self.processes = LabProcesses(fabric, runtime, addresses, ["--payload-scale", "100", *options])
+        self.processes = LabProcesses(
+            fabric, runtime, addresses, ["--payload-scale", "100", *options]
+        )
         self.lab, self.state = self.processes.lab, self.processes.state
-        self.api = httpx.Client(base_url=f"http://{addresses.rest}", timeout=20.0, trust_env=False)
+        self.api = httpx.Client(
+            base_url=f"http://{addresses.rest}", timeout=20.0, trust_env=False
+        )
         self.processes.start()
 
     def kill_controller(self) -> None:
@@ -59,7 +78,9 @@ class Run:
     def _fault(self, ask: Callable[[FaultClient], str], state: str) -> None:
         with FaultClient(self.processes.inventory["agent"]) as faults:
             fault = ask(faults)
-            self.wait(lambda: faults.fault(fault).state == state, f"{fault} is not {state}")
+            self.wait(
+                lambda: faults.fault(fault).state == state, f"{fault} is not {state}"
+            )
 
     def logs(self) -> str:
         return " | ".join(path.read_text()[-1500:] for path in self.state.glob("*.log"))
@@ -85,20 +106,30 @@ class Run:
         """
         after = self.light_lost()
         assert after | {"dark_drops": before["dark_drops"]} == before
-        sent_again = sum(event["retransmits"] for job in jobs for event in self.events(job, "done"))
-        flows = sum(event["flows"] for job in jobs for event in self.events(job, "iteration"))
+        sent_again = sum(
+            event["retransmits"] for job in jobs for event in self.events(job, "done")
+        )
+        flows = sum(
+            event["flows"] for job in jobs for event in self.events(job, "iteration")
+        )
         assert flows
-        assert after["dark_drops"] - before["dark_drops"] <= min(sent_again, flows // 10)
+        assert after["dark_drops"] - before["dark_drops"] <= min(
+            sent_again, flows // 10
+        )
 
     def submit(self, name: str, ranks: list[str], **more: Any) -> str:
-        answer = self.api.post("/v1/jobs", json={"name": name, "ranks": ranks, **TRAIN, **more})
+        answer = self.api.post(
+            "/v1/jobs", json={"name": name, "ranks": ranks, **TRAIN, **more}
+        )
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
     def job(self, job: str) -> dict[str, Any]:
         return dict(self.api.get(f"/v1/jobs/{job}").json())
 
-    def wait_state(self, job: str, state: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
+    def wait_state(
+        self, job: str, state: str, timeout_s: float = WAIT_S
+    ) -> dict[str, Any]:
         def there() -> bool:
             now = self.job(job)
             ended = now["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -109,7 +140,9 @@ class Run:
         return self.job(job)
 
     def release(self, *jobs: str) -> None:
-        answer = self.api.post("/v1/jobs/release", json={"jobs": list(jobs), "delay_s": 0.1})
+        answer = self.api.post(
+            "/v1/jobs/release", json={"jobs": list(jobs), "delay_s": 0.1}
+        )
         assert answer.status_code == 200, answer.text
 
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:
@@ -119,8 +152,16 @@ class Run:
     def lightpaths(self, seconds: float = 0.3) -> set[tuple[str, str, int | None, int]]:
         """All that the stream tells meanwhile of which GPU has light to which."""
         answer = self.api.get(f"/v1/events?rates=true&seconds={seconds}")
-        told = [line.removeprefix("data: ") for line in answer.text.splitlines() if '"lightpaths"' in line]
-        return {tuple(one) for line in told for one in json.loads(line).get("lightpaths", [])}
+        told = [
+            line.removeprefix("data: ")
+            for line in answer.text.splitlines()
+            if '"lightpaths"' in line
+        ]
+        return {
+            tuple(one)
+            for line in told
+            for one in json.loads(line).get("lightpaths", [])
+        }
 
     def worker_pid(self, worker: str) -> int:
         """The process that runs in a worker's directory."""
@@ -181,7 +222,12 @@ def test_a_graph_is_executed_over_the_fabric(run: Run) -> None:
     writer = Writer(book)
     layer = writer.compute("layer", seconds=0.05)
     reduced = writer.collective(
-        "gradients", Collective("all-reduce", "halving-doubling"), 400_000, 0, stream="dp", after=[layer]
+        "gradients",
+        Collective("all-reduce", "halving-doubling"),
+        400_000,
+        0,
+        stream="dp",
+        after=[layer],
     )
     skewed = Collective("all-to-all-v", split=Split(seed=7, skew=1.2))
     writer.collective("tokens", skewed, 200_000, 1, stream="ep", after=[layer])
@@ -196,8 +242,15 @@ def test_a_graph_is_executed_over_the_fabric(run: Run) -> None:
     answer = run.api.put(f"/v1/workloads/{digest}", content=packed, headers=kind)
     assert answer.status_code == 200, answer.text
     assert run.api.get(f"/v1/workloads/{digest}").json() == answer.json()
-    wanted = {"name": "graph", "ranks": ["g0", "g1", "g2", "g3"], "workload": "graph", "graph": digest}
-    answer = run.api.post("/v1/jobs", json={**wanted, "iterations": 5, "hold": True, "slower": {"2": 2.0}})
+    wanted = {
+        "name": "graph",
+        "ranks": ["g0", "g1", "g2", "g3"],
+        "workload": "graph",
+        "graph": digest,
+    }
+    answer = run.api.post(
+        "/v1/jobs", json={**wanted, "iterations": 5, "hold": True, "slower": {"2": 2.0}}
+    )
     assert answer.status_code == 201, answer.text
     run.wait_state("graph", "READY")
     run.release("graph")
@@ -210,10 +263,14 @@ def test_a_graph_is_executed_over_the_fabric(run: Run) -> None:
     ]
     for event in iterations:
         computed_s = event["compute_end"] - event["compute_start"]
-        assert computed_s == pytest.approx(0.14 if event["rank"] == 2 else 0.07, abs=1e-3)
+        assert computed_s == pytest.approx(
+            0.14 if event["rank"] == 2 else 0.07, abs=1e-3
+        )
         # The update waits for the sum, and so for the straggler's layer.
         assert event["allreduce_end"] - event["compute_start"] >= 0.1 + 0.02 - 0.01
-    refused = run.api.post("/v1/jobs", json={**wanted, "ranks": ["g0", "g1"], "iterations": 1})
+    refused = run.api.post(
+        "/v1/jobs", json={**wanted, "ranks": ["g0", "g1"], "iterations": 1}
+    )
     assert refused.status_code == 422
     assert refused.json()["detail"] == "graph: it is for 4 ranks, and the job has 2"
 
@@ -237,7 +294,11 @@ def test_regroup_while_training_keeps_every_worker(run: Run) -> None:
     made = run.api.post("/v1/regroup", json={}).json()
     assert made["state"] == "APPLYING"
     ended = run.wait(
-        lambda: (r := run.api.get(f"/v1/regroup/{made['id']}").json())["state"] != "APPLYING" and r,
+        lambda: (
+            (r := run.api.get(f"/v1/regroup/{made['id']}").json())["state"]
+            != "APPLYING"
+            and r
+        ),
         "the regrouping did not end",
     )
     assert (ended["state"], ended["error"]) == ("DONE", None)
@@ -249,13 +310,17 @@ def test_regroup_while_training_keeps_every_worker(run: Run) -> None:
         done = run.events(job, "done")
         assert len({e["parameters_sha256"] for e in done}) == 1
         ready = {e["worker"]: e["connections"] for e in run.events(job, "ready")}
-        assert {e["worker"]: e["connections"] for e in done} == ready, "a connection was made anew"
+        assert {e["worker"]: e["connections"] for e in done} == ready, (
+            "a connection was made anew"
+        )
     again = run.api.post("/v1/regroup", json={"jobs": [red]})
     assert again.status_code == 409
     assert red in again.json()["detail"]
 
 
-def test_a_killed_worker_fails_its_job_within_5_s_and_the_other_goes_on(run: Run) -> None:
+def test_a_killed_worker_fails_its_job_within_5_s_and_the_other_goes_on(
+    run: Run,
+) -> None:
     red = run.submit("red", SPREAD, iterations=400)
     blue = run.submit("blue", ["g1", "g3"], iterations=30)
     for job in (red, blue):

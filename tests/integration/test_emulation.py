@@ -34,7 +34,14 @@ from ringlight.testbed.emulation.worker_hosts import WORKER_UID
 from ringlight.testbed.lab import Lab, new_lab
 from tests import forks
 from tests.drivers import converge
-from tests.integration.labs import NOBODY, Idle, agent_client, running_testbed, traces, until
+from tests.integration.labs import (
+    NOBODY,
+    Idle,
+    agent_client,
+    running_testbed,
+    traces,
+    until,
+)
 
 pytestmark = pytest.mark.root
 
@@ -151,14 +158,18 @@ class Rig:
         self.lab = testbed.settings.lab
         self.http = agent_client(testbed)
 
-    def request(self, rank: int, gpu: str, job: str = "red", **spec: Any) -> dict[str, Any]:
+    def request(
+        self, rank: int, gpu: str, job: str = "red", **spec: Any
+    ) -> dict[str, Any]:
         return {"job": job, "rank": rank, "gpu": gpu, "spec": spec}
 
     def start(self, *wanted: dict[str, Any]) -> httpx.Response:
         return self.http.post("/v1/workers/batch", json=wanted)
 
     def report(self, cursor: int = 0) -> dict[str, Any]:
-        answer: dict[str, Any] = self.http.get("/v1/workers", params={"cursor": cursor}).json()
+        answer: dict[str, Any] = self.http.get(
+            "/v1/workers", params={"cursor": cursor}
+        ).json()
         return answer
 
     def worker(self, name: str) -> dict[str, Any]:
@@ -173,7 +184,14 @@ class Rig:
         for name, switch in self.testbed.inventory["packet_switches"].items():
             rules = ["priority=5,arp,actions=drop"]
             for gpu in self.fabric.gpus.values():
-                link = next((li for li in self.fabric.links if gpu.name in (li.a.node, li.b.node)), None)
+                link = next(
+                    (
+                        li
+                        for li in self.fabric.links
+                        if gpu.name in (li.a.node, li.b.node)
+                    ),
+                    None,
+                )
                 if link is None:
                     continue
                 port = link.b if link.a.node == gpu.name else link.a
@@ -193,18 +211,35 @@ class Rig:
         peers = list(ips.values())
         wanted = []
         for i, (source, to) in enumerate(pairs):
-            wanted.append(self.request(2 * i, to, do="receive", at=ips[to], seconds=seconds, peers=peers))
             wanted.append(
-                self.request(2 * i + 1, source, do="send", to=ips[to], seconds=seconds, peers=peers)
+                self.request(
+                    2 * i, to, do="receive", at=ips[to], seconds=seconds, peers=peers
+                )
+            )
+            wanted.append(
+                self.request(
+                    2 * i + 1,
+                    source,
+                    do="send",
+                    to=ips[to],
+                    seconds=seconds,
+                    peers=peers,
+                )
             )
         cursor = self.report()["cursor"]
         answer = self.start(*wanted)
         assert answer.status_code == 200, answer.text
 
         def events() -> list[dict[str, Any]]:
-            return [e for e in self.report(cursor)["events"] if e["event"] == "received"]
+            return [
+                e for e in self.report(cursor)["events"] if e["event"] == "received"
+            ]
 
-        until(lambda: len(events()) == len(pairs), 25, lambda: str(self.report()["workers"]))
+        until(
+            lambda: len(events()) == len(pairs),
+            25,
+            lambda: str(self.report()["workers"]),
+        )
         found = {e["rank"]: e["bps"] for e in events()}
         self.remove_all()
         return [found[2 * i] for i in range(len(pairs))]
@@ -215,7 +250,9 @@ def running(fabric: Fabric, runtime: Any, image: str | None = None) -> Iterator[
     python = "python3" if runtime == "docker" else sys.executable
     command = (python, "-c", PROGRAM, "{job}")
     emulation = Emulation(payload_scale=400, bounded=True)
-    with running_testbed(fabric, runtime=runtime, image=image, emulation=emulation, command=command) as made:
+    with running_testbed(
+        fabric, runtime=runtime, image=image, emulation=emulation, command=command
+    ) as made:
         rig = Rig(made)
         with rig.http:
             yield rig
@@ -255,7 +292,11 @@ def test_links_have_their_rates_and_share_them_evenly(rig: Rig) -> None:
     # and what is looked for here is a rate that is another link's, or none.
     slow, fast = rig.rates([("g0", "g1"), ("g2", "g3")], 2.0)
     shared = rig.rates([("g0", "g2"), ("g1", "g3"), ("g5", "g6")], 3.0)
-    for name, share in {"slow": slow / 100e6, "fast": fast / 400e6, "shared": sum(shared) / 32e6}.items():
+    for name, share in {
+        "slow": slow / 100e6,
+        "fast": fast / 400e6,
+        "shared": sum(shared) / 32e6,
+    }.items():
         assert 1 / 3 < share < 1.5, f"{name}: {share:.3f} of its rate"
     assert max(shared) / min(shared) < 3
     # What makes it so, as three flows in one queue may share it evenly by chance.
@@ -263,12 +304,16 @@ def test_links_have_their_rates_and_share_them_evenly(rig: Rig) -> None:
     command = ["tc", "-statistics", "class", "show", "dev", name]
     classes = subprocess.run(command, capture_output=True, text=True, check=True)
     assert classes.stdout.count("leaf") == 1 + pairs
-    sent = re.findall(r"^class htb 1:(\w+) .*leaf.*\n Sent (\d+)", classes.stdout, re.MULTILINE)
+    sent = re.findall(
+        r"^class htb 1:(\w+) .*leaf.*\n Sent (\d+)", classes.stdout, re.MULTILINE
+    )
     assert {int(number, 16) for number, count in sent if int(count) > 100_000} == {
         3 + 7 * source + destination for source, destination in ((0, 2), (1, 3), (5, 6))
     }
     # Queues are as deep in bytes as the link is in time; acknowledgements would fill one that counts packets.
-    queues = subprocess.run(["tc", "qdisc", "show", "dev", name], capture_output=True, text=True, check=True)
+    queues = subprocess.run(
+        ["tc", "qdisc", "show", "dev", name], capture_output=True, text=True, check=True
+    )
     assert queues.stdout.count("bfifo") == 1 + pairs
     assert "pfifo" not in queues.stdout
 
@@ -291,9 +336,13 @@ def test_a_worker_has_few_privileges_in_a_container(docker_rig: Rig) -> None:
 
 def test_a_worker_has_no_capabilities_in_a_namespace(namespace_rig: Rig) -> None:
     try:
-        namespace_rig.start(namespace_rig.request(0, "g0", do="look")).raise_for_status()
+        namespace_rig.start(
+            namespace_rig.request(0, "g0", do="look")
+        ).raise_for_status()
         until(lambda: namespace_rig.worker("red-0")["state"] == "exited", 10)
-        seen = next(e for e in namespace_rig.report()["events"] if e["event"] == "looked")
+        seen = next(
+            e for e in namespace_rig.report()["events"] if e["event"] == "looked"
+        )
     finally:
         namespace_rig.remove_all()
     assert set(seen["caps"].values()) == {"0000000000000000"}
@@ -323,20 +372,30 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert all("ceil 100Mbit" in line for line in classes)
     # Turns are a frame long only where TCP hands over single frames.
     assert "gso_max_segs 1 " in shown
-    read = "sysctl -n net.ipv4.tcp_congestion_control net.ipv4.tcp_slow_start_after_idle"
+    read = (
+        "sysctl -n net.ipv4.tcp_congestion_control net.ipv4.tcp_slow_start_after_idle"
+    )
     assert node.cmd(f"{read} net.ipv4.tcp_shrink_window").split() == ["reno", "0", "1"]
     # The machine's own may be others.
-    assert node.cmd("sysctl -n net.ipv4.tcp_wmem").split() == ["10240", "87380", "16777216"]
+    assert node.cmd("sysctl -n net.ipv4.tcp_wmem").split() == [
+        "10240",
+        "87380",
+        "16777216",
+    ]
     assert "TX:" not in node.cmd("ip -s link show lo").split("lo:")[0]
 
 
-def test_a_new_connection_may_have_as_much_under_way_as_an_old_one(namespace_rig: Rig) -> None:
+def test_a_new_connection_may_have_as_much_under_way_as_an_old_one(
+    namespace_rig: Rig,
+) -> None:
     rig = namespace_rig
     peers = [gpu.ip for gpu in rig.fabric.gpus.values()]
     rig.start(rig.request(0, "g0", do="wait", peers=peers)).raise_for_status()
     rig.start(rig.request(1, "g1", do="wait", peers=peers)).raise_for_status()
     assert rig.testbed.network is not None
-    sender, receiver = (rig.testbed.network.get(rig.lab.container(f"red-{rank}")) for rank in range(2))
+    sender, receiver = (
+        rig.testbed.network.get(rig.lab.container(f"red-{rank}")) for rank in range(2)
+    )
     to = rig.fabric.gpus["g1"].ip
     listen = f'import socket, time; held = socket.create_server(("{to}", 4000)).accept(); time.sleep(20)'
     listener = receiver.popen(["timeout", "20", "python3", "-c", listen])
@@ -354,7 +413,9 @@ time.sleep(0.2)
 print(struct.unpack_from("I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 228)[0])
 """
     try:
-        asked = sender.popen(["timeout", "20", "python3", "-c", ask], stdout=subprocess.PIPE)
+        asked = sender.popen(
+            ["timeout", "20", "python3", "-c", ask], stdout=subprocess.PIPE
+        )
         window_bytes = int(asked.communicate(timeout=30)[0])
     finally:
         listener.terminate()
@@ -401,7 +462,10 @@ def test_small_windows_are_given_last_and_lose_no_payload_that_acknowledgements_
     ips = {name: gpu.ip for name, gpu in rig.fabric.gpus.items()}
     peers = list(ips.values())
     flows = [("g1", "g3"), ("g5", "g6")]
-    waiting = [rig.request(rank, gpu, do="wait", peers=peers) for rank, gpu in enumerate(("g0", "g2"))]
+    waiting = [
+        rig.request(rank, gpu, do="wait", peers=peers)
+        for rank, gpu in enumerate(("g0", "g2"))
+    ]
     receiving = [
         rig.request(2 + i, to, do="receive", at=ips[to], seconds=5, peers=peers)
         for i, (_, to) in enumerate(flows)
@@ -412,10 +476,21 @@ def test_small_windows_are_given_last_and_lose_no_payload_that_acknowledgements_
     ]
     rig.start(*waiting, *receiving, *sending).raise_for_status()
     assert rig.testbed.network is not None
-    hosts = [rig.testbed.network.get(rig.lab.container(f"red-{rank}")) for rank in range(2)]
+    hosts = [
+        rig.testbed.network.get(rig.lab.container(f"red-{rank}")) for rank in range(2)
+    ]
     ends = [
         host.popen(
-            ["timeout", "30", sys.executable, "-c", BOTH_WAYS, role, ips["g0"], str(window_bytes)],
+            [
+                "timeout",
+                "30",
+                sys.executable,
+                "-c",
+                BOTH_WAYS,
+                role,
+                ips["g0"],
+                str(window_bytes),
+            ],
             stdout=subprocess.PIPE,
         )
         for host, role in zip(hosts, ("listen", "connect"), strict=True)
@@ -457,7 +532,9 @@ def test_a_failing_worker_tells_why(rig: Rig) -> None:
 
 
 def test_a_worker_that_ends_at_once_tells_why(docker_rig: Rig) -> None:
-    answer = docker_rig.start(docker_rig.request(0, "g0", do="wait"), docker_rig.request(1, "g1", do="end"))
+    answer = docker_rig.start(
+        docker_rig.request(0, "g0", do="wait"), docker_rig.request(1, "g1", do="end")
+    )
     if answer.status_code == 200:
         until(lambda: docker_rig.worker("red-1")["state"] == "exited", 10)
         assert docker_rig.worker("red-1")["stderr_tail"].strip() == "no gradient today"
@@ -482,12 +559,16 @@ def test_workers_start_all_or_none(docker_rig: Rig, image: str) -> None:
     api = docker.APIClient(version="auto")
     other = api.create_container(image, ["true"], name=name)
     try:
-        answer = docker_rig.start(*[docker_rig.request(i, f"g{i}", do="wait") for i in range(3)])
+        answer = docker_rig.start(
+            *[docker_rig.request(i, f"g{i}", do="wait") for i in range(3)]
+        )
         assert answer.status_code == 500
         assert "job red rank 1 on g1" in answer.json()["detail"]
         assert name in answer.json()["detail"]
         assert docker_rig.report()["workers"] == []
-        assert api.inspect_container(other)["Name"] == f"/{name}", "what is not ours stays"
+        assert api.inspect_container(other)["Name"] == f"/{name}", (
+            "what is not ours stays"
+        )
         ports = openvswitch.vsctl("list-ports", docker_rig.lab.bridge("tor0")).split()
         assert ports == [docker_rig.lab.interface("tor0", 4)]
     finally:
@@ -552,15 +633,20 @@ def test_an_optical_switch_that_dies_is_started_again_where_it_was_and_lit(
         converge(driver, {CrossConnect(1, 7)}, Mode.REPLACE)
         driver.close()
     assert (
-        "optical switch ocs0 has ended (killed by SIGKILL); it is started again in 0.2 s" in caplog.messages
+        "optical switch ocs0 has ended (killed by SIGKILL); it is started again in 0.2 s"
+        in caplog.messages
     )
 
 
-def test_open_vswitch_is_made_to_keep_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_vswitch_is_made_to_keep_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What that does is tested with a daemon that no lab has been on (test_openvswitch)."""
     answered = []
     keep_memory = openvswitch.keep_memory
-    monkeypatch.setattr(openvswitch, "keep_memory", lambda: answered.append(keep_memory()))
+    monkeypatch.setattr(
+        openvswitch, "keep_memory", lambda: answered.append(keep_memory())
+    )
     with running(two_switches(), "namespace"):
         assert answered == ([] if has_kernel_datapath() else [True])
 
@@ -571,8 +657,22 @@ def test_open_vswitch_is_made_to_keep_its_memory(monkeypatch: pytest.MonkeyPatch
 def launch(lab: Lab, fabric: Path, *more: str) -> forks.Command:
     return forks.Command(
         [
-            *(sys.executable, "-m", "ringlight.testbed.emulation", "--fabric", str(fabric), "--lab", lab.id),
-            *("--payload-scale", "400", "--openflow", f"{NOBODY.host}:{NOBODY.port}", *more),
+            *(
+                sys.executable,
+                "-m",
+                "ringlight.testbed.emulation",
+                "--fabric",
+                str(fabric),
+                "--lab",
+                lab.id,
+            ),
+            *(
+                "--payload-scale",
+                "400",
+                "--openflow",
+                f"{NOBODY.host}:{NOBODY.port}",
+                *more,
+            ),
         ]
     )
 
@@ -607,23 +707,30 @@ def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_
 
     # It is nobody's, so a run that was killed here has left it for us.
     remove_foreign()
-    container = api.create_container(image, ["sleep", "60"], labels={"other.lab": lab.id}, name=foreign)
+    container = api.create_container(
+        image, ["sleep", "60"], labels={"other.lab": lab.id}, name=foreign
+    )
     api.start(container)
     netns = os.open("/dev/null", os.O_RDONLY)
     process = launch(lab, fabric_file)
     try:
         os.close(netns)
         netns = namespaces.create_namespace(foreign)
-        openvswitch.vsctl("add-br", foreign, "--", "set", "bridge", foreign, "datapath_type=netdev")
+        openvswitch.vsctl(
+            "add-br", foreign, "--", "set", "bridge", foreign, "datapath_type=netdev"
+        )
         until((lab.state_dir / "inventory.json").exists, 20)
         transport = httpx.HTTPTransport(uds=str(lab.state_dir / "agent.sock"))
-        with httpx.Client(transport=transport, base_url="http://agent", timeout=30) as client:
+        with httpx.Client(
+            transport=transport, base_url="http://agent", timeout=30
+        ) as client:
             # They wait for their job's start: one that ended at once would be refused.
             fabric = build_fabric(FabricSpec.model_validate(OPTICAL))
             peers = [gpu.ip for gpu in fabric.gpus.values()]
             spec = {"job": "red", "world_size": 2, "peers": peers[:2]}
             wanted = [
-                {"job": "red", "rank": i, "gpu": f"g{i}", "spec": {**spec, "rank": i}} for i in range(2)
+                {"job": "red", "rank": i, "gpu": f"g{i}", "spec": {**spec, "rank": i}}
+                for i in range(2)
             ]
             answer = client.post("/v1/workers/batch", json=wanted)
             assert answer.is_success, answer.text
@@ -655,7 +762,9 @@ def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_
 
 
 @pytest.mark.parametrize("delay_s", [0.3, 0.7, 1.0, 1.3])
-def test_interrupted_at_any_moment_it_leaves_nothing(lab: Lab, fabric_file: Path, delay_s: float) -> None:
+def test_interrupted_at_any_moment_it_leaves_nothing(
+    lab: Lab, fabric_file: Path, delay_s: float
+) -> None:
     process = launch(lab, fabric_file, "--runtime", "namespace")
     time.sleep(delay_s)
     process.send_signal(signal.SIGINT)
@@ -664,7 +773,9 @@ def test_interrupted_at_any_moment_it_leaves_nothing(lab: Lab, fabric_file: Path
     assert traces(lab) == []
 
 
-def test_it_ends_well_when_told_and_a_second_one_of_its_id_at_once(lab: Lab, fabric_file: Path) -> None:
+def test_it_ends_well_when_told_and_a_second_one_of_its_id_at_once(
+    lab: Lab, fabric_file: Path
+) -> None:
     process = launch(lab, fabric_file, "--runtime", "namespace")
     until((lab.state_dir / "inventory.json").exists, 20)
     second = launch(lab, fabric_file, "--runtime", "namespace")
@@ -682,9 +793,15 @@ def test_it_ends_well_when_told_and_a_second_one_of_its_id_at_once(lab: Lab, fab
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--image", "ringlight-test:missing"], "there is no worker image ringlight-test:missing"),
+        (
+            ["--image", "ringlight-test:missing"],
+            "there is no worker image ringlight-test:missing",
+        ),
         (["--runtime", "namespace", "--fabric", "/dev/null"], "/dev/null: "),
-        (["--runtime", "namespace", "--payload-scale", "1"], "links[0]: 40 Gbit/s is emulated at 40 Gbit/s"),
+        (
+            ["--runtime", "namespace", "--payload-scale", "1"],
+            "links[0]: 40 Gbit/s is emulated at 40 Gbit/s",
+        ),
     ],
 )
 def test_what_cannot_be_built_gives_one_line_and_leaves_nothing(
@@ -701,11 +818,16 @@ def test_what_cannot_be_built_gives_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("service", ["DOCKER_SOCKET", "OVS_SOCKET"])
-def test_a_service_that_is_stopped_is_named(lab: Lab, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_is_stopped_is_named(
+    lab: Lab, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(services, service, Path("/nonexistent.sock"))
-    testbed = emulated.Testbed(emulated.Settings(lab=lab, fabric=two_switches(), state=lab.state_dir))
+    testbed = emulated.Testbed(
+        emulated.Settings(lab=lab, fabric=two_switches(), state=lab.state_dir)
+    )
     with pytest.raises(
-        emulated.TestbedError, match=r"(Docker|Open vSwitch) is not running or does not answer"
+        emulated.TestbedError,
+        match=r"(Docker|Open vSwitch) is not running or does not answer",
     ):
         testbed.start()
     monkeypatch.undo()
@@ -719,7 +841,12 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
     scale = Emulation(payload_scale=400)
     testbed = emulated.Testbed(
         emulated.Settings(
-            lab=lab, fabric=fabric, state=tmp_path, runtime="namespace", emulation=scale, controller=NOBODY
+            lab=lab,
+            fabric=fabric,
+            state=tmp_path,
+            runtime="namespace",
+            emulation=scale,
+            controller=NOBODY,
         )
     )
     with pytest.raises(OSError, match=r"agent\.sock"):
@@ -743,9 +870,19 @@ for name in ("one", "two", "three"):
 assert not [*namespaces.NETNS_DIR.glob("rlfirst-*")]
 """
     # In a mount namespace of its own, where /run/netns is as on a fresh machine.
-    command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", program]
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        sys.executable,
+        "-c",
+        program,
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False
+        )
     finally:
         for path in namespaces.NETNS_DIR.glob("rlfirst-*"):
             path.unlink()
@@ -753,5 +890,8 @@ assert not [*namespaces.NETNS_DIR.glob("rlfirst-*")]
 
 
 def test_a_port_that_is_not_there_is_named_when_it_is_shaped() -> None:
-    with pytest.raises(network_errors.NetworkError, match=r"the rate of 1 port cannot be set: .*rlgone-1"):
+    with pytest.raises(
+        network_errors.NetworkError,
+        match=r"the rate of 1 port cannot be set: .*rlgone-1",
+    ):
         shaping.shape_shared([("rlgone-1", 1e7, 0.01, "src")], ["10.82.0.1"])

@@ -137,7 +137,9 @@ arms:
 class Found:
     """The records of one run."""
 
-    def __init__(self, plan: RunPlan, records: tuple[Record, ...], failures: tuple[str, ...]) -> None:
+    def __init__(
+        self, plan: RunPlan, records: tuple[Record, ...], failures: tuple[str, ...]
+    ) -> None:
         self.plan, self.records, self.failures = plan, records, failures
 
     def of(self, kind: type[AnyRecord], **fields: object) -> list[AnyRecord]:
@@ -156,12 +158,16 @@ class Found:
     def exact(self, job: str) -> bool:
         """Whether all ranks and the reference ended with the same parameters."""
         (reference,) = self.of(Reference, job=job)
-        return {done.parameters_sha256 for done in self.of(WorkerDone, job=job)} == {reference.sha256}
+        return {done.parameters_sha256 for done in self.of(WorkerDone, job=job)} == {
+            reference.sha256
+        }
 
 
 def backend_here() -> EmulationBackend:
     rest, openflow = free_port(), free_port()
-    return EmulationBackend("namespace", Addresses(f"127.0.0.1:{rest}", f"127.0.0.1:{openflow}"))
+    return EmulationBackend(
+        "namespace", Addresses(f"127.0.0.1:{rest}", f"127.0.0.1:{openflow}")
+    )
 
 
 def runs_of(text: str) -> tuple[dict[str, Found], list[Record]]:
@@ -192,12 +198,16 @@ def runs(switched: tuple[dict[str, Found], list[Record]]) -> Mapping[str, Found]
     return switched[0]
 
 
-def test_its_links_are_measured_before_all_else(switched: tuple[dict[str, Found], list[Record]]) -> None:
+def test_its_links_are_measured_before_all_else(
+    switched: tuple[dict[str, Found], list[Record]],
+) -> None:
     _, records = switched
     measured = [record for record in records if isinstance(record, LinkRate)]
     assert len({(rate.link, rate.direction) for rate in measured}) == 6
     doubted = {rate.link for rate in measured if isinstance(rate, LinkRateDisturbed)}
-    assert doubted <= {rate.link for rate in measured if not isinstance(rate, LinkRateDisturbed)}
+    assert doubted <= {
+        rate.link for rate in measured if not isinstance(rate, LinkRateDisturbed)
+    }
 
 
 def test_two_jobs_are_regrouped_while_they_train(runs: Mapping[str, Found]) -> None:
@@ -220,27 +230,45 @@ def test_two_jobs_are_regrouped_while_they_train(runs: Mapping[str, Found]) -> N
     assert found.of(ProcessorLoad)
 
 
-def test_a_job_waits_for_taken_gpus_and_one_is_placed_by_the_controller(runs: Mapping[str, Found]) -> None:
+def test_a_job_waits_for_taken_gpus_and_one_is_placed_by_the_controller(
+    runs: Mapping[str, Found],
+) -> None:
     found = runs["queue"]
     jobs = ("red", "blue", "late")
-    assert all(found.states(job)[-1] == "SUCCEEDED" and found.exact(job) for job in jobs)
-    assert found.of(JobArrived, job="blue")[0].t < found.at("red", "SUCCEEDED") < found.at("blue", "READY")
+    assert all(
+        found.states(job)[-1] == "SUCCEEDED" and found.exact(job) for job in jobs
+    )
+    assert (
+        found.of(JobArrived, job="blue")[0].t
+        < found.at("red", "SUCCEEDED")
+        < found.at("blue", "READY")
+    )
     assert found.at("blue", "SUCCEEDED") < found.at("late", "READY")
     assert len(found.of(JobState, job="late", state="READY")[0].gpus) == 2
     assert len(found.of(Released)) == 3
     # A rank that computes three times as long holds up the other.
-    computed = {rank: [it.compute_s for it in found.of(Iteration, job="late", rank=rank)] for rank in (0, 1)}
+    computed = {
+        rank: [it.compute_s for it in found.of(Iteration, job="late", rank=rank)]
+        for rank in (0, 1)
+    }
     assert median(computed[0]) < 0.15 <= min(computed[1])
 
 
-def test_a_cancelled_job_and_one_that_lost_a_worker_are_results(runs: Mapping[str, Found]) -> None:
+def test_a_cancelled_job_and_one_that_lost_a_worker_are_results(
+    runs: Mapping[str, Found],
+) -> None:
     found = runs["ends"]
     assert found.states("red")[-1] == "CANCELLED"
     (failed,) = found.of(JobState, job="blue", state="FAILED")
     assert failed.reason == "rank 1 on GPU g3 was killed by SIGKILL"
     errors = {record.name: record.error for record in found.of(ActionEnded)}
     # What runs is the controller's to say: red had ended, of which nobody here had heard yet.
-    assert errors == {"end": None, "left": None, "void": "job red does not run", "hit": None}
+    assert errors == {
+        "end": None,
+        "left": None,
+        "void": "job red does not run",
+        "hit": None,
+    }
     assert not found.of(Reference)
     assert found.failures == ("ends: events.void: job red does not run",)
 
@@ -257,10 +285,16 @@ def test_jobs_go_on_while_the_controller_is_away(runs: Mapping[str, Found]) -> N
         assert found.exact(job)
         done = found.of(Iteration, job=job)
         assert len(done) == len({(r.rank, r.i) for r in done}) == 2 * iterations
-    assert [record for record in found.of(Iteration, job="red") if t_done < record.t < t_back]
+    assert [
+        record
+        for record in found.of(Iteration, job="red")
+        if t_done < record.t < t_back
+    ]
 
 
-def test_what_is_broken_in_a_run_is_whole_in_the_next(runs: Mapping[str, Found]) -> None:
+def test_what_is_broken_in_a_run_is_whole_in_the_next(
+    runs: Mapping[str, Found],
+) -> None:
     found = runs["broken"]
     errors = {record.name: record.error for record in found.of(ActionEnded)}
     assert errors == dict.fromkeys(["cut", "whole", "ocs", "agent", "again"])
@@ -269,17 +303,25 @@ def test_what_is_broken_in_a_run_is_whole_in_the_next(runs: Mapping[str, Found])
     deaths = {(record.name, record.planned) for record in found.of(ProcessEnded)}
     assert ("ocs0", True) in deaths
     assert all(planned for _, planned in deaths)
-    assert {record.name for record in found.of(ProcessBack)} == {name for name, _ in deaths}
+    assert {record.name for record in found.of(ProcessBack)} == {
+        name for name, _ in deaths
+    }
     assert runs["whole"].exact("red")
 
 
 def stood_still(found: Found, job: str, since: float, until: float) -> bool:
     """Whether no iteration of a job ended between two moments, one did before and one afterwards."""
     ends = [record.allreduce_end for record in found.of(Iteration, job=job)]
-    return min(ends) < since and max(ends) > until and not [end for end in ends if since < end < until]
+    return (
+        min(ends) < since
+        and max(ends) > until
+        and not [end for end in ends if since < end < until]
+    )
 
 
-def test_a_job_stands_still_without_its_nic_and_goes_on_with_it(runs: Mapping[str, Found]) -> None:
+def test_a_job_stands_still_without_its_nic_and_goes_on_with_it(
+    runs: Mapping[str, Found],
+) -> None:
     found = runs["nic"]
     (released,) = found.of(Released)
     loss, back = found.of(ActionEnded)
@@ -301,7 +343,9 @@ def test_circuits_are_set_while_a_job_trains(runs: Mapping[str, Found]) -> None:
     assert found.exact("red")
 
 
-def test_a_job_stands_still_while_its_packet_switch_is_dead(runs: Mapping[str, Found]) -> None:
+def test_a_job_stands_still_while_its_packet_switch_is_dead(
+    runs: Mapping[str, Found],
+) -> None:
     """The switch died only once Open vSwitch had said that its controller was gone, up to 5 s later."""
     found = runs["switch"]
     (ended,) = found.of(ActionEnded)
@@ -313,14 +357,23 @@ def test_a_job_stands_still_while_its_packet_switch_is_dead(runs: Mapping[str, F
 
 
 @pytest.mark.parametrize(
-    ("run", "lost", "left"), [("swap", "g1", ["g0", "g2", "g3"]), ("shrink", "g2", ["g0", "g1"])]
+    ("run", "lost", "left"),
+    [("swap", "g1", ["g0", "g2", "g3"]), ("shrink", "g2", ["g0", "g1"])],
 )
-def test_a_job_goes_on_without_a_gpu(runs: Mapping[str, Found], run: str, lost: str, left: list[str]) -> None:
+def test_a_job_goes_on_without_a_gpu(
+    runs: Mapping[str, Found], run: str, lost: str, left: list[str]
+) -> None:
     found = runs[run]
     (loss,) = found.of(WorkerLost)
     (recovered,) = found.of(JobRecovered)
     assert (loss.gpu, recovered.gpus) == (lost, left)
-    assert found.states("red") == ["READY", "RUNNING", "RECOVERING", "RUNNING", "SUCCEEDED"]
+    assert found.states("red") == [
+        "READY",
+        "RUNNING",
+        "RECOVERING",
+        "RUNNING",
+        "SUCCEEDED",
+    ]
     assert found.at("red", "RECOVERING") < recovered.at
     again = [it for it in found.of(Iteration) if it.compute_start >= recovered.at]
     assert {(it.rank, it.i) for it in again} == {
@@ -341,7 +394,9 @@ def lab_of(text: str) -> Iterator[tuple[EmulatedLab, dict[str, RunPlan]]]:
         assert traces(lab.processes.lab) == []
 
 
-def test_what_dies_unasked_is_told_and_a_lab_given_up_in_the_middle_leaves_nothing() -> None:
+def test_what_dies_unasked_is_told_and_a_lab_given_up_in_the_middle_leaves_nothing() -> (
+    None
+):
     with lab_of(SWITCHED) as (lab, plans):
         plan, processes = plans["away"], lab.processes
         lab.begin(plan)
@@ -355,14 +410,24 @@ def test_what_dies_unasked_is_told_and_a_lab_given_up_in_the_middle_leaves_nothi
         while back < dead or JobState not in {type(record) for record in found}:
             assert lab.now_s() < deadline
             found += lab.next(deadline)
-            back = {(record.kind, record.name) for record in found if isinstance(record, ProcessBack)}
+            back = {
+                (record.kind, record.name)
+                for record in found
+                if isinstance(record, ProcessBack)
+            }
         ended = [record for record in found if isinstance(record, ProcessEnded)]
         assert {(record.kind, record.name) for record in ended} == dead
-        assert {(record.how, record.planned) for record in ended} == {("killed by SIGKILL", False)}
+        assert {(record.how, record.planned) for record in ended} == {
+            ("killed by SIGKILL", False)
+        }
         # Neither of them takes light or rules with it; others may.
         assert SwitchDrifted not in {type(record) for record in found}
         bridge = processes.lab.bridge("tor0")
-        subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", bridge], check=True, timeout=10)
+        subprocess.run(
+            ["ovs-ofctl", "-O", "OpenFlow13", "del-flows", bridge],
+            check=True,
+            timeout=10,
+        )
         while SwitchMended not in {type(record) for record in found}:
             assert lab.now_s() < deadline
             found += lab.next(deadline)

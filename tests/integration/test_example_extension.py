@@ -22,7 +22,9 @@ SCENARIO = ROOT / "docs/extension/torus.yaml"
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Variables of a process that finds the installed torus."""
-    return finding(install(ROOT / "docs/extension", tmp_path_factory.mktemp("extension")))
+    return finding(
+        install(ROOT / "docs/extension", tmp_path_factory.mktemp("extension"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +42,26 @@ def left(runs: Path) -> tuple[Mapping[str, Any], Mapping[tuple[str, str], Any], 
     return result, values, (folder / "report.html").read_text()
 
 
-def test_it_is_checked_and_simulated(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_it_is_checked_and_simulated(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
     checked = ringlight(environment, "check", str(SCENARIO))
-    assert "6 packet switches r0 … r5, 9 links between them at 40 Gbit/s" in checked.stdout, checked.stderr
-    wrong = ringlight(environment, "check", str(SCENARIO), "--set", "fabric.torus.cubes=2")
-    assert "fabric.torus: tori: name each of the cubes 0 to 1 at most once" in wrong.stderr
+    assert (
+        "6 packet switches r0 … r5, 9 links between them at 40 Gbit/s" in checked.stdout
+    ), checked.stderr
+    wrong = ringlight(
+        environment, "check", str(SCENARIO), "--set", "fabric.torus.cubes=2"
+    )
+    assert (
+        "fabric.torus: tori: name each of the cubes 0 to 1 at most once" in wrong.stderr
+    )
     done = ringlight(environment, "simulate", str(SCENARIO), "--runs", str(tmp_path))
     assert done.returncode == 0, done.stderr
     _, values, report = left(tmp_path)
-    assert (values["by-number", "torus_links"], values["by-number", "torus_shared"]) == (2, 3)
+    assert (
+        values["by-number", "torus_links"],
+        values["by-number", "torus_shared"],
+    ) == (2, 3)
     assert (values["by-job", "torus_links"], values["by-job", "torus_shared"]) == (1, 1)
     ratio = values["by-number", "allreduce"] / values["by-job", "allreduce"]
     assert ratio == pytest.approx(3, rel=0.01)
@@ -57,9 +70,19 @@ def test_it_is_checked_and_simulated(environment: Mapping[str, str], tmp_path: P
 
 @pytest.mark.root
 @pytest.mark.alone
-def test_it_is_emulated_as_simulated(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_it_is_emulated_as_simulated(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
     ensure_image(lambda _: None)
-    words = ["run", str(SCENARIO), "--arm", "by-job", "--runs", str(tmp_path), *free_ports()]
+    words = [
+        "run",
+        str(SCENARIO),
+        "--arm",
+        "by-job",
+        "--runs",
+        str(tmp_path),
+        *free_ports(),
+    ]
     done = ringlight(environment, *words)
     assert done.returncode == 0, done.stderr
     result, values, _ = left(tmp_path)
@@ -67,12 +90,21 @@ def test_it_is_emulated_as_simulated(environment: Mapping[str, str], tmp_path: P
     assert values["by-job", "torus_links"] == 1
 
 
-def test_an_optical_switch_of_another_package_is_checked(acme: Mapping[str, str]) -> None:
+def test_an_optical_switch_of_another_package_is_checked(
+    acme: Mapping[str, str],
+) -> None:
     scenario = str(ROOT / "docs/switch/acme.yaml")
     checked = ringlight(acme, "check", scenario)
-    assert "acme.yaml: sound. 2 runs of 2 arms on 1 fabric" in checked.stdout, checked.stderr
-    other = ringlight(acme, "check", scenario, "--set", "fabric.optical_switches.ocs0.profile=lcos")
-    assert "profile: lcos; the driver acme goes with acme-p, mems, piezo, ideal" in other.stderr
+    assert "acme.yaml: sound. 2 runs of 2 arms on 1 fabric" in checked.stdout, (
+        checked.stderr
+    )
+    other = ringlight(
+        acme, "check", scenario, "--set", "fabric.optical_switches.ocs0.profile=lcos"
+    )
+    assert (
+        "profile: lcos; the driver acme goes with acme-p, mems, piezo, ideal"
+        in other.stderr
+    )
 
 
 def test_it_speaks_its_protocol_alone(acme: Mapping[str, str], tmp_path: Path) -> None:
@@ -81,7 +113,11 @@ def test_it_speaks_its_protocol_alone(acme: Mapping[str, str], tmp_path: Path) -
     with (
         errors.open("w") as log,
         subprocess.Popen(
-            [*COMMAND, "ocs", "serve", *options], env=acme, text=True, stdout=subprocess.PIPE, stderr=log
+            [*COMMAND, "ocs", "serve", *options],
+            env=acme,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
         ) as process,
     ):
         try:

@@ -48,7 +48,10 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
     "flap": {"training.iterations": 8},
     "leaf_spine_arrival": {"training.gradient": "20 MB"},
-    "own_algorithm": {"jobs.train.workload.iterations": 1, "jobs.train.workload.size": "20 MB"},
+    "own_algorithm": {
+        "jobs.train.workload.iterations": 1,
+        "jobs.train.workload.size": "20 MB",
+    },
     "packet_switches": {"training.iterations": 2},
     "parallel_16": {
         "scale.time": 1,
@@ -61,12 +64,24 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "sonic_ocs": {"training.iterations": 30},
     "spare": {"training.iterations": 20},
     # Which path a flow has is by hash, as nowhere else on the testbed but in fat_tree_4.
-    "two_cables": {"training.iterations": 1, "training.gradient": "10 MB", "fabrics.two.paths": "hash"},
+    "two_cables": {
+        "training.iterations": 1,
+        "training.gradient": "10 MB",
+        "fabrics.two.paths": "hash",
+    },
 }
 #: Examples of 64 GPUs, and longer forms of what test_faults_run.py, test_gpu_loss.py,
 #: test_emulation_backend.py and the other examples show on the testbed.
 ONLY_LONG = (
-    *("sixty_four", "fat_tree_4", "cut_uplink", "dead_switch", "spare", "parallel_16", "dark_time"),
+    *(
+        "sixty_four",
+        "fat_tree_4",
+        "cut_uplink",
+        "dead_switch",
+        "spare",
+        "parallel_16",
+        "dark_time",
+    ),
     *("all_to_all", "leaf_spine_arrival", "queue", "two_cables", "workload_text"),
 )
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A
@@ -104,9 +119,13 @@ def small(path: Path, values: Mapping[str, Any] = {}) -> Experiment:
     return parse(yaml.safe_dump(raw, sort_keys=False), str(path), scale_for=scale_here)
 
 
-def carried_out(experiment: Experiment, folder: Path, runtime: str, *arms: str) -> tuple[list[Run], Figures]:
+def carried_out(
+    experiment: Experiment, folder: Path, runtime: str, *arms: str
+) -> tuple[list[Run], Figures]:
     """Its runs, of which all must have ended as planned, and their figures."""
-    backend = EmulationBackend(runtime, Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"))
+    backend = EmulationBackend(
+        runtime, Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    )
     done, result = carry_out_experiment(experiment, backend, folder, arms=arms)
     assert not done.failures
     assert result["complete"] is True
@@ -126,14 +145,18 @@ def carried_out(experiment: Experiment, folder: Path, runtime: str, *arms: str) 
 def test_an_example_on_the_testbed(path: Path, tmp_path: Path, long: bool) -> None:
     notes = notes_of(path.stem)
     if (path.stem in (*LARGE, *ONLY_LONG) or notes.only_long) and not long:
-        pytest.skip("is large, or other tests show on the testbed what it shows; --long runs it")
+        pytest.skip(
+            "is large, or other tests show on the testbed what it shows; --long runs it"
+        )
     experiment = small(path)
     backend = EmulationBackend("namespace", Addresses("127.0.0.1:1", "127.0.0.1:2"))
     if all(refusals := [backend.refuses(plan) for plan in experiment.plans]):
         pytest.skip(f"no testbed for any of its arms: {refusals[0]}")
     arms = ARMS.get(path.stem, notes.arms or list(experiment.arms))
     runs, _ = carried_out(experiment, tmp_path, "namespace", *arms)
-    assert [run.plan for run in runs] == [plan for plan in experiment.plans if plan.arm in arms]
+    assert [run.plan for run in runs] == [
+        plan for plan in experiment.plans if plan.arm in arms
+    ]
     assert_shown(path.stem, runs)
     if notes.reported:
         (page,) = tmp_path.glob("*/report.html")

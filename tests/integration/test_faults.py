@@ -54,7 +54,9 @@ WAIT = (sys.executable, "-c", "import time; time.sleep(100)", "{job}")
 class Rig:
     """A testbed in this process with clients of its agent and of its faults."""
 
-    def __init__(self, testbed: emulated.Testbed, faults: FaultClient, agent: httpx.Client) -> None:
+    def __init__(
+        self, testbed: emulated.Testbed, faults: FaultClient, agent: httpx.Client
+    ) -> None:
         self.testbed, self.faults, self.agent = testbed, faults, agent
         self.lab = testbed.settings.lab
 
@@ -63,10 +65,18 @@ class Rig:
         return self.agent.post("/v1/workers", json=body)
 
     def worker(self, name: str) -> dict[str, Any]:
-        return next(w for w in self.agent.get("/v1/workers").json()["workers"] if w["id"] == name)
+        return next(
+            w
+            for w in self.agent.get("/v1/workers").json()["workers"]
+            if w["id"] == name
+        )
 
     def done(self, fault: str) -> FaultReport:
-        until(lambda: self.faults.fault(fault).state not in ("asked",), 10, lambda: str(self.faults.faults()))
+        until(
+            lambda: self.faults.fault(fault).state not in ("asked",),
+            10,
+            lambda: str(self.faults.faults()),
+        )
         found = self.faults.fault(fault)
         assert found.error is None
         return found
@@ -86,7 +96,9 @@ class Rig:
     def carrier(self, node: str, port: int) -> bool:
         """Whether the kernel sees a carrier at a switch's port; a port that is down has none."""
         if node == "ocs0":
-            return self._carrier("-n", self.lab.namespace(node), "link", "show", f"p{port}")
+            return self._carrier(
+                "-n", self.lab.namespace(node), "link", "show", f"p{port}"
+            )
         return self._carrier("link", "show", self.lab.interface(node, port))
 
     def nic_carrier(self, worker: str) -> bool:
@@ -97,13 +109,17 @@ class Rig:
         return "LOWER_UP" in flags
 
     def _ip(self, *words: str) -> str:
-        return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=10, check=True).stdout
+        return subprocess.run(
+            ["ip", *words], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
 
     def ovs_link(self, node: str, port: int) -> str:
         """What Open vSwitch reports of a port: ``up`` or ``down``."""
         name = self.lab.interface(node, port)
         words = ["ovs-vsctl", "get", "Interface", name, "link_state"]
-        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +137,9 @@ def lab_rig() -> Iterator[Rig]:
 def rig(lab_rig: Rig) -> Iterator[Rig]:
     yield lab_rig
     for fault in lab_rig.faults.faults():
-        if fault.state in ("asked", "in force") and not fault.target.startswith("worker"):
+        if fault.state in ("asked", "in force") and not fault.target.startswith(
+            "worker"
+        ):
             lab_rig.faults.restore(fault.target)
             lab_rig.back(fault.id)
     for worker in lab_rig.agent.get("/v1/workers").json()["workers"]:
@@ -131,7 +149,11 @@ def rig(lab_rig: Rig) -> Iterator[Rig]:
 def test_a_cut_cable_has_no_carrier_until_it_is_restored(rig: Rig) -> None:
     ends = (("tor0", 3), ("tor1", 3))
     fault = rig.done(rig.faults.cut("tor0:3", "tor1:3"))
-    assert (fault.do, fault.target, fault.state) == ("cut", "link tor0:3 tor1:3", "in force")
+    assert (fault.do, fault.target, fault.state) == (
+        "cut",
+        "link tor0:3 tor1:3",
+        "in force",
+    )
     assert not any(rig.carrier(*end) for end in ends)
     for end in ends:
         until(lambda end=end: rig.ovs_link(*end) == "down", 10.0)
@@ -166,7 +188,10 @@ def test_the_nic_of_a_worker_loses_its_carrier_and_keeps_its_settings(
     routes = rig._ip("-n", rig.lab.namespace("red-0"), "route").replace(" linkdown", "")
     fault = rig.done(rig.faults.lose(f"nic {gpu}"))
     assert not rig.nic_carrier("red-0")
-    assert rig._ip("-n", rig.lab.namespace("red-0"), "route").replace(" linkdown", "") == routes
+    assert (
+        rig._ip("-n", rig.lab.namespace("red-0"), "route").replace(" linkdown", "")
+        == routes
+    )
     assert rig.agent.delete("/v1/workers/red-0").status_code == 200
     rig.start(gpu).raise_for_status()
     # Nobody brings the other end up, neither the testbed nor an optical switch that sees a new cable.
@@ -185,7 +210,9 @@ def test_a_killed_worker_is_told_with_its_signal(rig: Rig) -> None:
     fault = rig.done(rig.faults.kill("worker red 0"))
     assert (fault.state, fault.t_back) == ("over", None)
     assert rig.worker("red-0")["signal"] == 9
-    with pytest.raises(FaultError, match="worker red 0 has ended already: killed by SIGKILL"):
+    with pytest.raises(
+        FaultError, match="worker red 0 has ended already: killed by SIGKILL"
+    ):
         rig.faults.kill("worker red 0")
     # Its job is started anew elsewhere before the dead one has been removed.
     rig.start("g1", attempt=1).raise_for_status()
@@ -193,7 +220,9 @@ def test_a_killed_worker_is_told_with_its_signal(rig: Rig) -> None:
     assert rig.worker("red-0-r1")["signal"] == 9
 
 
-def test_a_lost_gpu_ends_its_worker_and_takes_no_other_until_it_is_restored(rig: Rig) -> None:
+def test_a_lost_gpu_ends_its_worker_and_takes_no_other_until_it_is_restored(
+    rig: Rig,
+) -> None:
     rig.start("g0").raise_for_status()
     rig.start("g1", rank=1).raise_for_status()
     fault = rig.done(rig.faults.lose("gpu g0"))
@@ -202,7 +231,10 @@ def test_a_lost_gpu_ends_its_worker_and_takes_no_other_until_it_is_restored(rig:
     assert rig.agent.get("/v1/workers").json()["lost_gpus"] == ["g0"]
     assert rig.agent.delete("/v1/workers/red-0").status_code == 200
     refused = rig.start("g0")
-    assert (refused.status_code, refused.json()["detail"]) == (409, "job red rank 0: GPU g0 is lost")
+    assert (refused.status_code, refused.json()["detail"]) == (
+        409,
+        "job red rank 0: GPU g0 is lost",
+    )
     rig.faults.restore("gpu g0")
     rig.back(fault.id)
     rig.start("g0").raise_for_status()
@@ -211,7 +243,9 @@ def test_a_lost_gpu_ends_its_worker_and_takes_no_other_until_it_is_restored(rig:
 
 def ofctl(bridge: str, command: str, *more: str) -> str:
     words = ["ovs-ofctl", "-O", "OpenFlow13", command, bridge, *more]
-    return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=10, check=True
+    ).stdout
 
 
 def test_a_killed_packet_switch_is_dark_and_forgets_its_flows(rig: Rig) -> None:
@@ -246,12 +280,16 @@ def test_a_killed_packet_switch_goes_back_to_its_own_controller(rig: Rig) -> Non
         rig.faults.restore(f"switch {name}")
         rig.back(fault.id)
         assert rig.carrier(name, 1)
-    assert openvswitch.vsctl("get-controller", bridges[0]).split() == ["tcp:127.0.0.1:9"]
+    assert openvswitch.vsctl("get-controller", bridges[0]).split() == [
+        "tcp:127.0.0.1:9"
+    ]
     assert openvswitch.vsctl("get-controller", bridges[1]) == ""
     assert "actions=NORMAL" in ofctl(bridges[1], "dump-flows")
 
 
-def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Rig) -> None:
+def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(
+    rig: Rig,
+) -> None:
     entry = dict(rig.testbed.inventory["optical_switches"]["ocs0"])
     driver = make_driver("ocs0", entry, 4)
     wanted = {CrossConnect(1, 6), CrossConnect(2, 5)}
@@ -259,7 +297,9 @@ def test_a_killed_optical_switch_stays_lit_and_away_for_as_long_as_asked(rig: Ri
     converge(driver, wanted)
     driver.close()
     fault = rig.done(rig.faults.kill("switch ocs0", back_after_s=4.0))
-    with pytest.raises(FaultError, match=r"switch ocs0: fault f\d+ \(kill\) is in force"):
+    with pytest.raises(
+        FaultError, match=r"switch ocs0: fault f\d+ \(kill\) is in force"
+    ):
         rig.faults.kill("switch ocs0")
     host, port = entry["address"].rsplit(":", 1)
     time.sleep(1.0)

@@ -29,7 +29,9 @@ LONG = {"iterations": 4000, "compute_s": 0.02}
 class FaultRun(Run):
     """A lab with a controller, and a client of its faults."""
 
-    def __init__(self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace") -> None:
+    def __init__(
+        self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace"
+    ) -> None:
         super().__init__(fabric, runtime)
         self.faults = FaultClient.of_inventory(self.state / "inventory.json")
 
@@ -48,19 +50,28 @@ class FaultRun(Run):
 
     def ends(self, job: str) -> list[float]:
         """When each iteration of rank 0 ended, seconds of CLOCK_MONOTONIC."""
-        return [e["allreduce_end"] for e in self.events(job, "iteration") if e["rank"] == 0]
+        return [
+            e["allreduce_end"] for e in self.events(job, "iteration") if e["rank"] == 0
+        ]
 
     def goes_on(self, job: str, timeout_s: float = 20.0) -> None:
         """Until five more iterations have ended."""
         there = len(self.ends(job))
-        self.wait(lambda: len(self.ends(job)) >= there + 5, f"{job} does not go on", timeout_s)
+        self.wait(
+            lambda: len(self.ends(job)) >= there + 5, f"{job} does not go on", timeout_s
+        )
 
     def done(self, fault: str) -> FaultReport:
-        self.wait(lambda: self.faults.fault(fault).state != "asked", "the fault is not there")
+        self.wait(
+            lambda: self.faults.fault(fault).state != "asked", "the fault is not there"
+        )
         return self._without_error(fault)
 
     def back(self, fault: str) -> FaultReport:
-        self.wait(lambda: self.faults.fault(fault).state in ("over", "failed"), "it is not back")
+        self.wait(
+            lambda: self.faults.fault(fault).state in ("over", "failed"),
+            "it is not back",
+        )
         return self._without_error(fault)
 
     def _without_error(self, fault: str) -> FaultReport:
@@ -88,7 +99,9 @@ def run(shared: FaultRun) -> Iterator[FaultRun]:
     shared.wait(shared.healthy, "not healthy again")
 
 
-def test_a_killed_optical_switch_leaves_its_light_and_the_job_goes_on(run: FaultRun) -> None:
+def test_a_killed_optical_switch_leaves_its_light_and_the_job_goes_on(
+    run: FaultRun,
+) -> None:
     job = run.train("red", SPREAD)
     fault = run.done(run.faults.kill("switch ocs0"))
     run.wait(lambda: not run.healthy(), "nobody misses the switch")
@@ -101,11 +114,16 @@ def test_a_killed_optical_switch_leaves_its_light_and_the_job_goes_on(run: Fault
     assert len(run.api.get("/v1/circuits").json()["circuits"]) == 4
 
 
-def test_a_job_stands_still_while_its_packet_switch_is_dead_and_goes_on_afterwards(run: FaultRun) -> None:
+def test_a_job_stands_still_while_its_packet_switch_is_dead_and_goes_on_afterwards(
+    run: FaultRun,
+) -> None:
     job = run.train("red", SPREAD)
     fault = run.done(run.faults.kill("switch tor0"))
     missed = "packet switch tor0 is not connected"
-    run.wait(lambda: missed in run.api.get("/v1/health").json()["reasons"], "nobody misses the switch")
+    run.wait(
+        lambda: missed in run.api.get("/v1/health").json()["reasons"],
+        "nobody misses the switch",
+    )
     time.sleep(3.0)
     run.faults.restore("switch tor0")
     over = run.back(fault.id)
@@ -131,12 +149,20 @@ def test_a_job_fails_with_one_line_when_its_packet_switch_is_dead_for_longer_tha
     run.goes_on(again)
 
 
-def test_a_lost_gpu_fails_its_job_and_takes_no_other_until_it_is_restored(run: FaultRun) -> None:
+def test_a_lost_gpu_fails_its_job_and_takes_no_other_until_it_is_restored(
+    run: FaultRun,
+) -> None:
     job = run.train("red", SPREAD)
     fault = run.done(run.faults.lose("gpu g2"))
-    assert run.wait_state(job, "FAILED", 10.0)["error"] == "rank 1 on GPU g2 was killed by SIGKILL"
+    assert (
+        run.wait_state(job, "FAILED", 10.0)["error"]
+        == "rank 1 on GPU g2 was killed by SIGKILL"
+    )
     refused = run.submit("blue", SPREAD)
-    assert run.wait_state(refused, "FAILED", 10.0)["error"] == "not started: job blue rank 1: GPU g2 is lost"
+    assert (
+        run.wait_state(refused, "FAILED", 10.0)["error"]
+        == "not started: job blue rank 1: GPU g2 is lost"
+    )
     run.faults.restore("gpu g2")
     run.back(fault.id)
     run.goes_on(run.train("green", SPREAD))
@@ -172,13 +198,21 @@ def test_packets_go_another_way_round_a_cut_uplink_of_a_fat_tree() -> None:
     with contextlib.closing(FaultRun({"fat_tree": tree, "paths": "even"})) as run:
 
         def way() -> list[str]:
-            answer = run.api.get("/v1/paths", params={"source": "g0", "destination": "g4"})
+            answer = run.api.get(
+                "/v1/paths", params={"source": "g0", "destination": "g4"}
+            )
             # Until the rules are written, packets are lost behind the cut, and it says so.
-            return [hop["from"] for hop in answer.json()["hops"]] if answer.status_code == 200 else []
+            return (
+                [hop["from"] for hop in answer.json()["hops"]]
+                if answer.status_code == 200
+                else []
+            )
 
         usual = way()
         job = run.train("red", ["g0", "g4"])
-        answer = run.api.get("/v1/paths", params={"source": "g0", "destination": "g4"}).json()
+        answer = run.api.get(
+            "/v1/paths", params={"source": "g0", "destination": "g4"}
+        ).json()
         uplink = (answer["hops"][2]["from"], answer["hops"][2]["to"])
         fault = run.done(run.faults.cut(*uplink))
         until(lambda: way() and uplink[0] not in way(), 10.0, lambda: str(way()))

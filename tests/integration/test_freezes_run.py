@@ -45,7 +45,10 @@ def _events(runs: Path) -> Path:
 def _released(run: RunningCommand, runs: Path) -> None:
     def is_so() -> bool:
         assert run.process.poll() is None, "\n".join(run.lines)
-        return any('"event":"released"' in path.read_text() for path in runs.glob("*/events.jsonl"))
+        return any(
+            '"event":"released"' in path.read_text()
+            for path in runs.glob("*/events.jsonl")
+        )
 
     _until(is_so, "the jobs were not released", 120.0)
 
@@ -76,8 +79,12 @@ def test_a_frozen_controller_and_a_frozen_runner_are_named(tmp_path: Path) -> No
         run.wait_for("the runner stands still")
         code, records, fidelity = _ended(run, tmp_path)
     assert code == 0, "\n".join(run.lines)
-    assert {"controller", "runner"} <= {r.kind for r in records if isinstance(r, ProcessFrozen)}
-    reasons = {r["kind"]: r for r in fidelity["reasons"] if r["code"] == "process_frozen"}
+    assert {"controller", "runner"} <= {
+        r.kind for r in records if isinstance(r, ProcessFrozen)
+    }
+    reasons = {
+        r["kind"]: r for r in fidelity["reasons"] if r["code"] == "process_frozen"
+    }
     assert reasons["controller"]["how"] == "stopped by a signal"
     assert reasons["runner"]["for_s"] > 1.0
     assert fidelity["verdict"] != "good"
@@ -97,7 +104,9 @@ def test_a_removed_state_directory_is_named_and_ends_the_run(tmp_path: Path) -> 
 @pytest.mark.parametrize("change", ["bridge", "port", "removed"])
 def test_what_is_taken_from_the_network_is_named(change: str) -> None:
     scale = Emulation(1.0, 400.0)
-    with running_testbed(six_gpu_fabric(), runtime="namespace", emulation=scale) as testbed:
+    with running_testbed(
+        six_gpu_fabric(), runtime="namespace", emulation=scale
+    ) as testbed:
         lab, log = testbed.settings.lab, DeathLog(testbed.settings.state / FILE)
         time.sleep(1.5)
         assert log.read() == []
@@ -118,19 +127,33 @@ def test_what_is_taken_from_the_network_is_named(change: str) -> None:
         elif change == "port":
             assert said["port", "tor0:5"].startswith(f"{port}, to tor1:5, was set down")
             subprocess.run(["ip", "link", "set", port, "up"], check=True, timeout=20)
-            _until(lambda: any(one.how is None for one in log.read()), "it is not back", NAMED_S)
+            _until(
+                lambda: any(one.how is None for one in log.read()),
+                "it is not back",
+                NAMED_S,
+            )
         else:
-            assert said["port", "tor0:5"] == f"{port}, to tor1:5, was removed from {bridge}"
+            assert (
+                said["port", "tor0:5"]
+                == f"{port}, to tor1:5, was removed from {bridge}"
+            )
 
 
-def test_a_deleted_bridge_is_an_event_a_line_and_a_reason_of_a_run(tmp_path: Path) -> None:
+def test_a_deleted_bridge_is_an_event_a_line_and_a_reason_of_a_run(
+    tmp_path: Path,
+) -> None:
     with running_command(tmp_path, *ARM) as run:
         _released(run, tmp_path)
         bridge = run.lab().bridge("tor0")
-        subprocess.run(["ovs-vsctl", "--timeout=10", "del-br", bridge], check=True, timeout=20)
+        subprocess.run(
+            ["ovs-vsctl", "--timeout=10", "del-br", bridge], check=True, timeout=20
+        )
         began = time.monotonic()
         run.wait_for(f"bridge of tor0: {bridge} was deleted")
         assert time.monotonic() - began < NAMED_S
         run.process.terminate()
         run.end()
-    assert any(isinstance(r, SwitchDrifted) and r.what == "bridge" for r in read_records(_events(tmp_path)))
+    assert any(
+        isinstance(r, SwitchDrifted) and r.what == "bridge"
+        for r in read_records(_events(tmp_path))
+    )

@@ -69,7 +69,9 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._server.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(client,), daemon=True
+                ).start()
 
     def _serve(self, client: socket.socket) -> None:
         with (
@@ -77,7 +79,9 @@ class Relay:
             client,
             socket.create_connection(("127.0.0.1", self._target)) as device,
         ):
-            threading.Thread(target=self._copy, args=(device, client), daemon=True).start()
+            threading.Thread(
+                target=self._copy, args=(device, client), daemon=True
+            ).start()
             self.clients += 1
             try:
                 for line in client.makefile("rb"):
@@ -123,15 +127,40 @@ class Rig:
         self.relays: dict[str, Relay] = {}
         self.direct: dict[str, int] = {}
         self.rest, self.openflow = free_port(), free_port()
-        self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.rest}", timeout=PATIENCE_S, trust_env=False)
+        self.api = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.rest}",
+            timeout=PATIENCE_S,
+            trust_env=False,
+        )
         try:
             for name in NAMES:
                 self._start_optical(name)
             bridge = self.lab.bridge("tor0")
-            command = ["--", "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev"]
-            command += ["fail_mode=secure", "protocols=OpenFlow13", f"external_ids:ringlight={self.lab.id}"]
-            command += ["other_config:datapath-id=0000000000000001", "other_config:disable-in-band=true"]
-            command += ["--", "set-controller", bridge, f"tcp:127.0.0.1:{self.openflow}"]
+            command = [
+                "--",
+                "add-br",
+                bridge,
+                "--",
+                "set",
+                "bridge",
+                bridge,
+                "datapath_type=netdev",
+            ]
+            command += [
+                "fail_mode=secure",
+                "protocols=OpenFlow13",
+                f"external_ids:ringlight={self.lab.id}",
+            ]
+            command += [
+                "other_config:datapath-id=0000000000000001",
+                "other_config:disable-in-band=true",
+            ]
+            command += [
+                "--",
+                "set-controller",
+                bridge,
+                f"tcp:127.0.0.1:{self.openflow}",
+            ]
             run("ovs-vsctl", "--timeout=15", *command[1:])
             run("ovs-vsctl", "set", "controller", bridge, "max_backoff=1000")
             self._write_files()
@@ -155,8 +184,20 @@ class Rig:
                         "--lab",
                         self.lab.id,
                     ),
-                    *("--size", str(SIZE), "--listen", f"127.0.0.1:{port}", "--profile", "ideal"),
-                    *("--netns", self.lab.namespace(name), "--pins", str(self.lab.bpf_dir / name)),
+                    *(
+                        "--size",
+                        str(SIZE),
+                        "--listen",
+                        f"127.0.0.1:{port}",
+                        "--profile",
+                        "ideal",
+                    ),
+                    *(
+                        "--netns",
+                        self.lab.namespace(name),
+                        "--pins",
+                        str(self.lab.bpf_dir / name),
+                    ),
                     *("--ready", str(ready), "--seed", "1"),
                 ],
                 self.lab.environment(),
@@ -183,7 +224,9 @@ class Rig:
             "optical_switches": switches,
         }
         (self.state / "inventory.json").write_text(json.dumps(inventory))
-        (self.state / "tokens").write_text("ann 0123456789abcdef\nbob fedcba9876543210\n")
+        (self.state / "tokens").write_text(
+            "ann 0123456789abcdef\nbob fedcba9876543210\n"
+        )
 
     def start(self, wait: bool = True) -> None:
         with (self.state / "controller.log").open("ab") as log:
@@ -196,8 +239,18 @@ class Rig:
                         "--fabric",
                         str(self.state / "fabric.json"),
                     ),
-                    *("--inventory", str(self.state / "inventory.json"), "--state", str(self.state)),
-                    *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}"),
+                    *(
+                        "--inventory",
+                        str(self.state / "inventory.json"),
+                        "--state",
+                        str(self.state),
+                    ),
+                    *(
+                        "--rest",
+                        f"127.0.0.1:{self.rest}",
+                        "--openflow",
+                        f"127.0.0.1:{self.openflow}",
+                    ),
                     *("--token-file", str(self.state / "tokens")),
                 ],
                 self.lab.environment(),
@@ -222,7 +275,9 @@ class Rig:
     def log(self) -> str:
         return (self.state / "controller.log").read_text()
 
-    def wait(self, condition: Any, complaint: str, timeout_s: float = PATIENCE_S) -> Any:
+    def wait(
+        self, condition: Any, complaint: str, timeout_s: float = PATIENCE_S
+    ) -> Any:
         deadline = time.monotonic() + timeout_s
         while not (value := condition()):
             assert time.monotonic() < deadline, complaint
@@ -231,19 +286,28 @@ class Rig:
 
     def scpi(self, name: str, line: str) -> str:
         """Somebody else's word to a switch, past the controller's."""
-        with socket.create_connection(("127.0.0.1", self.direct[name]), timeout=5) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", self.direct[name]), timeout=5
+        ) as connection:
             connection.sendall(line.encode() + b"\n")
             return connection.makefile().readline().strip()
 
     def stands(self) -> dict[str, str]:
         return {name: self.scpi(name, ":oxc:swit:conn:stat?") for name in NAMES}
 
-    def change(self, pairs: dict[str, list[tuple[int, int]]], **more: Any) -> httpx.Response:
+    def change(
+        self, pairs: dict[str, list[tuple[int, int]]], **more: Any
+    ) -> httpx.Response:
         targets = {
-            name: {"mode": "replace", "cross_connects": [{"ingress": i, "egress": e} for i, e in group]}
+            name: {
+                "mode": "replace",
+                "cross_connects": [{"ingress": i, "egress": e} for i, e in group],
+            }
             for name, group in pairs.items()
         }
-        return self.api.post("/v1/optical-changes", json={"optical_switches": targets, **more})
+        return self.api.post(
+            "/v1/optical-changes", json={"optical_switches": targets, **more}
+        )
 
     def reasons(self) -> list[str]:
         """Why the controller's health is not ok, besides the fibres that are not plugged."""
@@ -271,7 +335,13 @@ class Rig:
                     process.kill()
                     process.wait(5)
         with contextlib.suppress(RuntimeError):
-            run("ovs-vsctl", "--timeout=15", "--if-exists", "del-br", self.lab.bridge("tor0"))
+            run(
+                "ovs-vsctl",
+                "--timeout=15",
+                "--if-exists",
+                "del-br",
+                self.lab.bridge("tor0"),
+            )
         for name in NAMES:
             remove_pins(self.lab.bpf_dir / name)
             if Path("/run/netns", self.lab.namespace(name)).exists():
@@ -302,7 +372,9 @@ SECOND_SCPI = dict.fromkeys(NAMES, "(@1,2,3),(@10,9,11)")
 @pytest.fixture
 def rig(shared: Rig) -> Rig:
     """All three carry FIRST, and so they should."""
-    assert shared.api.put("/v1/optical-policy", json={"policy": "mend"}).status_code == 200
+    assert (
+        shared.api.put("/v1/optical-policy", json={"policy": "mend"}).status_code == 200
+    )
     for relay in shared.relays.values():
         relay.deny = 0
         relay.hold.set()
@@ -322,9 +394,14 @@ def test_one_of_three_refuses_and_all_are_as_before(rig: Rig, name: str) -> None
     assert found["detail"].startswith(f"optical switch {name}: ")
     assert found["detail"].endswith("; all was taken back")
     assert rig.stands() == FIRST_SCPI
-    assert rig.api.get(f"/v1/optical-switches/{name}/intent").json()["drift"]["missing"] == []
+    assert (
+        rig.api.get(f"/v1/optical-switches/{name}/intent").json()["drift"]["missing"]
+        == []
+    )
     newest = rig.audit(limit=3)
-    assert {(e["who"], e["action"], e["outcome"]) for e in newest} == {("ann", "change", "undone")}
+    assert {(e["who"], e["action"], e["outcome"]) for e in newest} == {
+        ("ann", "change", "undone")
+    }
     assert {e["switch"] for e in newest} == set(NAMES)
     assert rig.change(SECOND).status_code == 200
     assert rig.stands() == SECOND_SCPI
@@ -340,7 +417,10 @@ def test_what_cannot_be_taken_back_is_named_and_made_right_later(rig: Rig) -> No
     assert rig.relays["b"].held.wait(PATIENCE_S)
     rig.relays["b"].hold.set()
     # What it has just been told it does; what comes next it does not.
-    rig.wait(lambda: rig.stands()["b"] != FIRST_SCPI["b"] or not thread.is_alive(), "b did nothing")
+    rig.wait(
+        lambda: rig.stands()["b"] != FIRST_SCPI["b"] or not thread.is_alive(),
+        "b did nothing",
+    )
     rig.relays["b"].deny = 2
     thread.join(PATIENCE_S)
     found = answers[0].json()
@@ -367,7 +447,10 @@ def test_a_controller_killed_between_intent_and_write(rig: Rig, denies: bool) ->
     thread = threading.Thread(target=ask)
     thread.start()
     rig.wait(
-        lambda: rig.relays["c"].held.is_set() and [rig.stands()[n] for n in "ab"] == ["(@),(@)"] * 2,
+        lambda: (
+            rig.relays["c"].held.is_set()
+            and [rig.stands()[n] for n in "ab"] == ["(@),(@)"] * 2
+        ),
         "a and b were not written",
     )
     rig.stop(signal.SIGKILL)
@@ -383,7 +466,10 @@ def test_a_controller_killed_between_intent_and_write(rig: Rig, denies: bool) ->
     wanted = FIRST_SCPI if denies else SECOND_SCPI
     rig.wait(lambda: rig.stands() == wanted, f"not as wanted: {rig.stands()}")
     entry = next(e for e in rig.audit() if e["action"] in ("finish", "take back"))
-    assert (entry["who"], entry["action"]) == ("reconciler", "take back" if denies else "finish")
+    assert (entry["who"], entry["action"]) == (
+        "reconciler",
+        "take back" if denies else "finish",
+    )
     assert "ann" in json.dumps(entry["detail"])
     assert rig.reasons() == []
 
@@ -397,7 +483,9 @@ def test_a_controller_killed_between_intent_and_write(rig: Rig, denies: bool) ->
         ("alarm", "(@1,4),(@13,12)"),
     ],
 )
-def test_somebody_else_s_change_is_noticed_and_meets_the_policy(rig: Rig, policy: str, stands: str) -> None:
+def test_somebody_else_s_change_is_noticed_and_meets_the_policy(
+    rig: Rig, policy: str, stands: str
+) -> None:
     """1 is moved, 2 is removed, 4 is added on b; also over a restart."""
     answer = rig.api.put("/v1/optical-switches/b/policy", json={"policy": policy})
     assert answer.json()["optical_switches"] == {"a": "mend", "b": policy, "c": "mend"}
@@ -407,7 +495,10 @@ def test_somebody_else_s_change_is_noticed_and_meets_the_policy(rig: Rig, policy
         assert rig.scpi("b", ":oxc:swit:conn:only (@1,4),(@13,12);*opc?") == "1"
 
         def noticed() -> bool:
-            return any(e["action"] == "drift" and e["id"] > since for e in rig.audit(switch="b"))
+            return any(
+                e["action"] == "drift" and e["id"] > since
+                for e in rig.audit(switch="b")
+            )
 
         rig.wait(noticed, "it went unnoticed")
         # A timed assertion only as loose as the machine needs; the benchmark has the figure.
@@ -432,11 +523,17 @@ def test_somebody_else_s_change_is_noticed_and_meets_the_policy(rig: Rig, policy
             "alarm": {"missing", "foreign"},
         }.get(policy, set())
         rig.api.headers["authorization"] = "Bearer fedcba9876543210"
-        settled = rig.api.post("/v1/optical-switches/b/settle", json={"how": "repair"}).json()
+        settled = rig.api.post(
+            "/v1/optical-switches/b/settle", json={"how": "repair"}
+        ).json()
         assert not any(settled["drift"].values())
-        assert rig.stands()["b"] == ("(@1,4),(@13,12)" if policy == "adopt" else FIRST_SCPI["b"])
+        assert rig.stands()["b"] == (
+            "(@1,4),(@13,12)" if policy == "adopt" else FIRST_SCPI["b"]
+        )
         if policy in ("mend", "alarm"):
-            assert [(e["who"], e["action"]) for e in rig.audit(limit=1)] == [("bob", "repair")]
+            assert [(e["who"], e["action"]) for e in rig.audit(limit=1)] == [
+                ("bob", "repair")
+            ]
     finally:
         rig.api.headers["authorization"] = "Bearer 0123456789abcdef"
         rig.api.put("/v1/optical-switches/b/policy", json={"policy": None})
@@ -446,7 +543,10 @@ def test_metrics_tell_of_changes_failures_drift_and_power(rig: Rig) -> None:
     rig.relays["a"].deny = 1
     assert rig.change(SECOND).status_code == 502
     assert rig.change(SECOND).status_code == 200
-    rig.wait(lambda: "ringlight_optical_port_power_dbm{" in rig.api.get("/metrics").text, "no power")
+    rig.wait(
+        lambda: "ringlight_optical_port_power_dbm{" in rig.api.get("/metrics").text,
+        "no power",
+    )
     text = rig.api.get("/metrics").text
     for wanted in (
         'ringlight_reconfigurations_total{outcome="undone"}',
@@ -470,7 +570,11 @@ def test_a_damaged_database_ends_the_start_in_one_line(rig: Rig) -> None:
         rig.start(wait=False)
         assert rig.controller is not None
         assert rig.controller.wait(PATIENCE_S) == 1
-        (line,) = [text for text in rig.log()[said:].splitlines() if text.startswith("ringlight controller")]
+        (line,) = [
+            text
+            for text in rig.log()[said:].splitlines()
+            if text.startswith("ringlight controller")
+        ]
         assert line.startswith(f"ringlight controller: {path}: damaged (")
         assert "Traceback" not in rig.log()[said:]
     finally:
@@ -482,7 +586,9 @@ def test_a_damaged_database_ends_the_start_in_one_line(rig: Rig) -> None:
 def test_the_shell_shows_and_changes_the_same(rig: Rig) -> None:
     def shell(*words: str, code: int = 0) -> Any:
         place = ("--controller", f"127.0.0.1:{rig.rest}", "ocs")
-        done = ringlight(*place, *words, environment={"RINGLIGHT_TOKEN": "fedcba9876543210"})
+        done = ringlight(
+            *place, *words, environment={"RINGLIGHT_TOKEN": "fedcba9876543210"}
+        )
         assert done.returncode == code, done.stderr
         if code:
             return done.stderr
@@ -504,7 +610,10 @@ def test_the_shell_shows_and_changes_the_same(rig: Rig) -> None:
     ports = {p["port"]: p for p in shell("ports", "a", "--json")}
     assert ports[1]["power_dbm"] is not None
     assert shell("disable", "a", "5", "6", "--json")[1] | {"port": 6, "enabled": False}
-    assert {a["port"] for a in shell("alarms", "--json") if a["switch"] == "a"} >= {5, 6}
+    assert {a["port"] for a in shell("alarms", "--json") if a["switch"] == "a"} >= {
+        5,
+        6,
+    }
     shell("enable", "a", "5", "6")
     assert "policy: mend" in shell("intent", "a")
     assert {e["who"] for e in shell("audit", "--json", "--limit", "5")} == {"bob"}

@@ -15,7 +15,9 @@ from tests.drivers import PROTOCOLS
 from tests.served import PASSWORD, USER, Served, any_port, serving
 
 SIZE = 8
-EMULATED = {name: kind for name, kind in driver_kinds().items() if kind.protocol in PROTOCOLS}
+EMULATED = {
+    name: kind for name, kind in driver_kinds().items() if kind.protocol in PROTOCOLS
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +31,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, P
 
 
 @pytest.mark.parametrize("name", EMULATED)
-def test_every_driver_finds_its_switch_by_one_line(name: str, served: tuple[Served, Path]) -> None:
+def test_every_driver_finds_its_switch_by_one_line(
+    name: str, served: tuple[Served, Path]
+) -> None:
     switch, folder = served
     kind = EMULATED[name]
     assert kind.protocol is not None
     host, port = switch.addresses[kind.protocol]
-    line: dict[str, object] = {"size": SIZE, "driver": name, "profile": "ideal", "address": f"{host}:{port}"}
+    line: dict[str, object] = {
+        "size": SIZE,
+        "driver": name,
+        "profile": "ideal",
+        "address": f"{host}:{port}",
+    }
     if kind.login:
         line |= {"username": USER, "password_file": f"{folder}/password"}
     line["options"] = dict(kind.emulated)

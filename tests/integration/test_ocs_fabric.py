@@ -56,12 +56,22 @@ events: [{when: {job: red, iteration: 1}, do: regroup}]
 """
 
 
-@pytest.mark.parametrize(("first", "second"), list(zip(("scpi", *PROTOCOLS), PROTOCOLS, strict=False))[::2])
-def test_a_regroup_over_switches_of_two_protocols_moves_packets(first: str, second: str) -> None:
-    found, records = runs_of(TWO_SWITCHES.replace("FIRST", first).replace("SECOND", second))
+@pytest.mark.parametrize(
+    ("first", "second"), list(zip(("scpi", *PROTOCOLS), PROTOCOLS, strict=False))[::2]
+)
+def test_a_regroup_over_switches_of_two_protocols_moves_packets(
+    first: str, second: str
+) -> None:
+    found, records = runs_of(
+        TWO_SWITCHES.replace("FIRST", first).replace("SECOND", second)
+    )
     (run,) = found.values()
     # Light into a slower fibre is as slow as that, also from a faster one.
-    into = [link for link in records if isinstance(link, LinkRate) and link.direction.endswith(" to g2")]
+    into = [
+        link
+        for link in records
+        if isinstance(link, LinkRate) and link.direction.endswith(" to g2")
+    ]
     assert into
     assert all(link.set_bps == 50e6 and link.measured_bps < 1.4 * 50e6 for link in into)
     assert not run.failures
@@ -69,7 +79,9 @@ def test_a_regroup_over_switches_of_two_protocols_moves_packets(first: str, seco
     assert (ended.do, ended.error) == ("regroup", None)
     (lit,) = run.of(Circuits)
     assert {tuple(pair) for pair in lit.circuits} != set(run.plan.circuits)
-    assert all(run.states(job)[-1] == "SUCCEEDED" and run.exact(job) for job in ("red", "blue"))
+    assert all(
+        run.states(job)[-1] == "SUCCEEDED" and run.exact(job) for job in ("red", "blue")
+    )
 
 
 #: One switch, which is elsewhere; its line is all that differs.
@@ -104,14 +116,26 @@ def drive_from_a_lab(switch: str, secret: str) -> None:
     processes = processes_of(plan.setting, "namespace", addresses)
     try:
         processes.start()
-        with httpx.Client(base_url=f"http://{rest}", trust_env=False, timeout=30) as api:
+        with httpx.Client(
+            base_url=f"http://{rest}", trust_env=False, timeout=30
+        ) as api:
             asked = {"circuits": [["g0", "tor0:1"]]}
             answer = api.put("/v1/circuits", json=asked)
             assert answer.status_code == 200, answer.text
             standing = api.get("/v1/optical-switches/ocs0/cross-connects").json()
-            assert {(xc["ingress"], xc["egress"]) for xc in standing} == {(1, 11), (3, 9)}
-            assert api.get("/v1/optical-switches/ocs0").json()["identity"]["serial"] == "ocs"
-        files = [path for path in processes.state.rglob("*") if path.is_file() and path.suffix != ".sqlite"]
+            assert {(xc["ingress"], xc["egress"]) for xc in standing} == {
+                (1, 11),
+                (3, 9),
+            }
+            assert (
+                api.get("/v1/optical-switches/ocs0").json()["identity"]["serial"]
+                == "ocs"
+            )
+        files = [
+            path
+            for path in processes.state.rglob("*")
+            if path.is_file() and path.suffix != ".sqlite"
+        ]
         assert not [path for path in files if secret.encode() in path.read_bytes()]
     finally:
         processes.stop()

@@ -14,13 +14,25 @@ from tests.served import Lines, any_port, serving
 
 def test_scpi_by_telnet(tmp_path: Path) -> None:
     options = ["--profile", "piezo", "--ports", "16", *any_port("scpi")]
-    with serving(tmp_path, *options) as switch, Lines(switch.addresses["scpi"]) as telnet:
-        assert re.fullmatch(r"Polatis,N-\w+-16x16-[\w-]+,\w+,[\d.]+\r?\n", telnet.ask("*idn?\r\n", b"\n"))
+    with (
+        serving(tmp_path, *options) as switch,
+        Lines(switch.addresses["scpi"]) as telnet,
+    ):
+        assert re.fullmatch(
+            r"Polatis,N-\w+-16x16-[\w-]+,\w+,[\d.]+\r?\n",
+            telnet.ask("*idn?\r\n", b"\n"),
+        )
         assert telnet.ask(":oxc:swit:size?\r\n", b"\n").strip() == "16,16"
         telnet.write(":oxc:swit:disc:all\r\n")
         telnet.write(":oxc:swit:conn:add (@1,2,3),(@17,18,19)\r\n")
-        assert telnet.ask(":oxc:swit:conn:stat?\r\n", b"\n").strip() == "(@1,2,3),(@17,18,19)"
-        assert telnet.ask(":oxc:swit:conn:only (@1,2),(@18,17);stat?\r\n", b"\n").strip() == "(@1,2),(@18,17)"
+        assert (
+            telnet.ask(":oxc:swit:conn:stat?\r\n", b"\n").strip()
+            == "(@1,2,3),(@17,18,19)"
+        )
+        assert (
+            telnet.ask(":oxc:swit:conn:only (@1,2),(@18,17);stat?\r\n", b"\n").strip()
+            == "(@1,2),(@18,17)"
+        )
         assert telnet.ask(":oxc:swit:conn:port? 2\r\n", b"\n").strip() == '"17"'
         telnet.write(":oxc:swit:conn:sub (@1),(@18)\r\n")
         assert telnet.ask(":oxc:swit:conn:stat?\r\n", b"\n").strip() == "(@2),(@17)"
@@ -38,7 +50,15 @@ def test_scpi_by_telnet(tmp_path: Path) -> None:
 
 
 def test_what_it_was_told_is_there_after_a_restart(tmp_path: Path) -> None:
-    options = ["--profile", "piezo", "--ports", "8", "--state", f"{tmp_path}/state", *any_port("scpi")]
+    options = [
+        "--profile",
+        "piezo",
+        "--ports",
+        "8",
+        "--state",
+        f"{tmp_path}/state",
+        *any_port("scpi"),
+    ]
     with serving(tmp_path, *options) as first, Lines(first.addresses["scpi"]) as telnet:
         telnet.write(":oxc:swit:port:dis (@5)\n:oxc:swit:conn:add (@1,2),(@10,9)\n")
         assert telnet.ask(":oxc:swit:conn:stat?\n", b"\n") == "(@1,2),(@10,9)\n"

@@ -22,7 +22,12 @@ import pytest
 
 from ringlight.controller.onic import agent as agent_module
 from ringlight.controller.onic.agent import Agent
-from ringlight.controller.onic.agent_settings import FLOW_SOCKET, MANAGE_SOCKET, AgentError, AgentSettings
+from ringlight.controller.onic.agent_settings import (
+    FLOW_SOCKET,
+    MANAGE_SOCKET,
+    AgentError,
+    AgentSettings,
+)
 from ringlight.controller.onic.control_messages import REQUEST, Message
 from ringlight.controller.onic.kept_files import EPOCH_FILE, MAP_FILE
 from ringlight.controller.onic.lease_times import Times
@@ -32,7 +37,9 @@ from tests.null_onic import NullLaser, NullRoutes
 
 HOST = "127.83.7.1"
 PATIENCE_S = 0.6
-TIMES = Times(lease_s=0.8, guard_s=0.05, retry_s=0.02, refresh_s=0.2, patience_s=PATIENCE_S)
+TIMES = Times(
+    lease_s=0.8, guard_s=0.05, retry_s=0.02, refresh_s=0.2, patience_s=PATIENCE_S
+)
 WAIT_S = 10.0
 
 
@@ -52,15 +59,21 @@ class Light:
 class OneLaser:
     """The lasers of one O-NIC."""
 
-    def __init__(self, light: Light, gpu: str, target: Callable[[str, int, int], str]) -> None:
+    def __init__(
+        self, light: Light, gpu: str, target: Callable[[str, int, int], str]
+    ) -> None:
         self._light, self._gpu, self._target = light, gpu, target
 
-    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
+    def tune(
+        self, port: int, wavelength: int, ready_in_s: float, until_s: float
+    ) -> float:
         now, light, here = time.monotonic(), self._light, (self._gpu, port)
         with light.lock:
             light.tunings += 1
             for (gpu, other), (colour, end_s) in light.lit.items():
-                same = self._target(gpu, other, colour) == self._target(self._gpu, port, wavelength)
+                same = self._target(gpu, other, colour) == self._target(
+                    self._gpu, port, wavelength
+                )
                 if (gpu, other) != here and port == other and same and now < end_s:
                     light.collisions.append(f"{gpu} and {self._gpu} port {port}")
             light.lit[here] = (wavelength, until_s)
@@ -137,7 +150,9 @@ class Rig:
     def directory(self, index: int) -> Path:
         return self.root / f"n{index}"
 
-    def start(self, count: int, *, allow_faults: bool = True, tuning_s: float = 0.0) -> None:
+    def start(
+        self, count: int, *, allow_faults: bool = True, tuning_s: float = 0.0
+    ) -> None:
         for index in range(count):
             settings = AgentSettings(
                 f"n{index}",
@@ -147,7 +162,9 @@ class Rig:
                 allow_faults=allow_faults,
                 tuning_s=tuning_s,
             )
-            one = Agent(settings, self.light.laser(f"n{index}", self._target), NullRoutes())
+            one = Agent(
+                settings, self.light.laser(f"n{index}", self._target), NullRoutes()
+            )
             self.agents.append(one)
         for index in range(count):
             assert self.set_map(index)["ok"]
@@ -161,14 +178,20 @@ class Rig:
 
     def peers(self, index: int) -> dict[str, Any]:
         return {
-            gpu_ip(peer): {"port": 0, "wavelength": (peer - index) % 64, "agent": self.address(peer)}
+            gpu_ip(peer): {
+                "port": 0,
+                "wavelength": (peer - index) % 64,
+                "agent": self.address(peer),
+            }
             for peer in range(len(self.agents))
             if peer != index
         }
 
     def set_map(self, index: int) -> dict[str, Any]:
         """Before the agent runs; afterwards through its socket."""
-        line = json.dumps({"op": "set_map", "job": "j", "version": 1, "peers": self.peers(index)})
+        line = json.dumps(
+            {"op": "set_map", "job": "j", "version": 1, "peers": self.peers(index)}
+        )
         return self.agents[index]._managers.answer(line.encode())
 
     def address(self, index: int) -> str:
@@ -219,16 +242,33 @@ def test_a_flow_from_open_to_release(rig: Rig) -> None:
     assert rig.laser(0) == 1
     status = rig.ask(0, "status")
     assert [flow["state"] for flow in status["flows"]] == ["lit"]
-    assert rig.ask(1, "status")["receivers"][0] == {"granted_to": gpu_ip(0), "waiting": []}
+    assert rig.ask(1, "status")["receivers"][0] == {
+        "granted_to": gpu_ip(0),
+        "waiting": [],
+    }
     until("the confirmation", lambda: rig.counters(0)["sent"]["confirm"])
     assert worker.ask(close=1) == {"closed": 1}
     assert rig.laser(0) is None
     flow = until("the release", lambda: rig.ask(0, "trace", cursor=0)["flows"])[0]
-    stamps = [flow[f"t_{name}"] for name in ("open", "request", "grant", "lit", "close", "released")]
+    stamps = [
+        flow[f"t_{name}"]
+        for name in ("open", "request", "grant", "lit", "close", "released")
+    ]
     assert stamps == sorted(stamps)
-    assert (flow["flow"], flow["peer"], flow["port"], flow["wavelength"]) == (1, gpu_ip(1), 0, 1)
+    assert (flow["flow"], flow["peer"], flow["port"], flow["wavelength"]) == (
+        1,
+        gpu_ip(1),
+        0,
+        1,
+    )
     assert flow["waited"] is False
-    assert rig.ask(0, "trace", cursor=1) == {"ok": True, "flows": [], "lit": [], "cursor": 1, "dropped": 0}
+    assert rig.ask(0, "trace", cursor=1) == {
+        "ok": True,
+        "flows": [],
+        "lit": [],
+        "cursor": 1,
+        "dropped": 0,
+    }
     sent = rig.counters(0)["sent"]
     assert {kind for kind in sent if sent[kind]} == {"request", "confirm", "release"}
     sent = rig.counters(1)["sent"]
@@ -241,7 +281,10 @@ def test_a_worker_that_vanishes_frees_what_it_held(rig: Rig) -> None:
     assert first.ask(open=1, peer=gpu_ip(2)) == {"lit": 1}
     first.say(open=2, peer=gpu_ip(1))
     second.say(open="x", peer=gpu_ip(2))
-    until("the queue", lambda: rig.ask(2, "status")["receivers"][0]["waiting"] == [gpu_ip(1)])
+    until(
+        "the queue",
+        lambda: rig.ask(2, "status")["receivers"][0]["waiting"] == [gpu_ip(1)],
+    )
     first.socket.close()
     assert second.hear() == {"lit": "x"}
     assert rig.laser(0) is None
@@ -259,7 +302,9 @@ def test_incast_from_eight_is_served_one_at_a_time(rig: Rig) -> None:
         worker.say(open=0, peer=gpu_ip(8))
     by_socket = {worker.socket: worker for worker in workers}
     while any(left.values()):
-        ready, _, _ = select.select([w.socket for w in workers if left[w]], [], [], WAIT_S)
+        ready, _, _ = select.select(
+            [w.socket for w in workers if left[w]], [], [], WAIT_S
+        )
         assert ready
         for one in ready:
             worker = by_socket[one]
@@ -278,7 +323,9 @@ def test_incast_from_eight_is_served_one_at_a_time(rig: Rig) -> None:
 def test_lost_copied_and_reordered_messages(rig: Rig) -> None:
     rig.start(3)
     for index in range(3):
-        answer = rig.ask(index, "emulate", loss=0.1, duplicate=0.1, reorder=0.2, seed=index)
+        answer = rig.ask(
+            index, "emulate", loss=0.1, duplicate=0.1, reorder=0.2, seed=index
+        )
         assert answer["emulate"]["loss"] == 0.1
     workers = [rig.worker(index) for index in range(3)]
     for number in range(40):
@@ -288,7 +335,9 @@ def test_lost_copied_and_reordered_messages(rig: Rig) -> None:
             assert worker.hear() == {"lit": number}
             assert worker.ask(close=number) == {"closed": number}
     faults = [rig.counters(index)["faults"] for index in range(3)]
-    assert all(sum(one[kind] for one in faults) for kind in ("lost", "duplicated", "reordered"))
+    assert all(
+        sum(one[kind] for one in faults) for kind in ("lost", "duplicated", "reordered")
+    )
     assert rig.light.tunings >= 120
 
 
@@ -353,7 +402,10 @@ class RawPeer:
         self.socket.bind((HOST, 0))
         host, port = self.socket.getsockname()
         peers = {gpu_ip(1): {"port": 0, "wavelength": 1, "agent": f"{host}:{port}"}}
-        assert rig.ask(0, "set_map", job="j", version=2, peers=peers)["map"]["peers"] == peers
+        assert (
+            rig.ask(0, "set_map", job="j", version=2, peers=peers)["map"]["peers"]
+            == peers
+        )
         self.agent = rig.agents[0].address
 
 
@@ -368,7 +420,9 @@ def test_a_peer_of_another_version_is_named_and_told(rig: Rig) -> None:
         peer.socket.sendto(b"RL\x07\x00", peer.agent)
         answer = worker.hear()
         assert answer["failed"] == 1
-        assert answer["reason"].endswith("it speaks protocol version 7, this O-NIC version 1")
+        assert answer["reason"].endswith(
+            "it speaks protocol version 7, this O-NIC version 1"
+        )
         # Only the first four bytes of an unknown version mean something.
         peer.socket.sendto(b"RL\x07\x01 whatever comes then", peer.agent)
         while peer.socket.recv(100) != VERSION_MESSAGE:
@@ -418,7 +472,9 @@ def test_bad_requests_of_a_worker_are_answered(rig: Rig) -> None:
     assert worker.ask(close=1) == {"closed": 1}
 
 
-def test_a_worker_that_does_not_listen_is_dropped_and_its_light_goes_out(rig: Rig) -> None:
+def test_a_worker_that_does_not_listen_is_dropped_and_its_light_goes_out(
+    rig: Rig,
+) -> None:
     rig.start(2)
     worker = rig.worker(0)
     assert worker.ask(open=1, peer=gpu_ip(1)) == {"lit": 1}
@@ -442,13 +498,26 @@ def test_the_map_belongs_to_a_job_and_is_read_back(rig: Rig) -> None:
     }
     assert rig.agents[0]._routes.routes == {gpu_ip(1): 0}  # type: ignore[attr-defined]
     for request, reason in (
-        ({"job": "j", "version": 2, "peers": peers}, "holds version 3 of the map, newer than 2"),
-        ({"job": "k", "version": 9, "peers": peers}, "holds the map of job j; clear that first"),
+        (
+            {"job": "j", "version": 2, "peers": peers},
+            "holds version 3 of the map, newer than 2",
+        ),
+        (
+            {"job": "k", "version": 9, "peers": peers},
+            "holds the map of job j; clear that first",
+        ),
         ({"job": "", "version": 9, "peers": peers}, "job must be a name"),
-        ({"job": "j", "version": 9, "peers": {"a": {"port": 2}}}, "peers.a.port must be from 0 to 1"),
+        (
+            {"job": "j", "version": 9, "peers": {"a": {"port": 2}}},
+            "peers.a.port must be from 0 to 1",
+        ),
         ({"job": "j", "version": 9, "peers": {"a": 3}}, "peers.a must be an object"),
         (
-            {"job": "j", "version": 9, "peers": {"a": {"port": 1, "wavelength": 1, "agent": "x"}}},
+            {
+                "job": "j",
+                "version": 9,
+                "peers": {"a": {"port": 1, "wavelength": 1, "agent": "x"}},
+            },
             "peers.a.agent: 'x' is not HOST:PORT",
         ),
     ):
@@ -459,7 +528,9 @@ def test_the_map_belongs_to_a_job_and_is_read_back(rig: Rig) -> None:
     assert "not of k" in rig.ask(0, "clear_map", job="k")["error"]
     assert rig.ask(0, "clear_map", job="j") == {"ok": True, "map": None}
     assert worker.hear()["reason"].endswith("the wavelength map changed")
-    assert worker.ask(open=2, peer=gpu_ip(1))["reason"].endswith("this O-NIC has no wavelength map")
+    assert worker.ask(open=2, peer=gpu_ip(1))["reason"].endswith(
+        "this O-NIC has no wavelength map"
+    )
     assert not (rig.directory(0) / MAP_FILE).exists()
 
 
@@ -486,7 +557,9 @@ def test_bad_faults_are_refused(rig: Rig) -> None:
         assert reason in rig.ask(0, "emulate", **request)["error"]
 
 
-def test_setting_the_wall_clock_changes_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_the_wall_clock_changes_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wall clock jumps by years at every look, and nobody looks."""
     looks: list[str] = []
 
@@ -512,7 +585,9 @@ def test_setting_the_wall_clock_changes_nothing(rig: Rig, monkeypatch: pytest.Mo
                 and isinstance(node.value, ast.Name)
                 and node.value.id == "time"
             ):
-                assert node.attr in ("monotonic", "monotonic_ns"), f"{path.name}:{node.lineno}"
+                assert node.attr in ("monotonic", "monotonic_ns"), (
+                    f"{path.name}:{node.lineno}"
+                )
             assert not (isinstance(node, ast.Name) and node.id == "datetime"), path.name
 
 
@@ -531,8 +606,14 @@ def test_a_laser_that_cannot_be_darkened_stops_the_start(tmp_path: Path) -> None
 def test_a_taken_address_is_named(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.bind((HOST, 0))
-        with pytest.raises(AgentError, match=re.escape(f"('{HOST}', {one.getsockname()[1]})")):
-            Agent(AgentSettings("n0", tmp_path, one.getsockname()), NullLaser(), NullRoutes())
+        with pytest.raises(
+            AgentError, match=re.escape(f"('{HOST}', {one.getsockname()[1]})")
+        ):
+            Agent(
+                AgentSettings("n0", tmp_path, one.getsockname()),
+                NullLaser(),
+                NullRoutes(),
+            )
 
 
 def test_a_map_file_that_cannot_be_read_is_said_and_left_out(
@@ -572,9 +653,16 @@ class Processes:
 
     def start(self, index: int) -> None:
         command = [sys.executable, "-m", "tests.integration.onic_process", f"n{index}"]
-        command += [str(self.directory(index)), HOST, str(self.ports[index]), json.dumps(asdict(TIMES))]
+        command += [
+            str(self.directory(index)),
+            HOST,
+            str(self.ports[index]),
+            json.dumps(asdict(TIMES)),
+        ]
         with (self.root / "agents.log").open("ab") as log:
-            self.running[index] = start_process(command, os.environ, log, directory=Path(__file__).parents[2])
+            self.running[index] = start_process(
+                command, os.environ, log, directory=Path(__file__).parents[2]
+            )
 
     def status(self, index: int) -> dict[str, Any]:
         def answer() -> dict[str, Any] | None:
@@ -590,18 +678,26 @@ class Processes:
         for index in range(self.count):
             self.status(index)
             peers = {
-                gpu_ip(peer): {"port": 0, "wavelength": peer, "agent": f"{HOST}:{self.ports[peer]}"}
+                gpu_ip(peer): {
+                    "port": 0,
+                    "wavelength": peer,
+                    "agent": f"{HOST}:{self.ports[peer]}",
+                }
                 for peer in range(self.count)
                 if peer != index
             }
-            assert manage(self.directory(index), op="set_map", job="j", version=1, peers=peers)["ok"]
+            assert manage(
+                self.directory(index), op="set_map", job="j", version=1, peers=peers
+            )["ok"]
 
     def kill(self, index: int) -> None:
         self.running[index].send_signal(signal.SIGKILL)
         self.running[index].wait(WAIT_S)
 
     def laser(self, index: int) -> dict[str, Any]:
-        lit: dict[str, Any] = json.loads((self.directory(index) / "laser.json").read_text())
+        lit: dict[str, Any] = json.loads(
+            (self.directory(index) / "laser.json").read_text()
+        )
         return lit
 
     def stop(self) -> None:
@@ -661,7 +757,9 @@ def test_a_killed_agent_comes_back_dark_with_its_map_and_grants_nothing_for_a_le
     other.socket.close()
 
 
-def test_an_agent_told_to_end_releases_darkens_and_removes_its_sockets(processes: Processes) -> None:
+def test_an_agent_told_to_end_releases_darkens_and_removes_its_sockets(
+    processes: Processes,
+) -> None:
     source, other = Worker(processes.directory(0)), Worker(processes.directory(1))
     assert source.ask(open=1, peer=gpu_ip(2)) == {"lit": 1}
     other.say(open=1, peer=gpu_ip(2))
@@ -685,5 +783,8 @@ def test_management_is_not_for_containers(rig: Rig) -> None:
     command = [sys.executable, "-c", code, str(rig.directory(0) / MANAGE_SOCKET)]
     assert subprocess.run(command, check=False).returncode == 3
     contained = ["unshare", "--pid", "--fork", *command]
-    assert subprocess.run(contained, check=False, stderr=subprocess.DEVNULL).returncode != 3
+    assert (
+        subprocess.run(contained, check=False, stderr=subprocess.DEVNULL).returncode
+        != 3
+    )
     assert rig.counters(0)["refused_clients"] == 1

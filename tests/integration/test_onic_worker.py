@@ -45,12 +45,20 @@ class Agents:
             for own_port in (0, 1):
                 peer = index ^ (1 << own_port)
                 host, port = self._agents[peer].address
-                entry = {"port": own_port, "wavelength": WAVELENGTH, "agent": f"{host}:{port}"}
+                entry = {
+                    "port": own_port,
+                    "wavelength": WAVELENGTH,
+                    "agent": f"{host}:{port}",
+                }
                 peers[self._ips[peer]] = entry
-            assert manage(self.directory(index), op="set_map", job="j", version=1, peers=peers)["ok"]
+            assert manage(
+                self.directory(index), op="set_map", job="j", version=1, peers=peers
+            )["ok"]
 
     def ask_all(self, **request: Any) -> list[dict[str, Any]]:
-        answers = [manage(self.directory(index), **request) for index in range(len(NODES))]
+        answers = [
+            manage(self.directory(index), **request) for index in range(len(NODES))
+        ]
         assert all(answer["ok"] for answer in answers)
         return answers
 
@@ -72,8 +80,12 @@ class Agents:
         assert not self._threads[index].is_alive()
 
     def _agent(self, index: int, listen: tuple[str, int]) -> Agent:
-        settings = AgentSettings(NODES[index], self.directory(index), listen, times=TIMES, allow_faults=True)
-        return Agent(settings, self.light.laser(NODES[index], self._target), NullRoutes())
+        settings = AgentSettings(
+            NODES[index], self.directory(index), listen, times=TIMES, allow_faults=True
+        )
+        return Agent(
+            settings, self.light.laser(NODES[index], self._target), NullRoutes()
+        )
 
     @staticmethod
     def _run(agent: Agent) -> threading.Thread:
@@ -89,15 +101,26 @@ class Agents:
 
 
 @contextmanager
-def training(directory: Path, subnet: int, iterations: int) -> Iterator[tuple[Crew, Agents]]:
-    workers = Crew(directory, subnet, len(NODES), collective="halving-doubling", iterations=iterations)
+def training(
+    directory: Path, subnet: int, iterations: int
+) -> Iterator[tuple[Crew, Agents]]:
+    workers = Crew(
+        directory,
+        subnet,
+        len(NODES),
+        collective="halving-doubling",
+        iterations=iterations,
+    )
     with ExitStack() as stack:
         agents = Agents(directory, parse_spec(workers.specs[0]).peers)
         stack.callback(agents.stop)
         agents.set_maps()
         stack.enter_context(ended(workers))
         for rank, spec in enumerate(workers.specs):
-            spec |= {"onic": str(agents.directory(rank) / FLOW_SOCKET), "compute_s": 0.005}
+            spec |= {
+                "onic": str(agents.directory(rank) / FLOW_SOCKET),
+                "compute_s": 0.005,
+            }
         yield workers, agents
     assert not agents.light.collisions
     assert not agents.light.lit
@@ -112,7 +135,9 @@ def start(workers: Crew) -> None:
 
 def check_done(workers: Crew) -> None:
     codes = workers.exit_codes()
-    assert codes == [0] * len(NODES), [of_kind(workers.events(r), "failed") for r in range(len(NODES))]
+    assert codes == [0] * len(NODES), [
+        of_kind(workers.events(r), "failed") for r in range(len(NODES))
+    ]
     expected = train_in_one_process(parse_spec(workers.specs[0]))
     for rank in range(len(NODES)):
         done = of_kind(workers.events(rank), "done")[0]
@@ -125,7 +150,9 @@ def test_training_under_light(tmp_path: Path) -> None:
         check_done(workers)
         for rank, status in enumerate(agents.ask_all(op="status")):
             assert status["counters"]["flows_done"] == 20 * 4
-            assert {event["flows"] for event in of_kind(workers.events(rank), "iteration")} == {4}
+            assert {
+                event["flows"] for event in of_kind(workers.events(rank), "iteration")
+            } == {4}
 
 
 def test_training_over_a_bad_control_network(tmp_path: Path) -> None:
@@ -136,12 +163,18 @@ def test_training_over_a_bad_control_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 3])
-def test_an_agent_is_started_anew_while_workers_train(tmp_path: Path, index: int) -> None:
+def test_an_agent_is_started_anew_while_workers_train(
+    tmp_path: Path, index: int
+) -> None:
     with training(tmp_path, 62 + index, 60) as (workers, agents):
         start(workers)
         workers.wait_for("iteration")
         agents.restart(index)
         check_done(workers)
         # Its own flows or those to it waited until it was back.
-        iterations = [e for rank in range(len(NODES)) for e in of_kind(workers.events(rank), "iteration")]
+        iterations = [
+            e
+            for rank in range(len(NODES))
+            for e in of_kind(workers.events(rank), "iteration")
+        ]
         assert max(event["flow_wait_s"]["longest"] for event in iterations) > 0.05

@@ -78,8 +78,19 @@ def schemathesis(
         [
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", configuration),
-            *("run", f"http://127.0.0.1:{run.rest}/openapi.json", "--no-color", "--no-shrink"),
-            *("--generation-database", "none", "--report-ndjson-path", str(report), *options),
+            *(
+                "run",
+                f"http://127.0.0.1:{run.rest}/openapi.json",
+                "--no-color",
+                "--no-shrink",
+            ),
+            *(
+                "--generation-database",
+                "none",
+                "--report-ndjson-path",
+                str(report),
+                *options,
+            ),
         ],
         cwd=ROOT,
         capture_output=True,
@@ -97,12 +108,18 @@ def answers(report: Path) -> Iterator[tuple[str, int, bytes]]:
             response = done.get("response")
             made = recorder["cases"][case]["value"]
             if response is not None:
-                body = base64.b64decode((response.get("content") or {}).get("$base64", ""))
+                body = base64.b64decode(
+                    (response.get("content") or {}).get("$base64", "")
+                )
                 yield f"{made['method']} {made['path']}", response["status_code"], body
 
 
 def check_operations(
-    run: Run, report: Path, options: Sequence[str], paths: str, configuration: str = CONFIGURATION
+    run: Run,
+    report: Path,
+    options: Sequence[str],
+    paths: str,
+    configuration: str = CONFIGURATION,
 ) -> set[str]:
     """Check that each operation answers as the API's description says, below paths of which ``paths`` is an
     expression. Return the operations that never succeeded."""
@@ -136,14 +153,19 @@ def check_operations(
 
 def test_every_operation_answers_as_described(run: Run, tmp_path: Path) -> None:
     options = ("--phases", "examples,fuzzing,stateful", "--max-examples", "2")
-    assert check_operations(run, tmp_path / "events.ndjson", options, PATHS) <= MAY_NOT_SUCCEED
+    assert (
+        check_operations(run, tmp_path / "events.ndjson", options, PATHS)
+        <= MAY_NOT_SUCCEED
+    )
 
 
 def test_operations_answer_systematically(run: Run, tmp_path: Path, long: bool) -> None:
     if not long:
         pytest.skip("some hundreds of requests more; --long makes them")
     paths = "^/v1/(circ|ev|jobs|opt|reg|ser)"
-    failed = check_operations(run, tmp_path / "events.ndjson", ("--phases", "coverage"), paths)
+    failed = check_operations(
+        run, tmp_path / "events.ndjson", ("--phases", "coverage"), paths
+    )
     assert failed <= MAY_NOT_SUCCEED
 
 
@@ -156,14 +178,23 @@ def test_faults_are_injected_into_the_labs_optical_switches(run: Run) -> None:
     taken = {port for one in before for port in (one["ingress"], one["egress"])}
     size = run.api.get(path).json()["size"]
     ingress = next(port for port in range(size, 0, -1) if port not in taken)
-    egress = next(port for port in range(2 * size, size, -1) if port not in taken | {20})
+    egress = next(
+        port for port in range(2 * size, size, -1) if port not in taken | {20}
+    )
     refused = run.api.put(f"{path}/cross-connects/{ingress}", json={"egress": egress})
     assert refused.status_code == 502, refused.text
     (fault,) = run.api.get(f"{path}/faults").json()
     assert (fault["kind"], fault["hits"], fault["left"]) == ("deny", 1, 0)
-    assert run.api.put(f"{path}/cross-connects/{ingress}", json={"egress": egress}).status_code == 200
+    assert (
+        run.api.put(
+            f"{path}/cross-connects/{ingress}", json={"egress": egress}
+        ).status_code
+        == 200
+    )
     assert run.api.delete(f"{path}/cross-connects/{ingress}").status_code == 200
-    assert run.api.delete(f"{path}/faults/{fault['id']}").json() == {"cleared": [fault["id"]]}
+    assert run.api.delete(f"{path}/faults/{fault['id']}").json() == {
+        "cleared": [fault["id"]]
+    }
     wrong = run.api.post(f"{path}/faults", json={"kind": "port-failed"})
     assert wrong.status_code == 422
     assert wrong.json()["detail"].startswith("optical switch ocs0: port: ")
@@ -184,13 +215,24 @@ def test_what_is_not_described_answers_in_the_same_shape(run: Run) -> None:
         answer = run.api.put("/v1/circuits", content=body, headers=headers)
         assert answer.status_code == 422
         assert answer.json()["detail"].startswith("the body is not JSON")
-    many = {"name": "big", "gpus": 2, "compute_s": 0.1, "iterations": 3, "gradient_bytes": 2**40}
+    many = {
+        "name": "big",
+        "gpus": 2,
+        "compute_s": 0.1,
+        "iterations": 3,
+        "gradient_bytes": 2**40,
+    }
     answer = run.api.post("/v1/jobs", json=many)
-    assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (422, "gradient_bytes")
+    assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (
+        422,
+        "gradient_bytes",
+    )
 
 
 def test_the_event_stream_ends_when_it_is_told_to(run: Run) -> None:
-    with contextlib.closing(run.api.get("/v1/events", params={"after": 0, "seconds": 0.3})) as answer:
+    with contextlib.closing(
+        run.api.get("/v1/events", params={"after": 0, "seconds": 0.3})
+    ) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.text.count("\nevent: ") >= 1
     events: list[dict[str, Any]] = [
@@ -199,6 +241,11 @@ def test_the_event_stream_ends_when_it_is_told_to(run: Run) -> None:
         if line.startswith("data: ")
     ]
     last = events[-1]["id"]
-    again = run.api.get("/v1/events", params={"seconds": 0}, headers={"last-event-id": str(last - 1)})
+    again = run.api.get(
+        "/v1/events", params={"seconds": 0}, headers={"last-event-id": str(last - 1)}
+    )
     assert f"id: {last}\n" in again.text
-    assert run.api.get("/v1/events", headers={"last-event-id": "latest"}).status_code == 422
+    assert (
+        run.api.get("/v1/events", headers={"last-event-id": "latest"}).status_code
+        == 422
+    )

@@ -35,12 +35,20 @@ class Site:
     label: str
 
     def dump(self) -> str:
-        return run("ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-flows", self.bridge)
+        return run(
+            "ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-flows", self.bridge
+        )
 
     def control(self, on: bool) -> None:
         # Port 1 answers nobody. Without any controller a switch would drop its flows.
         port = self.plane.port if on else 1
-        run("ovs-vsctl", "--timeout=15", "set-controller", self.bridge, f"tcp:127.0.0.1:{port}")
+        run(
+            "ovs-vsctl",
+            "--timeout=15",
+            "set-controller",
+            self.bridge,
+            f"tcp:127.0.0.1:{port}",
+        )
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +59,28 @@ def site() -> Iterator[Site]:
     with lab.hold():
         try:
             plane.start()
-            command = ["add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev"]
+            command = [
+                "add-br",
+                bridge,
+                "--",
+                "set",
+                "bridge",
+                bridge,
+                "datapath_type=netdev",
+            ]
             command += ["fail_mode=secure", f"external_ids:ringlight={lab.id}"]
             command += [f"other_config:datapath-id={DPID:016x}"]
             for port in (1, 2, 3):
                 name = lab.interface("tor0", port)
                 command += ["--", "add-port", bridge, name]
-                command += ["--", "set", "interface", name, "type=internal", f"ofport_request={port}"]
+                command += [
+                    "--",
+                    "set",
+                    "interface",
+                    name,
+                    "type=internal",
+                    f"ofport_request={port}",
+                ]
             run("ovs-vsctl", "--timeout=15", *command)
             made = Site(plane, bridge, f"external_ids:ringlight={lab.id}")
             made.control(True)
@@ -80,11 +103,15 @@ def plane(site: Site) -> OpenFlowPlane:
     return site.plane
 
 
-def test_flows_are_there_once_send_flows_returns(site: Site, plane: OpenFlowPlane) -> None:
+def test_flows_are_there_once_send_flows_returns(
+    site: Site, plane: OpenFlowPlane
+) -> None:
     mods = [FlowMod("add", 7, TO_A, (3,), cookie=0x524C), FlowMod("add", 0, {})]
     plane.send_flows(DPID, mods, timeout_s=WAIT_S)
     assert "cookie=0x524c" in site.dump()
-    by_priority = {entry.priority: entry for entry in plane.flows(DPID, timeout_s=WAIT_S)}
+    by_priority = {
+        entry.priority: entry for entry in plane.flows(DPID, timeout_s=WAIT_S)
+    }
     assert by_priority[7].match == TO_A
     assert by_priority[7].out_ports == (3,)
     assert by_priority[7].cookie == 0x524C
@@ -92,17 +119,27 @@ def test_flows_are_there_once_send_flows_returns(site: Site, plane: OpenFlowPlan
 
 
 def test_replace_modify_and_strict_delete(plane: OpenFlowPlane) -> None:
-    plane.send_flows(DPID, [FlowMod("add", 7, TO_A, (3,)), FlowMod("add", 8, TO_A, (1,))], timeout_s=WAIT_S)
+    plane.send_flows(
+        DPID,
+        [FlowMod("add", 7, TO_A, (3,)), FlowMod("add", 8, TO_A, (1,))],
+        timeout_s=WAIT_S,
+    )
     plane.send_flows(DPID, [FlowMod("modify_strict", 7, TO_A, (2,))], timeout_s=WAIT_S)
-    assert {(e.priority, e.out_ports) for e in plane.flows(DPID, timeout_s=WAIT_S)} == {(7, (2,)), (8, (1,))}
+    assert {(e.priority, e.out_ports) for e in plane.flows(DPID, timeout_s=WAIT_S)} == {
+        (7, (2,)),
+        (8, (1,)),
+    }
     plane.send_flows(DPID, [FlowMod("delete_strict", 8, TO_A)], timeout_s=WAIT_S)
     assert [e.priority for e in plane.flows(DPID, timeout_s=WAIT_S)] == [7]
 
 
 @pytest.mark.parametrize(
-    "match", [{"eth_type": 0x0800, "ipv4_dst": "10.82.0.0/255.255.0.0"}, {"metadata": "5/7"}]
+    "match",
+    [{"eth_type": 0x0800, "ipv4_dst": "10.82.0.0/255.255.0.0"}, {"metadata": "5/7"}],
 )
-def test_masked_match_survives_the_round_trip(plane: OpenFlowPlane, match: dict[str, int | str]) -> None:
+def test_masked_match_survives_the_round_trip(
+    plane: OpenFlowPlane, match: dict[str, int | str]
+) -> None:
     plane.send_flows(DPID, [FlowMod("add", 7, match, (1,))], timeout_s=WAIT_S)
     (entry,) = plane.flows(DPID, timeout_s=WAIT_S)
     assert entry.match == match
@@ -119,8 +156,13 @@ def test_an_error_of_the_switch_names_the_message(plane: OpenFlowPlane) -> None:
 
 
 def test_many_flows_come_back_over_several_replies(plane: OpenFlowPlane) -> None:
-    matches = [{"eth_type": 0x0800, "ipv4_dst": f"10.83.{i // 250}.{i % 250 + 1}"} for i in range(2000)]
-    plane.send_flows(DPID, [FlowMod("add", 7, m, (1,)) for m in matches], timeout_s=WAIT_S)
+    matches = [
+        {"eth_type": 0x0800, "ipv4_dst": f"10.83.{i // 250}.{i % 250 + 1}"}
+        for i in range(2000)
+    ]
+    plane.send_flows(
+        DPID, [FlowMod("add", 7, m, (1,)) for m in matches], timeout_s=WAIT_S
+    )
     assert len(plane.flows(DPID, timeout_s=WAIT_S)) == 2000
 
 
@@ -130,8 +172,14 @@ def test_answers_find_their_caller_when_many_ask(plane: OpenFlowPlane) -> None:
     def work(number: int) -> None:
         match = {"eth_type": 0x0800, "ipv4_dst": f"10.84.0.{number}"}
         for out in (1, 2, 3) * 5:
-            plane.send_flows(DPID, [FlowMod("add", 100 + number, match, (out,))], timeout_s=WAIT_S)
-            mine = [e for e in plane.flows(DPID, timeout_s=WAIT_S) if e.priority == 100 + number]
+            plane.send_flows(
+                DPID, [FlowMod("add", 100 + number, match, (out,))], timeout_s=WAIT_S
+            )
+            mine = [
+                e
+                for e in plane.flows(DPID, timeout_s=WAIT_S)
+                if e.priority == 100 + number
+            ]
             if [e.out_ports for e in mine] != [(out,)]:
                 wrong.append(f"{number}: {mine}")
             plane.port_stats(DPID, timeout_s=WAIT_S)
@@ -146,7 +194,11 @@ def test_answers_find_their_caller_when_many_ask(plane: OpenFlowPlane) -> None:
 
 def test_ports_statistics_and_description(plane: OpenFlowPlane) -> None:
     assert [port.number for port in plane.ports(DPID)] == [1, 2, 3]
-    assert {stats.port_no for stats in plane.port_stats(DPID, timeout_s=WAIT_S)} == {1, 2, 3}
+    assert {stats.port_no for stats in plane.port_stats(DPID, timeout_s=WAIT_S)} == {
+        1,
+        2,
+        3,
+    }
     assert plane.desc(DPID).hardware == "Open vSwitch"
 
 
@@ -161,7 +213,9 @@ def test_unknown_switch_deadline_and_taken_port(plane: OpenFlowPlane) -> None:
         OpenFlowPlane("127.0.0.1", plane.port).start()
 
 
-def test_reconnect_keeps_flows_and_tells_subscribers(site: Site, plane: OpenFlowPlane) -> None:
+def test_reconnect_keeps_flows_and_tells_subscribers(
+    site: Site, plane: OpenFlowPlane
+) -> None:
     plane.send_flows(DPID, [FlowMod("add", 7, TO_A, (3,))], timeout_s=WAIT_S)
     seen: list[SwitchEvent] = []
     unsubscribe = plane.subscribe(seen.append)
@@ -185,19 +239,38 @@ def test_reconnect_keeps_flows_and_tells_subscribers(site: Site, plane: OpenFlow
     assert [e.priority for e in plane.flows(DPID, timeout_s=WAIT_S)] == [7]
 
 
-def test_a_second_switch_with_the_same_datapath_id_is_refused(site: Site, plane: OpenFlowPlane) -> None:
+def test_a_second_switch_with_the_same_datapath_id_is_refused(
+    site: Site, plane: OpenFlowPlane
+) -> None:
     plane.send_flows(DPID, [FlowMod("add", 7, TO_A, (3,))], timeout_s=WAIT_S)
     seen: list[SwitchEvent] = []
     unsubscribe = plane.subscribe(seen.append)
     second = site.bridge.replace("tor0", "tor9")
-    command = ["add-br", second, "--", "set", "bridge", second, "datapath_type=netdev", "fail_mode=secure"]
+    command = [
+        "add-br",
+        second,
+        "--",
+        "set",
+        "bridge",
+        second,
+        "datapath_type=netdev",
+        "fail_mode=secure",
+    ]
     command += [site.label, f"other_config:datapath-id={DPID:016x}"]
     try:
         run("ovs-vsctl", "--timeout=15", *command)
-        run("ovs-vsctl", "--timeout=15", "set-controller", second, f"tcp:127.0.0.1:{plane.port}")
+        run(
+            "ovs-vsctl",
+            "--timeout=15",
+            "set-controller",
+            second,
+            f"tcp:127.0.0.1:{plane.port}",
+        )
         deadline = time.monotonic() + WAIT_S
         while not seen:
-            assert time.monotonic() < deadline, "two switches share a datapath id and nobody says so"
+            assert time.monotonic() < deadline, (
+                "two switches share a datapath id and nobody says so"
+            )
             time.sleep(0.01)
         assert {(event.kind, event.dpid) for event in seen} == {("refused", DPID)}
         assert list(plane.refused()) == [DPID]

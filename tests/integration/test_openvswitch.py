@@ -18,7 +18,10 @@ from tests.integration.labs import until
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A daemon of Open vSwitch that nobody has spoken to: its process and control socket."""
-    server, tool = shutil.which("ovsdb-server", path="/usr/sbin:/usr/bin"), shutil.which("ovsdb-tool")
+    server, tool = (
+        shutil.which("ovsdb-server", path="/usr/sbin:/usr/bin"),
+        shutil.which("ovsdb-tool"),
+    )
     if server is None or tool is None:
         pytest.skip("Open vSwitch is not installed")
     schema = tmp_path / "schema"
@@ -46,7 +49,9 @@ def faults_per_request(control: Path, pid: int, requests: int = 10) -> float:
     """
     worst = 0.0
     for blocks in (10, 15, 20, 25, 30):
-        request = json.dumps({"id": 0, "method": "version", "params": ["x" * 100_000] * blocks}).encode()
+        request = json.dumps(
+            {"id": 0, "method": "version", "params": ["x" * 100_000] * blocks}
+        ).encode()
         # The first of a length may well need new memory.
         for first in (True, False):
             before = page_faults(pid)
@@ -67,6 +72,8 @@ def test_memory_that_it_frees_is_kept(daemon: tuple[int, Path]) -> None:
     assert faults_per_request(control, pid) < 10
 
 
-def test_a_daemon_that_is_not_there_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_daemon_that_is_not_there_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert not openvswitch.keep_memory(tmp_path / "none.ctl")
     assert "Open vSwitch gives back its memory" in caplog.text

@@ -41,10 +41,24 @@ class Emulated:
         with self.log.open("wb") as log:
             self.process = start_process(
                 [
-                    *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
+                    *(
+                        sys.executable,
+                        "-m",
+                        "ringlight.testbed.emulation.optical",
+                        "--name",
+                        "ocs0",
+                    ),
                     *("--lab", self.lab.id, "--size", str(SIZE), "--profile", "ideal"),
                     *("--listen", "127.0.0.1:0"),
-                    *("--pins", str(self.pins), "--ready", str(ready), "--rest", "127.0.0.1:0", *more),
+                    *(
+                        "--pins",
+                        str(self.pins),
+                        "--ready",
+                        str(ready),
+                        "--rest",
+                        "127.0.0.1:0",
+                        *more,
+                    ),
                 ],
                 self.lab.environment(),
                 log,
@@ -94,7 +108,10 @@ class Emulated:
     def in_kernel(self) -> dict[int, int]:
         maps = Datapath.resume(self.pins)
         try:
-            return {ingress: lit.egress for (ingress, _), lit in maps.cross_connects().items()}
+            return {
+                ingress: lit.egress
+                for (ingress, _), lit in maps.cross_connects().items()
+            }
         finally:
             maps.close()
 
@@ -123,18 +140,25 @@ def test_circuits_are_those_of_the_light_paths(switch: Emulated) -> None:
     switch.say(":oxc:swit:conn:add (@1),(@10);*opc?")
     switch.say(":oxc:swit:conn:add (@2),(@9);*opc?")
     found = {
-        row["ingress"]: (row["reported"], row["lit"], row["tuned"]) for row in switch.get("/v1/circuits")
+        row["ingress"]: (row["reported"], row["lit"], row["tuned"])
+        for row in switch.get("/v1/circuits")
     }
     assert found == {1: (True, False, False), 2: (True, True, True)}
     assert switch.in_kernel() == {2: 9}
     assert switch.get(f"/v1/faults/{ghost.json()['id']}")["left"] == 0
-    assert switch.api.delete(f"/v1/faults/{ghost.json()['id']}").json() == {"cleared": [ghost.json()["id"]]}
+    assert switch.api.delete(f"/v1/faults/{ghost.json()['id']}").json() == {
+        "cleared": [ghost.json()["id"]]
+    }
     assert switch.in_kernel() == {1: 10, 2: 9}
     counters = switch.get("/v1/counters")
     assert counters["mirror_moves"] - before == 3
     assert [row["port"] for row in counters["ports"]] == list(range(1, 2 * SIZE + 1))
     shown = switch.get("/v1/switch")
-    assert (shown["cross_connects"], shown["packets"], shown["mirror_moves"]) == (2, True, before + 3)
+    assert (shown["cross_connects"], shown["packets"], shown["mirror_moves"]) == (
+        2,
+        True,
+        before + 3,
+    )
 
 
 def test_what_vanishes_leaves_the_kernel_with_nobody_asking(switch: Emulated) -> None:
@@ -151,7 +175,11 @@ def test_what_vanishes_leaves_the_kernel_with_nobody_asking(switch: Emulated) ->
 def test_a_port_fails_by_rest_and_works_again(switch: Emulated) -> None:
     made = switch.inject(kind="port-failed", port=10)
     assert switch.get("/v1/ports/10")["admin"] == "failed"
-    assert {"port": 10, "kind": "FAILED", "reason": "the port has failed"} in switch.get("/v1/alarms")
+    assert {
+        "port": 10,
+        "kind": "FAILED",
+        "reason": "the port has failed",
+    } in switch.get("/v1/alarms")
     assert b"F" in switch.say(":oxc:swit:port:stat? (@10)")
     switch.api.delete(f"/v1/faults/{made.json()['id']}")
     assert switch.get("/v1/ports/10")["admin"] == "enabled"
@@ -168,8 +196,20 @@ def test_a_reply_lost_after_the_effect(switch: Emulated) -> None:
 
 def test_what_cannot_be_is_one_line(switch: Emulated) -> None:
     for method, path, body, status, said in (
-        ("POST", "/v1/faults", {"kind": "nonsense"}, 422, "kind: Input should be 'deny'"),
-        ("POST", "/v1/faults", {"kind": "deny", "often": 1}, 422, "often: Extra inputs"),
+        (
+            "POST",
+            "/v1/faults",
+            {"kind": "nonsense"},
+            422,
+            "kind: Input should be 'deny'",
+        ),
+        (
+            "POST",
+            "/v1/faults",
+            {"kind": "deny", "often": 1},
+            422,
+            "often: Extra inputs",
+        ),
         (
             "POST",
             "/v1/faults",
@@ -177,14 +217,23 @@ def test_what_cannot_be_is_one_line(switch: Emulated) -> None:
             422,
             "protocol: other; the",
         ),
-        ("POST", "/v1/faults", {"kind": "port-failed", "port": 99}, 422, "port: there is no port 99 (1..16)"),
+        (
+            "POST",
+            "/v1/faults",
+            {"kind": "port-failed", "port": 99},
+            422,
+            "port: there is no port 99 (1..16)",
+        ),
         ("GET", "/v1/ports/99", None, 404, "there is no port 99 (1..16)"),
         ("DELETE", "/v1/faults/999", None, 404, "there is no fault 999"),
         ("GET", "/v1/nothing", None, 404, "there is no path /v1/nothing"),
         ("PUT", "/v1/switch", None, 405, "/v1/switch does not know the method PUT"),
     ):
         answer = switch.api.request(method, path, json=body)
-        assert (answer.status_code, answer.json()["detail"].startswith(said)) == (status, True), answer.text
+        assert (answer.status_code, answer.json()["detail"].startswith(said)) == (
+            status,
+            True,
+        ), answer.text
     for _ in range(64):
         assert switch.inject(kind="deny", count=1).status_code == 201
     assert switch.inject(kind="deny", count=1).status_code == 409
@@ -200,11 +249,18 @@ def ringlight(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_faults_from_the_shell(switch: Emulated) -> None:
     place = ("--seed", "7", "--seconds", "1.5", "--protocol", "scpi")
-    done = ringlight("ocs", "fault", "add", switch.rest, "slow", "--probability", "0.5", *place)
+    done = ringlight(
+        "ocs", "fault", "add", switch.rest, "slow", "--probability", "0.5", *place
+    )
     assert done.returncode == 0, done.stderr
     assert "until cleared" in done.stdout
     connects = ("--count", "1", "--connects", "1-10")
-    assert ringlight("ocs", "fault", "add", switch.rest, "foreign-writer", *connects).returncode == 0
+    assert (
+        ringlight(
+            "ocs", "fault", "add", switch.rest, "foreign-writer", *connects
+        ).returncode
+        == 0
+    )
     assert switch.say(":oxc:swit:conn:stat?") == b"(@1),(@10)\n"
     found = json.loads(ringlight("ocs", "fault", "list", switch.rest, "--json").stdout)
     assert [(fault["kind"], fault["hits"], fault["left"]) for fault in found] == [
@@ -215,19 +271,39 @@ def test_faults_from_the_shell(switch: Emulated) -> None:
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "port: a port-failed names one" in refused.stderr
     ended = ", ".join(str(fault["id"]) for fault in found)
-    assert ringlight("ocs", "fault", "clear", switch.rest).stdout == f"cleared: {ended}\n"
+    assert (
+        ringlight("ocs", "fault", "clear", switch.rest).stdout == f"cleared: {ended}\n"
+    )
     assert switch.get("/v1/faults") == []
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = f"127.0.0.1:{closed.getsockname()[1]}"
     assert (
-        f"no emulated switch answers at http://{nobody}" in ringlight("ocs", "fault", "list", nobody).stderr
+        f"no emulated switch answers at http://{nobody}"
+        in ringlight("ocs", "fault", "list", nobody).stderr
     )
 
 
 def test_beyond_loopback_a_token_is_needed(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0", "--size", "4"]
-    command += ["--listen", "127.0.0.1:0", "--pins", str(tmp_path / "pins"), "--rest", "0.0.0.0:0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.testbed.emulation.optical",
+        "--name",
+        "ocs0",
+        "--size",
+        "4",
+    ]
+    command += [
+        "--listen",
+        "127.0.0.1:0",
+        "--pins",
+        str(tmp_path / "pins"),
+        "--rest",
+        "0.0.0.0:0",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
     assert done.returncode == 2
     assert "not a loopback address; that needs --rest-token-file" in done.stderr
     token = tmp_path / "token"
@@ -235,7 +311,9 @@ def test_beyond_loopback_a_token_is_needed(tmp_path: Path) -> None:
     switch = Emulated("--rest-token-file", str(token))
     try:
         assert switch.api.get("/v1/switch").status_code == 401
-        answer = switch.api.get("/v1/switch", headers={"authorization": "Bearer 0123456789abcdef"})
+        answer = switch.api.get(
+            "/v1/switch", headers={"authorization": "Bearer 0123456789abcdef"}
+        )
         assert answer.json()["name"] == "ocs0"
     finally:
         switch.close()
@@ -254,12 +332,20 @@ def test_it_ends_while_somebody_is_connected() -> None:
         switch.close()
 
 
-def test_every_operation_answers_as_described(emulated: Emulated, tmp_path: Path) -> None:
+def test_every_operation_answers_as_described(
+    emulated: Emulated, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", "tests/integration/schemathesis.toml", "run"),
-            *(f"http://{emulated.rest}/openapi.json", "--no-color", "--no-shrink", "--seed", "1"),
+            *(
+                f"http://{emulated.rest}/openapi.json",
+                "--no-color",
+                "--no-shrink",
+                "--seed",
+                "1",
+            ),
             *("--generation-database", "none", "--workers", "1", "--max-examples", "5"),
         ],
         cwd=ROOT,

@@ -26,7 +26,12 @@ import pytest
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.kernel.build import BuildError, build_object
 from ringlight.testbed.emulation.kernel.netns import entered
-from ringlight.testbed.emulation.optical.datapath import SOURCE, Counters, Datapath, remove_pins
+from ringlight.testbed.emulation.optical.datapath import (
+    SOURCE,
+    Counters,
+    Datapath,
+    remove_pins,
+)
 from ringlight.testbed.forkserver import Process, start_process
 
 pytestmark = pytest.mark.root
@@ -40,7 +45,12 @@ PACKET = struct.Struct("!QQ")  # sender, sequence number
 def ip(*lines: str) -> None:
     """Runs ``ip`` commands in one process."""
     result = subprocess.run(
-        ["ip", "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, timeout=30, check=False
+        ["ip", "-batch", "-"],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
 
@@ -118,7 +128,10 @@ class Bench:
             f"peer name eth0 mtu 9000 netns {self.host(k)}"
         )
         with entered(self.host(k)):
-            ip(f"addr add 10.83.0.{k}/24 broadcast 10.83.0.255 dev eth0", "link set eth0 up")
+            ip(
+                f"addr add 10.83.0.{k}/24 broadcast 10.83.0.255 dev eth0",
+                "link set eth0 up",
+            )
 
     def unplug(self, k: int) -> None:
         with entered(self.host(k)):
@@ -139,8 +152,23 @@ class Bench:
                         "--lab",
                         self.lab,
                     ),
-                    *("--size", str(SIZE), "--listen", "127.0.0.1:0", "--netns", self.netns),
-                    *("--pins", str(self.pins), "--ready", str(ready), "--profile", profile, *arguments),
+                    *(
+                        "--size",
+                        str(SIZE),
+                        "--listen",
+                        "127.0.0.1:0",
+                        "--netns",
+                        self.netns,
+                    ),
+                    *(
+                        "--pins",
+                        str(self.pins),
+                        "--ready",
+                        str(ready),
+                        "--profile",
+                        profile,
+                        *arguments,
+                    ),
                 ],
                 {**os.environ, "RINGLIGHT_LAB": self.lab},
                 log,
@@ -180,7 +208,9 @@ class Bench:
         """The ingress filter of each faceplate interface, with the id of its program."""
         result = subprocess.run(
             ["tc", "-n", self.netns, "-batch", "-"],
-            input="".join(f"filter show dev p{k} ingress\n" for k in range(1, SIZE + 1)),
+            input="".join(
+                f"filter show dev p{k} ingress\n" for k in range(1, SIZE + 1)
+            ),
             capture_output=True,
             text=True,
             timeout=10,
@@ -192,7 +222,12 @@ class Bench:
         if self.process is not None:
             self.end()
         for name in [*(self.host(k) for k in range(1, SIZE + 1)), self.netns]:
-            subprocess.run(["ip", "netns", "del", name], timeout=10, check=False, capture_output=True)
+            subprocess.run(
+                ["ip", "netns", "del", name],
+                timeout=10,
+                check=False,
+                capture_output=True,
+            )
         remove_pins(self.pins)
         with contextlib.suppress(FileNotFoundError):
             self.pins.parent.rmdir()
@@ -209,13 +244,17 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     left = {name for name in interfaces() - before if bench.lab in name}
     assert not left
     assert not bench.pins.parent.exists()
-    assert not [name for name in os.listdir("/run/netns") if name.startswith(f"rl{bench.lab}-")]
+    assert not [
+        name for name in os.listdir("/run/netns") if name.startswith(f"rl{bench.lab}-")
+    ]
 
 
 class Traffic:
     """Numbered packets from host to host, broadcast so that any host takes them; every loss shows."""
 
-    def __init__(self, bench: Bench, senders: list[int], interval_s: float = 0.0005) -> None:
+    def __init__(
+        self, bench: Bench, senders: list[int], interval_s: float = 0.0005
+    ) -> None:
         self._interval_s = interval_s
         self._out = {k: self._socket(bench, k) for k in senders}
         self._in = {k: self._socket(bench, k, UDP_PORT) for k in range(1, SIZE + 1)}
@@ -242,7 +281,9 @@ class Traffic:
             self.longest_pause_s = max(self.longest_pause_s, now - last)
             last = now
             for host, end in self._out.items():
-                end.sendto(PACKET.pack(host, self.sent[host]), ("10.83.0.255", UDP_PORT))
+                end.sendto(
+                    PACKET.pack(host, self.sent[host]), ("10.83.0.255", UDP_PORT)
+                )
                 self.sent[host] += 1
 
     def __enter__(self) -> Traffic:
@@ -254,7 +295,9 @@ class Traffic:
         self._thread.join(5)
         assert not self._thread.is_alive()
         self.received = {host: [] for host in self._in}
-        while select.select(self._in.values(), (), (), 0.3)[0]:  # a busy machine delivers late
+        while select.select(self._in.values(), (), (), 0.3)[
+            0
+        ]:  # a busy machine delivers late
             for host, end in self._in.items():
                 with contextlib.suppress(BlockingIOError):
                     while True:
@@ -272,7 +315,11 @@ class Traffic:
 
 
 def drops(counters: Counters) -> dict[str, int]:
-    return {name: count for name, count in asdict(counters).items() if name.endswith("drops")}
+    return {
+        name: count
+        for name, count in asdict(counters).items()
+        if name.endswith("drops")
+    }
 
 
 def egress(host: int) -> int:
@@ -287,7 +334,9 @@ def test_light_goes_where_it_is_sent_and_nowhere_else(bench: Bench) -> None:
     with Traffic(bench, [1, 2, 3]) as traffic:
         time.sleep(0.1)
     assert not any(traffic.received.values())
-    assert bench.counters(1).unset_drops == bench.counters(1).rx_packets == traffic.sent[1]
+    assert (
+        bench.counters(1).unset_drops == bench.counters(1).rx_packets == traffic.sent[1]
+    )
 
     scpi.do(f":oxc:swit:conn:add (@1,2),(@{egress(2)},{egress(4)})")
     with Traffic(bench, [1, 2, 3]) as traffic:
@@ -296,9 +345,9 @@ def test_light_goes_where_it_is_sent_and_nowhere_else(bench: Bench) -> None:
     assert traffic.is_whole(2, 4)
     assert {host for host, numbers in traffic.received.items() if numbers} == {2, 4}
     assert bench.counters(egress(2)).tx_packets == traffic.sent[1]
-    assert bench.counters(egress(2)).tx_bytes == bench.counters(1).rx_bytes * traffic.sent[1] // (
-        bench.counters(1).rx_packets
-    )
+    assert bench.counters(egress(2)).tx_bytes == bench.counters(
+        1
+    ).rx_bytes * traffic.sent[1] // (bench.counters(1).rx_packets)
 
     scpi.do(":oxc:swit:disc:all")
     with Traffic(bench, [1]) as traffic:
@@ -316,11 +365,15 @@ def test_an_egress_without_interface_drops_and_counts(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("profile", ["mems", "piezo"])
-def test_dark_time_on_the_wire_is_what_the_profile_declares(bench: Bench, profile: str) -> None:
+def test_dark_time_on_the_wire_is_what_the_profile_declares(
+    bench: Bench, profile: str
+) -> None:
     scpi = bench.start(profile=profile)
     scpi.do(f":oxc:swit:conn:add (@1,2,3),(@{egress(4)},{egress(5)},{egress(6)})")
     least, _, most = profiles()[profile].dark_bounds_s()
-    time.sleep(profiles()[profile].retrain_s * 2)  # the switch is tuned, the receivers are not yet
+    time.sleep(
+        profiles()[profile].retrain_s * 2
+    )  # the switch is tuned, the receivers are not yet
     with Traffic(bench, [1, 2, 3]) as traffic:
         time.sleep(0.1)
         scpi.do(f":oxc:swit:conn:only (@1,2,3),(@{egress(5)},{egress(4)},{egress(6)})")
@@ -330,7 +383,9 @@ def test_dark_time_on_the_wire_is_what_the_profile_declares(bench: Bench, profil
         assert counters.dark_s is not None
         # The kernel's own clock on both sides; on top may come the sender's own pause, and that of the
         # switch between the two changes of its light.
-        assert least * 0.8 <= counters.dark_s <= 3 * most + traffic.longest_pause_s + 0.03
+        assert (
+            least * 0.8 <= counters.dark_s <= 3 * most + traffic.longest_pause_s + 0.03
+        )
         if port <= SIZE:
             assert counters.dark_drops > 0
     assert traffic.is_whole(3, 6)
@@ -338,15 +393,21 @@ def test_dark_time_on_the_wire_is_what_the_profile_declares(bench: Bench, profil
 
 def test_swaps_lose_nothing_on_kept_circuits(bench: Bench) -> None:
     scpi = bench.start()
-    scpi.do(f":oxc:swit:conn:add (@1,2,3,4),(@{egress(4)},{egress(5)},{egress(6)},{egress(1)})")
+    scpi.do(
+        f":oxc:swit:conn:add (@1,2,3,4),(@{egress(4)},{egress(5)},{egress(6)},{egress(1)})"
+    )
     before = [bench.counters(port) for port in (3, egress(6), 4, egress(1))]
     with Traffic(bench, [1, 2, 3, 4]) as traffic:
         for turn in range(60):
             a, b = (5, 4) if turn % 2 == 0 else (4, 5)
             if turn % 3:
-                scpi.do(f":oxc:swit:conn:only (@1,2,3,4),(@{egress(a)},{egress(b)},{egress(6)},{egress(1)})")
+                scpi.do(
+                    f":oxc:swit:conn:only (@1,2,3,4),(@{egress(a)},{egress(b)},{egress(6)},{egress(1)})"
+                )
             else:
-                scpi.do(f":oxc:swit:conn:sub (@1,2),(@);add (@1,2),(@{egress(a)},{egress(b)})")
+                scpi.do(
+                    f":oxc:swit:conn:sub (@1,2),(@);add (@1,2),(@{egress(a)},{egress(b)})"
+                )
             time.sleep(0.005)
     assert traffic.is_whole(3, 6)
     assert traffic.is_whole(4, 1)
@@ -359,11 +420,17 @@ def test_swaps_lose_nothing_on_kept_circuits(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_light_outlives_the_process_and_a_restart_changes_nothing(bench: Bench, number: int) -> None:
+def test_the_light_outlives_the_process_and_a_restart_changes_nothing(
+    bench: Bench, number: int
+) -> None:
     scpi = bench.start()
     scpi.do(f":oxc:swit:conn:add (@1,2),(@{egress(2)},{egress(3)})")
     scpi.do(":oxc:swit:port:dis (@5)")
-    questions = (":oxc:swit:conn:stat?", ":oxc:swit:port:stat?", f":pmon:pow? (@1:{2 * SIZE})")
+    questions = (
+        ":oxc:swit:conn:stat?",
+        ":oxc:swit:port:stat?",
+        f":pmon:pow? (@1:{2 * SIZE})",
+    )
     with Traffic(bench, [1, 2]) as traffic:
         filters = bench.filters()
         assert len(filters) == SIZE
@@ -383,7 +450,9 @@ def test_the_light_outlives_the_process_and_a_restart_changes_nothing(bench: Ben
     assert not any(traffic.received.values())
 
 
-def test_a_process_killed_while_tuning_leaves_light_that_comes_on_time(bench: Bench) -> None:
+def test_a_process_killed_while_tuning_leaves_light_that_comes_on_time(
+    bench: Bench,
+) -> None:
     # Dark for 1.2 s, in which a busy machine gets to where it is looked for.
     scpi = bench.start("--time-dilation", "40", profile="mems")
     with Traffic(bench, [1]) as traffic:
@@ -401,7 +470,10 @@ def test_nics_come_and_go_and_cross_connects_stay(bench: Bench) -> None:
     scpi.do(f":oxc:swit:conn:add (@1,2),(@{egress(2)},{egress(1)})")
 
     def power() -> list[float]:
-        return [float(x) for x in scpi.ask(f":pmon:pow? (@1,{egress(2)})").strip("()").split(",")]
+        return [
+            float(x)
+            for x in scpi.ask(f":pmon:pow? (@1,{egress(2)})").strip("()").split(",")
+        ]
 
     eventually(lambda: power() == [0.0, 0.0], "light at ingress and egress")
     for turn in range(3):
@@ -435,7 +507,9 @@ def test_a_far_end_that_is_down_is_loss_of_signal(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("port", [1, SIZE + 2])
-def test_a_disabled_port_blocks_light_and_keeps_what_was_meant(bench: Bench, port: int) -> None:
+def test_a_disabled_port_blocks_light_and_keeps_what_was_meant(
+    bench: Bench, port: int
+) -> None:
     scpi = bench.start("--failed-port", "4")
     scpi.do(f":oxc:swit:conn:add (@1,3),(@{egress(2)},{egress(5)})")
     with Traffic(bench, [1, 3]) as traffic:
@@ -449,17 +523,23 @@ def test_a_disabled_port_blocks_light_and_keeps_what_was_meant(bench: Bench, por
     assert bench.counters(1).blocked_drops > 0
     assert traffic.is_whole(3, 5)
     assert scpi.ask(":oxc:swit:port:stat? (@4)") == "(F)"
-    assert scpi.ask(f":oxc:swit:conn:add (@4),(@{egress(1)});:syst:err?").startswith("-240")
+    assert scpi.ask(f":oxc:swit:conn:add (@4),(@{egress(1)});:syst:err?").startswith(
+        "-240"
+    )
 
 
-def test_a_port_that_had_failed_when_the_process_was_killed_can_be_repaired(bench: Bench) -> None:
+def test_a_port_that_had_failed_when_the_process_was_killed_can_be_repaired(
+    bench: Bench,
+) -> None:
     options = ("--failed-port", "4", "--rest", "127.0.0.1:0")
 
     def rest() -> str:
         return f"http://{json.loads((bench.directory / 'ready.json').read_text())['rest']}/v1/faults"
 
     bench.start(*options)
-    assert httpx.post(rest(), json={"kind": "port-failed", "port": 3}).status_code == 201
+    assert (
+        httpx.post(rest(), json={"kind": "port-failed", "port": 3}).status_code == 201
+    )
     bench.end()
     scpi = bench.start(*options)
     assert scpi.ask(":oxc:swit:port:stat? (@3,4)") == "(F,F)"
@@ -523,7 +603,10 @@ def test_many_clients_and_rude_ones(bench: Bench) -> None:
     hasty.send(f":oxc:swit:conn:add (@2),(@{egress(1)})")
     hasty.close()
     eventually(
-        lambda: scpi.ask(":oxc:swit:conn:stat?") == f"(@1,2),(@{egress(2)},{egress(1)})", "second pair"
+        lambda: (
+            scpi.ask(":oxc:swit:conn:stat?") == f"(@1,2),(@{egress(2)},{egress(1)})"
+        ),
+        "second pair",
     )
     # The first of the clients has been silent all the while.
     assert clients[0]._lines.readline() == b""
@@ -531,7 +614,9 @@ def test_many_clients_and_rude_ones(bench: Bench) -> None:
         clients[0].ask("*idn?")
 
 
-def test_a_start_that_cannot_work_says_so_in_one_line_and_leaves_nothing(bench: Bench) -> None:
+def test_a_start_that_cannot_work_says_so_in_one_line_and_leaves_nothing(
+    bench: Bench,
+) -> None:
     def failing(*arguments: str) -> str:
         result = subprocess.run(
             [
@@ -576,4 +661,6 @@ def test_the_program_is_compiled_once(tmp_path: Path) -> None:
         build_object(broken, tmp_path)
     with pytest.raises(BuildError, match="no-such-clang is not installed"):
         build_object(broken, tmp_path, clang="no-such-clang")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["broken.c", first.name])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["broken.c", first.name]
+    )

@@ -22,7 +22,9 @@ from tests.integration.labs import traces, until
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]
 
-FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "two_cables.yaml"
+FILE = (
+    Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "two_cables.yaml"
+)
 #: The GPUs, of sixteen, that are given work: four on either switch, so four flows each way.
 RANKS = [f"g{i}" for i in range(8)]
 SECONDS = 2.0
@@ -43,7 +45,10 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     setting = next(plan.setting for plan in load(FILE).plans if plan.arm == "two")
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     logs = tmp_path_factory.mktemp("logs")
-    with processes_of(setting, "namespace", addresses, logs=logs) as processes, Api(addresses.rest) as api:
+    with (
+        processes_of(setting, "namespace", addresses, logs=logs) as processes,
+        Api(addresses.rest) as api,
+    ):
         yield Session(processes.lab, api)
     assert traces(processes.lab) == []
 
@@ -68,19 +73,34 @@ def rates(session: Session, job: str) -> list[float]:
     """Bits per second of every flow, once the job has ended."""
     session.wait(job, "SUCCEEDED")
     events = session.get(f"/v1/jobs/{job}/events", cursor=0)["events"]
-    found = {event["rank"]: float(event["rate_bps"]) for event in events if event["event"] == "linktest"}
+    found = {
+        event["rank"]: float(event["rate_bps"])
+        for event in events
+        if event["event"] == "linktest"
+    }
     return [found[rank] for rank in range(len(RANKS))]
 
 
-def test_eight_flows_fill_both_cables_and_take_the_paths_that_are_told(session: Session) -> None:
+def test_eight_flows_fill_both_cables_and_take_the_paths_that_are_told(
+    session: Session,
+) -> None:
     found = [
-        session.get("/v1/paths", source=a, destination=b) for a, b in itertools.pairwise([*RANKS, RANKS[0]])
+        session.get("/v1/paths", source=a, destination=b)
+        for a, b in itertools.pairwise([*RANKS, RANKS[0]])
     ]
-    assert Counter(map(cable, found)) == dict.fromkeys(("tor0:9", "tor0:10", "tor1:9", "tor1:10"), 2)
+    assert Counter(map(cable, found)) == dict.fromkeys(
+        ("tor0:9", "tor0:10", "tor1:9", "tor1:10"), 2
+    )
     assert [hop["choices"] for hop in found[0]["hops"]] == [1, 2, 1]
-    before = {port["port"]: port["tx_bytes"] for port in session.get("/v1/packet-switches/tor0/ports")}
+    before = {
+        port["port"]: port["tx_bytes"]
+        for port in session.get("/v1/packet-switches/tor0/ports")
+    }
     took = rates(session, start_flows(session, "full", SECONDS))
-    after = {port["port"]: port["tx_bytes"] for port in session.get("/v1/packet-switches/tor0/ports")}
+    after = {
+        port["port"]: port["tx_bytes"]
+        for port in session.get("/v1/packet-switches/tor0/ports")
+    }
     # Two cables of 12.9 Gbit/s each way, at D * S = 400; a loose bound, as the machine may be busy. That both
     # are filled alike is told by what went through them.
     assert sum(took) > 2 * 2 * 12.9e9 / 400 / 3
@@ -98,7 +118,9 @@ def test_packets_leave_a_link_that_is_down_and_come_back(session: Session) -> No
 
     def taken(source: str, destination: str) -> str:
         try:
-            return cable(session.get("/v1/paths", source=source, destination=destination))
+            return cable(
+                session.get("/v1/paths", source=source, destination=destination)
+            )
         except ApiError as error:
             # Until the rules are written, packets are lost behind the cut, and it says so.
             return str(error)
@@ -109,7 +131,11 @@ def test_packets_leave_a_link_that_is_down_and_come_back(session: Session) -> No
     def uplinks() -> set[int]:
         """Return the ports by which tor0 reaches tor1 in the topology."""
         edges = session.get("/v1/topology")["edges"]
-        return {edge["out_port"] for edge in edges if (edge["from"], edge["to"]) == ("tor0", "tor1")}
+        return {
+            edge["out_port"]
+            for edge in edges
+            if (edge["from"], edge["to"]) == ("tor0", "tor1")
+        }
 
     assert uplinks() == {9, 10}
     usual = cables()
@@ -148,7 +174,11 @@ def test_a_path_that_is_not_there_is_named(session: Session) -> None:
                 return str(error)
             return ""
 
-        until(lambda: "is dropped by tor0, which has no rule for it" in refusal(), 5.0, refusal)
+        until(
+            lambda: "is dropped by tor0, which has no rule for it" in refusal(),
+            5.0,
+            refusal,
+        )
     finally:
         for port in (9, 10):
             set_state(session, ("tor0", port), "up")

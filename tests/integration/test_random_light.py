@@ -36,7 +36,9 @@ def walked(seed: int, operations: int) -> Report:
 
 
 @pytest.mark.fuzz
-def test_light_is_never_otherwise_than_the_model_allows(request: pytest.FixtureRequest) -> None:
+def test_light_is_never_otherwise_than_the_model_allows(
+    request: pytest.FixtureRequest,
+) -> None:
     seed = request.config.getoption("--light-seed")
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
@@ -47,9 +49,19 @@ def test_light_is_never_otherwise_than_the_model_allows(request: pytest.FixtureR
     report = walked(seed, operations)
     log.info(
         "light seed %d: %d operations, %d rests, %d divergences in %.0f s; %s; %s",
-        *(seed, report.operations, report.rests, len(report.divergences), time.monotonic() - began),
+        *(
+            seed,
+            report.operations,
+            report.rests,
+            len(report.divergences),
+            time.monotonic() - began,
+        ),
         *(dict(report.answers), dict(report.mishaps)),
     )
-    again = f"./ringlight test {FILE} --light-seed {seed} --light-operations {operations}"
-    assert not report.divergences, f"again with\n    {again}\n" + "\n\n".join(report.divergences)
+    again = (
+        f"./ringlight test {FILE} --light-seed {seed} --light-operations {operations}"
+    )
+    assert not report.divergences, f"again with\n    {again}\n" + "\n\n".join(
+        report.divergences
+    )
     assert report.operations >= operations

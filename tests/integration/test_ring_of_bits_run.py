@@ -28,12 +28,18 @@ def arms(long: bool) -> list[str]:
 
 @pytest.fixture
 def running(arms: list[str], tmp_path: Path) -> Iterator[RunningCommand]:
-    words = ["--runtime", "namespace", *(word for arm in arms for word in ("--arm", arm))]
+    words = [
+        "--runtime",
+        "namespace",
+        *(word for arm in arms for word in ("--arm", arm)),
+    ]
     with running_command(tmp_path / "runs", *words, scenario=MINI) as command:
         yield command
 
 
-def test_bytes_on_the_wire_over_payload(running: RunningCommand, arms: list[str], tmp_path: Path) -> None:
+def test_bytes_on_the_wire_over_payload(
+    running: RunningCommand, arms: list[str], tmp_path: Path
+) -> None:
     code, output = running.end()
     assert code == 0, "\n".join(running.lines)
     for lab in running.labs():
@@ -42,16 +48,22 @@ def test_bytes_on_the_wire_over_payload(running: RunningCommand, arms: list[str]
     assert result["complete"] is True
     found = Figures(result)
     found.assert_exact(len(arms))
-    _, simulated = carry_out_experiment(load_checked(MINI), SimulationBackend(), tmp_path / "simulated")
+    _, simulated = carry_out_experiment(
+        load_checked(MINI), SimulationBackend(), tmp_path / "simulated"
+    )
     other = Figures(simulated)
     for arm in arms:
         even, raw = EVEN_AND_RAW[arm]
         # scales are 1/512 of a payload, as often as these
-        assert found.number(arm, "job train", "sent_over_payload_even") == pytest.approx(even, abs=0.02)
+        assert found.number(
+            arm, "job train", "sent_over_payload_even"
+        ) == pytest.approx(even, abs=0.02)
         sent = found.number(arm, "job train", "sent_over_payload")
         assert sent == pytest.approx(raw, abs=0.02)
         # headers and acknowledgements
         assert sent < found.number(arm, "job train", "wire_over_payload") < 1.03 * sent
         assert found.of(arm, "run", "payload_lost") == 0
         # a machine that tests meanwhile is slower than virtual time, and never quicker than the links
-        assert other.number(arm, "job train", "allreduce") * 0.9 < found.number(arm, "job train", "allreduce")
+        assert other.number(arm, "job train", "allreduce") * 0.9 < found.number(
+            arm, "job train", "allreduce"
+        )

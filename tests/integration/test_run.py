@@ -39,19 +39,27 @@ UP = r"lab (\w+) is up"
 class RunningCommand:
     """``ringlight run`` (or ``demo``) as a process, its standard error collected while it runs."""
 
-    def __init__(self, folder: Path, *arguments: str, scenario: Path = MINI, demo: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, scenario: Path = MINI, demo: bool = False
+    ) -> None:
         # Its bundled experiment is the small one instead of one that takes minutes.
-        program = "tests.integration.small_demo" if demo else "ringlight.experiments.cli.app"
+        program = (
+            "tests.integration.small_demo" if demo else "ringlight.experiments.cli.app"
+        )
         command = ["-m", program, *(["demo"] if demo else ["run", str(scenario)])]
         # Relative, as a user's: processes of the lab have working directories of their own.
         runs = os.path.relpath(folder, forks.ROOT)
         words = [sys.executable, *command, "--runs", runs, *arguments]
         errors, into = os.pipe()
-        self.process, output = forks.running(words, {**os.environ, "NO_COLOR": "1"}, into)
+        self.process, output = forks.running(
+            words, {**os.environ, "NO_COLOR": "1"}, into
+        )
         self.lines: list[str] = []
         self._output: list[str] = []
         self._readers = [
-            threading.Thread(target=self._collect, args=(os.fdopen(errors), self.lines)),
+            threading.Thread(
+                target=self._collect, args=(os.fdopen(errors), self.lines)
+            ),
             threading.Thread(target=self._collect, args=(output, self._output)),
         ]
         for reader in self._readers:
@@ -91,7 +99,9 @@ class RunningCommand:
 
     def labs(self) -> list[Lab]:
         """Those that have come up so far."""
-        return [Lab(found[1]) for line in list(self.lines) if (found := re.search(UP, line))]
+        return [
+            Lab(found[1]) for line in list(self.lines) if (found := re.search(UP, line))
+        ]
 
     def stop(self) -> None:
         """For a test that failed: nothing may stay behind."""
@@ -108,7 +118,12 @@ class RunningCommand:
 
 def free_ports() -> list[str]:
     """Arguments that choose two ports nobody uses."""
-    return ["--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}"]
+    return [
+        "--rest",
+        f"127.0.0.1:{free_port()}",
+        "--openflow",
+        f"127.0.0.1:{free_port()}",
+    ]
 
 
 @contextmanager
@@ -120,9 +135,13 @@ def ending(command: RunningCommand) -> Iterator[RunningCommand]:
 
 
 @contextmanager
-def running_command(folder: Path, *arguments: str, scenario: Path = MINI) -> Iterator[RunningCommand]:
+def running_command(
+    folder: Path, *arguments: str, scenario: Path = MINI
+) -> Iterator[RunningCommand]:
     """A run with ports of its own that prints its result."""
-    with ending(RunningCommand(folder, "--json", *free_ports(), *arguments, scenario=scenario)) as command:
+    with ending(
+        RunningCommand(folder, "--json", *free_ports(), *arguments, scenario=scenario)
+    ) as command:
         yield command
 
 
@@ -138,9 +157,15 @@ def assert_gone(lab: Lab) -> None:
 
 
 def containers(lab: Lab, *labels: str) -> list[str]:
-    filters = [f"--filter=label={label}" for label in (f"{CONTAINER_LABEL}={lab.id}", *labels)]
+    filters = [
+        f"--filter=label={label}" for label in (f"{CONTAINER_LABEL}={lab.id}", *labels)
+    ]
     done = subprocess.run(
-        ["docker", "ps", "-q", *filters], capture_output=True, text=True, check=True, timeout=30
+        ["docker", "ps", "-q", *filters],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     )
     return done.stdout.split()
 
@@ -153,14 +178,22 @@ def test_an_experiment_end_to_end(running: RunningCommand, tmp_path: Path) -> No
     printed = json.loads(output)
     (folder,) = (tmp_path / "runs").iterdir()
     assert printed == json.loads((folder / "result.json").read_text())
-    assert (printed["schema"], printed["backend"], printed["complete"]) == (4, "emulation", True)
+    assert (printed["schema"], printed["backend"], printed["complete"]) == (
+        4,
+        "emulation",
+        True,
+    )
     found = Figures(printed)
     found.assert_exact(3 * 2)
     for job in ("job red", "job blue"):
-        assert found.number("regrouped", job, "jct") < found.number("fragmented", job, "jct")
+        assert found.number("regrouped", job, "jct") < found.number(
+            "fragmented", job, "jct"
+        )
         for arm in ("fragmented", "regrouped", "live"):
             assert found.of(arm, job, "connections_unchanged") is True
-            assert found.number(arm, job, "loss_last") < found.number(arm, job, "loss_first")
+            assert found.number(arm, job, "loss_last") < found.number(
+                arm, job, "loss_first"
+            )
     assert found.number("regrouped", "job red", "jct_ratio") < 1
     assert found.of("live", "event 1", "fibres_moved") == 2
     assert found.number("live", "event 1", "blackout") > 0
@@ -192,17 +225,29 @@ def test_an_interrupted_command_leaves_nothing(
 
 @pytest.mark.labs
 @pytest.mark.timeout(600)
-def test_what_a_killed_command_leaves_is_a_folder_that_can_be_gone_on_in(tmp_path: Path) -> None:
+def test_what_a_killed_command_leaves_is_a_folder_that_can_be_gone_on_in(
+    tmp_path: Path,
+) -> None:
     """Its lab ends by itself but for files, which the next lab removes; one beside notices nothing."""
-    runs, two = tmp_path / "runs", ("--runtime", "namespace", "--arm", "fragmented", "--arm", "regrouped")
+    runs, two = (
+        tmp_path / "runs",
+        ("--runtime", "namespace", "--arm", "fragmented", "--arm", "regrouped"),
+    )
     one = ("--runtime", "namespace", "--arm", "fragmented")
-    with running_command(tmp_path / "beside", *one) as other, running_command(runs, *two) as running:
+    with (
+        running_command(tmp_path / "beside", *one) as other,
+        running_command(runs, *two) as running,
+    ):
         lab = running.lab()
         running.wait_for("Two jobs of two GPUs, regrouped$")
         running.process.kill()
         assert running.end()[0] == -signal.SIGKILL
         state = f"{lab.state_dir}: "
-        until(lambda: all(left.startswith(state) for left in traces(lab)), 60.0, lambda: str(traces(lab)))
+        until(
+            lambda: all(left.startswith(state) for left in traces(lab)),
+            60.0,
+            lambda: str(traces(lab)),
+        )
         code, output = other.end()
         assert code == 0, "\n".join(other.lines)
     Figures(json.loads(output)).assert_exact(2)
@@ -220,14 +265,18 @@ def test_what_a_killed_command_leaves_is_a_folder_that_can_be_gone_on_in(tmp_pat
     assert [known["lab"] == lab.id for known in labs] == [True, False]
 
 
-def test_a_killed_worker_is_one_line_with_rank_and_reason_and_the_other_runs_go_on(tmp_path: Path) -> None:
+def test_a_killed_worker_is_one_line_with_rank_and_reason_and_the_other_runs_go_on(
+    tmp_path: Path,
+) -> None:
     arms = ("--arm", "fragmented", "--arm", "live")
     with running_command(tmp_path / "runs", *arms) as running:
         lab = running.lab()
         (folder,) = (tmp_path / "runs").iterdir()
         wait_until_released(folder)
         (victim,) = containers(lab, f"{GPU_LABEL}=g2")
-        subprocess.run(["docker", "kill", victim], capture_output=True, check=True, timeout=30)
+        subprocess.run(
+            ["docker", "kill", victim], capture_output=True, check=True, timeout=30
+        )
         code, output = running.end()
     assert code == 1
     told = "ringlight: Two jobs of two GPUs: job red failed: rank 1 on GPU g2 was killed by SIGKILL"
@@ -246,7 +295,9 @@ def wait_until_released(folder: Path) -> None:
     until(lambda: '"event":"released"' in events.read_text(), 60.0, events.read_text)
 
 
-def test_the_demo_names_its_report_and_a_killed_switch_makes_it_doubtful(tmp_path: Path) -> None:
+def test_the_demo_names_its_report_and_a_killed_switch_makes_it_doubtful(
+    tmp_path: Path,
+) -> None:
     arguments = ("--runtime", "namespace", *free_ports())
     with ending(RunningCommand(tmp_path / "runs", *arguments, demo=True)) as running:
         lab = running.lab()
@@ -266,11 +317,20 @@ def test_the_demo_names_its_report_and_a_killed_switch_makes_it_doubtful(tmp_pat
         assert said in output
     fidelity = json.loads((folder / "result.json").read_text())["fidelity"]
     # A busy machine may have had a run made again; never the one with a fault.
-    times = {run.removesuffix(AGAIN): times for run, times in fidelity["switches_restarted"].items()}
+    times = {
+        run.removesuffix(AGAIN): times
+        for run, times in fidelity["switches_restarted"].items()
+    }
     assert times == {"fragmented": 1, "regrouped": 0, "live": 0}
     assert "fragmented" in fidelity["switches_restarted"]
-    restarted = [reason for reason in fidelity["reasons"] if reason["code"] == "process_restarted"]
-    assert [(reason["run"], reason["name"]) for reason in restarted] == [("fragmented", "ocs0")]
+    restarted = [
+        reason
+        for reason in fidelity["reasons"]
+        if reason["code"] == "process_restarted"
+    ]
+    assert [(reason["run"], reason["name"]) for reason in restarted] == [
+        ("fragmented", "ocs0")
+    ]
     said = "optical switch ocs0 died (killed by SIGKILL), which no event asked for"
     assert any(line.endswith(said) for line in running.lines)
     assert_gone(lab)
@@ -279,7 +339,10 @@ def test_the_demo_names_its_report_and_a_killed_switch_makes_it_doubtful(tmp_pat
 def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "runs"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "ringlight-test", str(disk)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "ringlight-test", str(disk)],
+        check=True,
+    )
     try:
         with running_command(disk, "--runtime", "namespace") as running:
             lab = running.lab()
@@ -293,7 +356,8 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path) -> 
             said = [line for line in running.lines if line.startswith("ringlight: ")]
             assert len(said) == 1
             assert re.search(
-                r"(events\.jsonl|throughput\.csv): cannot be written: No space left on device$", said[0]
+                r"(events\.jsonl|throughput\.csv): cannot be written: No space left on device$",
+                said[0],
             )
         assert_gone(lab)
         (path,) = disk.glob("*/events.jsonl")
@@ -315,6 +379,9 @@ def test_a_taken_port_is_one_line_before_anything_is_built(tmp_path: Path) -> No
         command = RunningCommand(tmp_path, "--rest", f"127.0.0.1:{port}")
         code, _ = command.end()
     assert code == 1
-    assert f"port {port} (--rest) cannot be used: Address already in use" in command.lines[-1]
+    assert (
+        f"port {port} (--rest) cannot be used: Address already in use"
+        in command.lines[-1]
+    )
     now = set(STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else set()
     assert not {path for path in now - labs if not any(path.iterdir())}

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.root
 
 def test_a_script_has_a_lab_regroups_and_leaves_nothing() -> None:
     fabric = rl.leaf_spine(2, 2, "40 Gbit/s", oversubscription=4, ocs=True)
-    jobs = {"red": rl.training("resnet50", ranks="g0 g2", compute="100 ms", iterations=4)}
+    jobs = {
+        "red": rl.training("resnet50", ranks="g0 g2", compute="100 ms", iterations=4)
+    }
     study = rl.Study(fabric, jobs, name="lab").arm("regrouped", events=[rl.regroup()])
     with rl.lab(study, runtime="namespace") as lab:
         assert lab.id in [known.id for known in find_labs()]

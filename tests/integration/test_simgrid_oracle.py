@@ -29,12 +29,16 @@ def simgrid_is_there() -> bool:
     if not PYTHON.exists():
         return False
     return (
-        subprocess.run([str(PYTHON), "-c", "import simgrid"], capture_output=True, timeout=60).returncode == 0
+        subprocess.run(
+            [str(PYTHON), "-c", "import simgrid"], capture_output=True, timeout=60
+        ).returncode
+        == 0
     )
 
 
 pytestmark = pytest.mark.skipif(
-    not simgrid_is_there(), reason="SimGrid is not installed: apt-get install python3-simgrid"
+    not simgrid_is_there(),
+    reason="SimGrid is not installed: apt-get install python3-simgrid",
 )
 
 Case = dict[str, Any]
@@ -44,7 +48,9 @@ def star(random: np.random.Generator, flows: int) -> tuple[list[list[int]], np.n
     """A packet switch: each flow leaves one port and enters another; ports of two rates."""
     ports = int(random.integers(2, max(3, flows)))
     ends = [random.choice(ports, 2, replace=False) for _ in range(flows)]
-    return [[2 * int(a), 2 * int(b) + 1] for a, b in ends], random.choice([10e6, 40e6], 2 * ports)
+    return [[2 * int(a), 2 * int(b) + 1] for a, b in ends], random.choice(
+        [10e6, 40e6], 2 * ports
+    )
 
 
 def tree(random: np.random.Generator, flows: int) -> tuple[list[list[int]], np.ndarray]:
@@ -55,12 +61,16 @@ def tree(random: np.random.Generator, flows: int) -> tuple[list[list[int]], np.n
     for _ in range(flows):
         a, b = (int(x) for x in random.choice(gpus, 2, replace=False))
         up, down = 2 * gpus + 2 * (a // per_leaf), 2 * gpus + 2 * (b // per_leaf) + 1
-        paths.append([2 * a, *([up, down] if a // per_leaf != b // per_leaf else []), 2 * b + 1])
+        paths.append(
+            [2 * a, *([up, down] if a // per_leaf != b // per_leaf else []), 2 * b + 1]
+        )
     trunk = 10e6 * per_leaf / random.uniform(1, 6)
     return paths, np.concatenate((np.full(2 * gpus, 10e6), np.full(2 * leaves, trunk)))
 
 
-def torus(random: np.random.Generator, flows: int) -> tuple[list[list[int]], np.ndarray]:
+def torus(
+    random: np.random.Generator, flows: int
+) -> tuple[list[list[int]], np.ndarray]:
     """A random permutation on a square torus, first along the row, then along the column."""
     side = max(2, round(flows**0.5))
     nodes = side * side
@@ -77,11 +87,16 @@ def torus(random: np.random.Generator, flows: int) -> tuple[list[list[int]], np.
     return paths or [[0]], np.full(4 * nodes, 10e6)
 
 
-def anything(random: np.random.Generator, flows: int) -> tuple[list[list[int]], np.ndarray]:
+def anything(
+    random: np.random.Generator, flows: int
+) -> tuple[list[list[int]], np.ndarray]:
     """Any links in any order."""
     links = int(random.integers(1, 2 * flows + 2))
     most = min(links, 6)
-    paths = [random.choice(links, random.integers(1, most + 1), replace=False).tolist() for _ in range(flows)]
+    paths = [
+        random.choice(links, random.integers(1, most + 1), replace=False).tolist()
+        for _ in range(flows)
+    ]
     return paths, random.uniform(1e6, 50e6, links)
 
 
@@ -94,10 +109,18 @@ def cases() -> list[Case]:
         paths, capacity = kind(random, flows)
         flows = len(paths)
         # Whole bytes. Many sizes make many events; few make many at once.
-        sizes = random.integers(1e6, 16e6, flows) if number % 3 else random.choice([1e6, 4e6, 6e6], flows)
+        sizes = (
+            random.integers(1e6, 16e6, flows)
+            if number % 3
+            else random.choice([1e6, 4e6, 6e6], flows)
+        )
         if flows > 512:
             sizes = random.choice(np.linspace(1e6, 16e6, 24).astype(int), flows)
-        starts = random.choice([0.0, 0.1, 0.25, 1.7], flows) if number % 2 else np.zeros(flows)
+        starts = (
+            random.choice([0.0, 0.1, 0.25, 1.7], flows)
+            if number % 2
+            else np.zeros(flows)
+        )
         made.append(
             {
                 "capacity": capacity.tolist(), "paths": paths, "sizes": np.round(sizes).tolist(),
@@ -129,9 +152,14 @@ def ends_by_engine(case: Case) -> np.ndarray:
     engine = Engine()
     number = [engine.link(k, capacity) for k, capacity in enumerate(case["capacity"])]
     ends = np.full(len(case["paths"]), np.nan)
-    for k, (path, size, start) in enumerate(zip(case["paths"], case["sizes"], case["starts"], strict=True)):
+    for k, (path, size, start) in enumerate(
+        zip(case["paths"], case["sizes"], case["starts"], strict=True)
+    ):
         engine.start(
-            [number[link] for link in path], size, lambda k=k: ends.__setitem__(k, engine.now_s), start
+            [number[link] for link in path],
+            size,
+            lambda k=k: ends.__setitem__(k, engine.now_s),
+            start,
         )
     engine.run()
     return ends
@@ -159,7 +187,9 @@ def test_finish_times_are_those_of_simgrid() -> None:
 def test_a_ring_in_any_order_ends_when_simgrid_s_messages_do(seed: int) -> None:
     """Followed by streams here, and chunk by chunk there."""
     random = np.random.default_rng(seed)
-    fabric = leaf_spine(4, 12, 10e9, spines=2, oversubscription=float(random.choice([2, 4]))).fabric()
+    fabric = leaf_spine(
+        4, 12, 10e9, spines=2, oversubscription=float(random.choice([2, 4]))
+    ).fabric()
     ranks = tuple(random.permutation([*fabric.gpus]).tolist())
     network = PacketNetwork(fabric)
     job = Job("a", ranks, ring(len(ranks)), 1e6 * len(ranks))
@@ -175,4 +205,6 @@ def test_a_ring_in_any_order_ends_when_simgrid_s_messages_do(seed: int) -> None:
         [str(PYTHON), str(RING_DRIVER)], input=json.dumps(case), capture_output=True, text=True, timeout=240,
         check=True,
     )  # fmt: skip
-    assert took_s == pytest.approx(json.loads(done.stdout.splitlines()[-1])["end_s"], rel=TOLERANCE)
+    assert took_s == pytest.approx(
+        json.loads(done.stdout.splitlines()[-1])["end_s"], rel=TOLERANCE
+    )

@@ -57,7 +57,9 @@ class Suite:
 
         def up() -> set[str]:
             labs = {lab for _, lab in self.processes() if lab} - set(without)
-            return {lab for lab in labs if (STATE_ROOT / lab / "inventory.json").exists()}
+            return {
+                lab for lab in labs if (STATE_ROOT / lab / "inventory.json").exists()
+            }
 
         until(up, timeout_s, self.output.read_text)
         return up().pop()
@@ -91,7 +93,9 @@ def test_what_a_killed_suite_leaves_the_next_one_removes(tmp_path: Path) -> None
                 until(lambda tests=tests: not lives(tests), 30)
                 assert " passed" not in killed.output.read_text()
         # As one of its tests may have started, in a session of its own.
-        stays = subprocess.Popen(["sleep", "100"], env={RUN: tests, MARK: str(tmp_path)})
+        stays = subprocess.Popen(
+            ["sleep", "100"], env={RUN: tests, MARK: str(tmp_path)}
+        )
         with suite(tmp_path, *NEXT) as last:
             assert last.process.wait(120) == 0, last.output.read_text()
             assert last.processes() == []

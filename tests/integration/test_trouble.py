@@ -33,13 +33,24 @@ HIDE = {
 }
 
 
-def ringlight(*arguments: str, hidden: str | None = None) -> subprocess.CompletedProcess[str]:
+def ringlight(
+    *arguments: str, hidden: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """A command as a user gives it; with one service's socket hidden from it."""
     environment = {"NO_COLOR": "1", "COLUMNS": "200"}
     if hidden is None:
         return forks.ringlight(*arguments, environment=environment, timeout_s=150)
     return subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f'{HIDE[hidden]} && exec "$@"', "sh", *forks.COMMAND, *arguments],
+        [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            f'{HIDE[hidden]} && exec "$@"',
+            "sh",
+            *forks.COMMAND,
+            *arguments,
+        ],
         cwd=ROOT,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
@@ -53,7 +64,9 @@ def ringlight(*arguments: str, hidden: str | None = None) -> subprocess.Complete
 def alive(pid: int) -> bool:
     """Whether a process runs; one that only waits for its parent to take note has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except FileNotFoundError:
         return False
 
@@ -64,9 +77,13 @@ def labs() -> set[str]:
 
 @pytest.mark.labs
 @pytest.mark.parametrize("service", HIDE)
-def test_a_run_without_a_service_is_one_line_and_leaves_nothing(service: str, tmp_path: Path) -> None:
+def test_a_run_without_a_service_is_one_line_and_leaves_nothing(
+    service: str, tmp_path: Path
+) -> None:
     before = labs()
-    done = ringlight("run", str(MINI), "--runs", str(tmp_path), *free_ports(), hidden=service)
+    done = ringlight(
+        "run", str(MINI), "--runs", str(tmp_path), *free_ports(), hidden=service
+    )
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
     assert f"{service} is not running" in last
@@ -96,12 +113,23 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
     said = f"ringlight: {TWO_FABRICS}: it has several fabrics; name one by its arm with --arm: "
     assert up.stderr.strip().splitlines()[-1].startswith(said)
     ports = free_ports()
-    up = ringlight("up", str(TWO_FABRICS), "--arm", "slow", "--runtime", "namespace", "--json", *ports)
+    up = ringlight(
+        "up",
+        str(TWO_FABRICS),
+        "--arm",
+        "slow",
+        "--runtime",
+        "namespace",
+        "--json",
+        *ports,
+    )
     assert up.returncode == 0, up.stderr
     document = json.loads(up.stdout)
     lab = Lab(document["lab"])
     try:
-        with urllib.request.urlopen(f"http://{document['rest']}/v1/packet-switches", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://{document['rest']}/v1/packet-switches", timeout=10
+        ) as answer:
             assert len(json.load(answer)) == 1
         assert all(alive(pid) for pid in document["pids"].values())
         down = ringlight("down", lab.id)
@@ -122,10 +150,18 @@ def test_the_last_lab_leaves_the_machines_limits_as_they_were() -> None:
     """Those that Mininet raises for good, set to what they usually are."""
     if any_alive():
         pytest.skip("another lab lives, and keeps them")
-    usual = {"net/core/netdev_max_backlog": "1000", "net/ipv4/tcp_wmem": "4096\t16384\t4194304"}
+    usual = {
+        "net/core/netdev_max_backlog": "1000",
+        "net/ipv4/tcp_wmem": "4096\t16384\t4194304",
+    }
     files = {limits.SYSCTLS / name: value for name, value in usual.items()}
     before = {file: file.read_text() for file in files}
-    scenario = ("up", str(ROOT / "scenarios/disaggregation.yaml"), "--arm", "a-fragmented")
+    scenario = (
+        "up",
+        str(ROOT / "scenarios/disaggregation.yaml"),
+        "--arm",
+        "a-fragmented",
+    )
     try:
         for file, value in files.items():
             file.write_text(value)
@@ -143,18 +179,31 @@ def test_the_last_lab_leaves_the_machines_limits_as_they_were() -> None:
 
 
 @pytest.mark.labs
-def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named() -> None:
+def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named() -> (
+    None
+):
     """SIGKILL ends the controller, whose light stays, and later the testbed, which nobody starts again."""
     ports = free_ports()
     scenario = str(ROOT / "scenarios/disaggregation.yaml")
-    up = ringlight("up", scenario, "--arm", "a-fragmented", "--runtime", "namespace", "--json", *ports)
+    up = ringlight(
+        "up",
+        scenario,
+        "--arm",
+        "a-fragmented",
+        "--runtime",
+        "namespace",
+        "--json",
+        *ports,
+    )
     assert up.returncode == 0, up.stderr
     document = json.loads(up.stdout)
     lab, at = Lab(document["lab"]), ("--controller", document["rest"])
     try:
 
         def ask(path: str) -> Any:
-            with urllib.request.urlopen(f"http://{document['rest']}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://{document['rest']}{path}", timeout=10
+            ) as answer:
                 return json.load(answer)
 
         circuits, flows = ask("/v1/circuits"), ask("/v1/packet-switches/tor0/flows")
@@ -163,7 +212,9 @@ def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named
         os.kill(document["pids"]["controller"], signal.SIGKILL)
         done = ringlight(*at, "circuits", "show")
         # It may be back before the command asks, or while it waits for an answer.
-        assert done.returncode == 0 or f"lab {lab.id} is starting it again" in done.stderr
+        assert (
+            done.returncode == 0 or f"lab {lab.id} is starting it again" in done.stderr
+        )
         deadline = time.monotonic() + 60
         health: dict[str, Any] = {}
         while health.get("status") != "ok" and time.monotonic() < deadline:
@@ -174,14 +225,23 @@ def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named
         assert ask("/v1/circuits") == circuits
         ages = {(f["priority"], str(f["match"])): f["duration_s"] for f in flows}
         now = {
-            (f["priority"], str(f["match"])): f["duration_s"] for f in ask("/v1/packet-switches/tor0/flows")
+            (f["priority"], str(f["match"])): f["duration_s"]
+            for f in ask("/v1/packet-switches/tor0/flows")
         }
         assert ages.keys() == now.keys()
         assert all(now[flow] > age for flow, age in ages.items())
-        inspected = json.loads(ringlight(*at, "inspect", lab.id, "--json").stdout)["controller"]
-        assert (inspected["restarts"], inspected["pid"] != document["pids"]["controller"]) == (1, True)
+        inspected = json.loads(ringlight(*at, "inspect", lab.id, "--json").stdout)[
+            "controller"
+        ]
+        assert (
+            inspected["restarts"],
+            inspected["pid"] != document["pids"]["controller"],
+        ) == (1, True)
         log = Path(document["logs"], "testbed.log").read_text()
-        assert "the controller has ended (killed by SIGKILL); it is started again in 0.2 s" in log
+        assert (
+            "the controller has ended (killed by SIGKILL); it is started again in 0.2 s"
+            in log
+        )
 
         # Both dead: whoever asks is told what helps.
         os.kill(document["pids"]["testbed"], signal.SIGKILL)

@@ -38,7 +38,9 @@ def image() -> str:
 class Bench:
     """Containers of one test: the least that works, removed at its end."""
 
-    def __init__(self, client: docker.DockerClient, image: str, directory: Path) -> None:
+    def __init__(
+        self, client: docker.DockerClient, image: str, directory: Path
+    ) -> None:
         self.client, self.image, self.directory = client, image, directory
         self.label = {"ringlight.lab": secrets.token_hex(2)}
         self.containers: list[Any] = []
@@ -56,7 +58,9 @@ class Bench:
         os.chown(path, NOBODY, NOBODY)
         return path
 
-    def run(self, job: Path, command: list[str] | None = None, network: str = "none") -> Any:
+    def run(
+        self, job: Path, command: list[str] | None = None, network: str = "none"
+    ) -> Any:
         container = self.client.containers.run(
             self.image,
             command,
@@ -89,7 +93,9 @@ def bench(image: str, tmp_path: Path) -> Iterator[Bench]:
 
 
 def done_event(job: Path) -> dict[str, Any]:
-    events = [json.loads(line) for line in (job / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (job / "events.jsonl").read_text().splitlines()
+    ]
     assert events[-1]["event"] == "done", events[-1]
     return dict(events[-1])
 
@@ -138,8 +144,12 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
     assert seen["writable"] == ["/job"]
     names = [Path(name).relative_to("ringlight").parts for name in code_files()]
     assert {"containers", "fabric", "workloads"} <= {parts[0] for parts in names}
-    assert {name for name in seen["ours"] if name != "__pycache__"} == {parts[0] for parts in names}
-    of_fabric = {parts[1] for parts in names if parts[0] == "fabric" and len(parts) == 2}
+    assert {name for name in seen["ours"] if name != "__pycache__"} == {
+        parts[0] for parts in names
+    }
+    of_fabric = {
+        parts[1] for parts in names if parts[0] == "fabric" and len(parts) == 2
+    }
     assert {name for name in seen["fabric"] if name.endswith(".py")} == of_fabric
 
 
@@ -181,10 +191,17 @@ def test_old_images_that_nothing_needs_go_when_a_new_one_is_made(
 
     def make(name: str, *changes: str) -> None:
         tag = name.partition(":")[2]
-        client.import_image_from_data(content.getvalue(), repository=repository, tag=tag, changes=changes)
+        client.import_image_from_data(
+            content.getvalue(), repository=repository, tag=tag, changes=changes
+        )
 
     def there() -> set[str]:
-        return {tag for image in client.images() for tag in image["RepoTags"] or () if repository in tag}
+        return {
+            tag
+            for image in client.images()
+            for tag in image["RepoTags"] or ()
+            if repository in tag
+        }
 
     def remove(**more: float) -> list[str]:
         said: list[str] = []

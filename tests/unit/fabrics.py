@@ -39,7 +39,9 @@ def six_gpus() -> dict[str, object]:
         for t in (0, 1)
         for p in (1, 2, 3, 4)
     ]
-    links.append({"ends": ["tor0:5", "tor1:5"], "rate": f"{40 / OVERSUBSCRIPTION} Gbit/s"})
+    links.append(
+        {"ends": ["tor0:5", "tor1:5"], "rate": f"{40 / OVERSUBSCRIPTION} Gbit/s"}
+    )
     return {
         "servers": {
             "s0": {"gpus": {"g0": "tesla-m40", "g1": "titan-v"}},
@@ -87,19 +89,32 @@ def make_fabric(
     switches = range(max((len(row) for row in ports), default=0))
     for o, row in enumerate(ports):
         for s, count in enumerate(row):
-            links += [Link(port(f"tor{s}"), port(f"ocs{o}"), rate_bps, 0.02) for _ in range(count)]
+            links += [
+                Link(port(f"tor{s}"), port(f"ocs{o}"), rate_bps, 0.02)
+                for _ in range(count)
+            ]
     for s in switches:
-        links += [Link(port(f"tor{s}"), port("ocs0"), rate_bps, 0.02) for _ in range(optical_trunk_ports)]
+        links += [
+            Link(port(f"tor{s}"), port("ocs0"), rate_bps, 0.02)
+            for _ in range(optical_trunk_ports)
+        ]
     for a, b in trunks or []:
         links.append(Link(port(f"tor{a}"), port(f"tor{b}"), rate_bps, 0.02))
     return Fabric(
         {
-            name: Gpu(name, "s0", "gpu", f"10.82.0.{i + 1}", f"02:52:4c:00:00:{i + 1:02x}")
+            name: Gpu(
+                name, "s0", "gpu", f"10.82.0.{i + 1}", f"02:52:4c:00:00:{i + 1:02x}"
+            )
             for i, name in enumerate(names)
         },
-        {f"tor{s}": PacketSwitch(f"tor{s}", s + 1, next_port.get(f"tor{s}", 1)) for s in switches},
         {
-            f"ocs{o}": OpticalSwitch(f"ocs{o}", next_port.get(f"ocs{o}", 1), "scpi", "ideal")
+            f"tor{s}": PacketSwitch(f"tor{s}", s + 1, next_port.get(f"tor{s}", 1))
+            for s in switches
+        },
+        {
+            f"ocs{o}": OpticalSwitch(
+                f"ocs{o}", next_port.get(f"ocs{o}", 1), "scpi", "ideal"
+            )
             for o in range(len(ports))
         },
         tuple(links),
@@ -149,12 +164,18 @@ def as_networkx(graph: ElectricalGraph) -> nx.MultiDiGraph[str]:
     """The same graph for algorithms of others."""
     made: nx.MultiDiGraph[str] = nx.MultiDiGraph()
     made.add_nodes_from((*graph.gpus, *graph.packet_switches))
-    made.add_edges_from((edge.out.node, edge.into.node, edge.out.number) for edge in graph.edges)
+    made.add_edges_from(
+        (edge.out.node, edge.into.node, edge.out.number) for edge in graph.edges
+    )
     return made
 
 
 def walk(
-    rules: Iterable[Rule], graph: ElectricalGraph, source: str, ip: str, source_ip: str = ""
+    rules: Iterable[Rule],
+    graph: ElectricalGraph,
+    source: str,
+    ip: str,
+    source_ip: str = "",
 ) -> list[str]:
     """The nodes that a packet from GPU ``source`` to ``ip`` visits under ``rules``.
 
@@ -167,7 +188,9 @@ def walk(
     path = [source]
     while node is not None:
         if node in path[1:]:
-            raise ValueError(f"a packet from {source} to {ip} loops: {' '.join([*path, node])}")
+            raise ValueError(
+                f"a packet from {source} to {ip} loops: {' '.join([*path, node])}"
+            )
         path.append(node)
         port = out_port(table, node, ip, source_ip)
         node = None if port is None else at.get((node, port))
@@ -180,7 +203,13 @@ def onic_stars(nodes: int, ports: int = 1, beside: tuple[Gpu, ...] = ()) -> Fabr
     ``beside``: GPUs that come first and have none.
     """
     names = [f"n{i}" for i in range(nodes)]
-    gpus = [*beside, *(Gpu.numbered(name, name, "test", len(beside) + i) for i, name in enumerate(names))]
+    gpus = [
+        *beside,
+        *(
+            Gpu.numbered(name, name, "test", len(beside) + i)
+            for i, name in enumerate(names)
+        ),
+    ]
     links = tuple(
         Link(Port(name, port), Port(f"w{port}", i + 1), 100e9, 0.02)
         for port in range(ports)
@@ -189,7 +218,10 @@ def onic_stars(nodes: int, ports: int = 1, beside: tuple[Gpu, ...] = ()) -> Fabr
     return Fabric(
         {gpu.name: gpu for gpu in gpus},
         {},
-        {f"w{port}": OpticalSwitch(f"w{port}", nodes, "scpi", "lcos", nodes) for port in range(ports)},
+        {
+            f"w{port}": OpticalSwitch(f"w{port}", nodes, "scpi", "lcos", nodes)
+            for port in range(ports)
+        },
         links,
         onics={name: Onic(name, ports, 10.5e-9) for name in names},
     )

@@ -98,13 +98,21 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        return self.unsafe is None and self.stuck == self.unserved == 0 and self.good_ends > 0
+        return (
+            self.unsafe is None
+            and self.stuck == self.unserved == 0
+            and self.good_ends > 0
+        )
 
 
 # onics, lasers (target, ticks left), messages in flight, workers, budgets (losses, copies, deaths, cancels,
 # trouble). O-NICs and messages are numbers in a table, NOBODY for one that is dead.
 World = tuple[
-    tuple[int, ...], tuple[tuple[int, int], ...], frozenset[int], tuple[tuple[int, ...], ...], tuple[int, ...]
+    tuple[int, ...],
+    tuple[tuple[int, int], ...],
+    frozenset[int],
+    tuple[tuple[int, ...], ...],
+    tuple[int, ...],
 ]
 _DARK = (NOBODY, 0)
 
@@ -145,7 +153,9 @@ class Explorer:
         key = (onic, *event)
         known = self._steps.get(key)
         if known is None:
-            machine = thaw(self._onics.items[onic], self.case.times, self._reach, kind=self.machine)
+            machine = thaw(
+                self._onics.items[onic], self.case.times, self._reach, kind=self.machine
+            )
             kind, *rest = event
             effects: list[Effect] = []
             now = 0
@@ -163,8 +173,13 @@ class Explorer:
                     effects = machine.tuned(0, 0, self.case.tuning)
                 case "tick":
                     now = 1
-            known = self._steps[key] = (self._onics.number(freeze(machine, now)), tuple(effects))
-            self._note(_phases(self._onics.items[onic]), _phases(self._onics.items[known[0]]))
+            known = self._steps[key] = (
+                self._onics.number(freeze(machine, now)),
+                tuple(effects),
+            )
+            self._note(
+                _phases(self._onics.items[onic]), _phases(self._onics.items[known[0]])
+            )
         return known
 
     def _note(self, before: dict[int, str], after: dict[int, str]) -> None:
@@ -175,9 +190,15 @@ class Explorer:
         """(peer that it may light, source that its receiver is granted to, quarantined, idle)."""
         known = self._views.get(onic)
         if known is None:
-            machine = thaw(self._onics.items[onic], self.case.times, self._reach, kind=self.machine)
+            machine = thaw(
+                self._onics.items[onic], self.case.times, self._reach, kind=self.machine
+            )
             _, _, quiet, _, ((_, active, _, grant, _, _),) = self._onics.items[onic]
-            lit = NOBODY if active is None or active[4] == ASKING or active[8] <= 0 else active[1]
+            lit = (
+                NOBODY
+                if active is None or active[4] == ASKING or active[8] <= 0
+                else active[1]
+            )
             holder = NOBODY if grant is None else grant[0]
             known = self._views[onic] = (lit, holder, quiet > 0, machine.idle())
         return known
@@ -239,7 +260,9 @@ class Explorer:
             oldest = -(self.case.times.lease_s + self.case.times.guard_s)
             if content.stamp_s or content.value_s:
                 content = content._replace(stamp_s=max(oldest, content.stamp_s - 1))
-            known = self._shifted[message] = self._messages.number((source, peer, content))
+            known = self._shifted[message] = self._messages.number(
+                (source, peer, content)
+            )
         return known
 
     def _tick(self, world: World) -> World | None:
@@ -248,7 +271,10 @@ class Explorer:
         if len(flying) > self.case.late:
             return None
         world = (
-            tuple(onic if onic == NOBODY else self._step(onic, "tick")[0] for onic in onics),
+            tuple(
+                onic if onic == NOBODY else self._step(onic, "tick")[0]
+                for onic in onics
+            ),
             tuple((target, left - 1) if left > 1 else _DARK for target, left in lasers),
             frozenset(self._later(message) for message in flying),
             workers,
@@ -275,18 +301,32 @@ class Explorer:
             if losses:
                 yield f"lost {name}", _spend(without, 0)
             if copies:
-                yield f"gets a copy {name}", _spend(self._run(world, peer, "receive", message), 1)
+                yield (
+                    f"gets a copy {name}",
+                    _spend(self._run(world, peer, "receive", message), 1),
+                )
         for i, worker in enumerate(workers):
             if onics[i] == NOBODY:
-                machine = self.machine(self._deaths(i, world) + 1, self.case.times, 0, ports=1)
+                machine = self.machine(
+                    self._deaths(i, world) + 1, self.case.times, 0, ports=1
+                )
                 machine.set_map(0, self._reach)
                 born = _put(onics, i, self._onics.number(freeze(machine, 0)))
-                yield f"{i} restarts", (born, _put(lasers, i, _DARK), flying, workers, budget)
+                yield (
+                    f"{i} restarts",
+                    (born, _put(lasers, i, _DARK), flying, workers, budget),
+                )
                 continue
             yield from self._worker_moves(world, i, worker)
             if deaths and i in self.case.mortal:
                 forgotten = tuple(state if state in OVER else TODO for state in worker)
-                dead = (_put(onics, i, NOBODY), lasers, flying, _put(workers, i, forgotten), budget)
+                dead = (
+                    _put(onics, i, NOBODY),
+                    lasers,
+                    flying,
+                    _put(workers, i, forgotten),
+                    budget,
+                )
                 yield f"{i} dies", _spend(dead, 2)
             if self.case.late_timers:
                 after = self._run(world, i, "timer")
@@ -299,17 +339,29 @@ class Explorer:
     def _deaths(self, _: int, world: World) -> int:
         return self.case.deaths - world[4][2]
 
-    def _worker_moves(self, world: World, i: int, worker: tuple[int, ...]) -> Iterator[tuple[str, World]]:
+    def _worker_moves(
+        self, world: World, i: int, worker: tuple[int, ...]
+    ) -> Iterator[tuple[str, World]]:
         for flow, state in enumerate(worker):
             if state == TODO:
                 opened = _put(world[3], i, _put(worker, flow, OPEN))
                 asked = (*world[:3], opened, world[4])
-                yield f"{i} opens {flow}", self._run(asked, i, "open", flow, self.case.flows[i][flow])
+                yield (
+                    f"{i} opens {flow}",
+                    self._run(asked, i, "open", flow, self.case.flows[i][flow]),
+                )
                 return
             if state == SENDING or (state == OPEN and world[4][3]):
-                ended = (*world[:3], _put(world[3], i, _put(worker, flow, DONE)), world[4])
+                ended = (
+                    *world[:3],
+                    _put(world[3], i, _put(worker, flow, DONE)),
+                    world[4],
+                )
                 after = self._run(ended, i, "close", flow)
-                yield f"{i} closes {flow}", after if state == SENDING else _spend(after, 3)
+                yield (
+                    f"{i} closes {flow}",
+                    after if state == SENDING else _spend(after, 3),
+                )
 
     def unsafe(self, world: World) -> str | None:
         """What must never be."""
@@ -367,18 +419,34 @@ class Explorer:
                     worlds.append(after)
                     parents.append(number)
                     if known > limit:
-                        raise RuntimeError(f"{self.case.name}: more than {limit} states")
+                        raise RuntimeError(
+                            f"{self.case.name}: more than {limit} states"
+                        )
                 sources.append(number)
                 targets.append(known)
-        report.states, report.transitions, report.good_ends = len(worlds), len(sources), len(good)
+        report.states, report.transitions, report.good_ends = (
+            len(worlds),
+            len(sources),
+            len(good),
+        )
         if report.unsafe is None and not self.case.late_timers:
             reached = _backwards(len(worlds), sources, targets, good)
-            served = [end for end in good if not any(GAVE_UP in worker for worker in worlds[end][3])]
+            served = [
+                end
+                for end in good
+                if not any(GAVE_UP in worker for worker in worlds[end][3])
+            ]
             served_from = _backwards(len(worlds), sources, targets, served)
-            unserved = [n for n, world in enumerate(worlds) if _hopeful(world) and not served_from[n]]
+            unserved = [
+                n
+                for n, world in enumerate(worlds)
+                if _hopeful(world) and not served_from[n]
+            ]
             report.stuck, report.unserved = len(worlds) - sum(reached), len(unserved)
             if report.stuck or unserved:
-                report.path = self._path(worlds, parents, reached.index(0) if report.stuck else unserved[0])
+                report.path = self._path(
+                    worlds, parents, reached.index(0) if report.stuck else unserved[0]
+                )
         report.seconds = round(time.perf_counter() - began, 2)
         return report
 
@@ -386,12 +454,20 @@ class Explorer:
         path = [self._words(worlds[number])]
         while number > 0:
             before = parents[number]
-            path.append(next(name for name, after in self.moves(worlds[before]) if after == worlds[number]))
+            path.append(
+                next(
+                    name
+                    for name, after in self.moves(worlds[before])
+                    if after == worlds[number]
+                )
+            )
             number = before
         return path[::-1]
 
     def _words(self, world: World) -> str:
-        onics = [None if onic == NOBODY else self._onics.items[onic] for onic in world[0]]
+        onics = [
+            None if onic == NOBODY else self._onics.items[onic] for onic in world[0]
+        ]
         return f"{onics} lasers {world[1]} flying {[self._messages.items[m] for m in world[2]]} {world[3:]}"
 
 
@@ -403,7 +479,9 @@ def _phases(onic: Any) -> dict[int, str]:
 
 
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
-    return items if items[place] is item else (*items[:place], item, *items[place + 1 :])
+    return (
+        items if items[place] is item else (*items[:place], item, *items[place + 1 :])
+    )
 
 
 def _spend(world: World, which: int, amount: int = 1) -> World:
@@ -417,7 +495,9 @@ def _hopeful(world: World) -> bool:
     return GAVE_UP not in states and 0 < left <= world[4][4]
 
 
-def _backwards(count: int, sources: array[int], targets: array[int], ends: list[int]) -> bytearray:
+def _backwards(
+    count: int, sources: array[int], targets: array[int], ends: list[int]
+) -> bytearray:
     """Which states lead to one of ``ends``."""
     starts = array("i", bytes(4 * (count + 1)))
     for target in targets:
@@ -450,34 +530,87 @@ SMALL = (
     Case("two: loss, late", ((1,), ()), losses=1, trouble=1),
     Case("two: long lease, loss, late", ((1,), ()), losses=1, trouble=1, times=LONG),
     Case("two: slow laser, loss, late", ((1,), ()), losses=1, trouble=1, tuning=1),
-    Case("two: death of either", ((1,), ()), deaths=1, mortal=(0, 1), trouble=1, late=0),
+    Case(
+        "two: death of either", ((1,), ()), deaths=1, mortal=(0, 1), trouble=1, late=0
+    ),
     Case("two: flow after flow, copy, late", ((1, 1), ()), copies=1),
     Case("two: closed early, copy, late", ((1,), ()), copies=1, cancels=1),
-    Case("two: time-outs noticed late, death", ((1,), ()), deaths=1, mortal=(0, 1), late_timers=True, late=0),
+    Case(
+        "two: time-outs noticed late, death",
+        ((1,), ()),
+        deaths=1,
+        mortal=(0, 1),
+        late_timers=True,
+        late=0,
+    ),
     Case("three: two to one, loss", _TO_ONE, losses=1, trouble=2, late=0),
     Case("three: two to one, late", _TO_ONE),
-    Case("three: two to one, time-outs noticed late", _TO_ONE, late_timers=True, late=0),
+    Case(
+        "three: two to one, time-outs noticed late", _TO_ONE, late_timers=True, late=0
+    ),
     Case("three: two to one, a source dies", _TO_ONE, deaths=1, mortal=(0,), late=0),
-    Case("three: two to one, the receiver dies", _TO_ONE, deaths=1, mortal=(2,), late=0),
+    Case(
+        "three: two to one, the receiver dies", _TO_ONE, deaths=1, mortal=(2,), late=0
+    ),
     Case("three: ring", _RING, late=0),
     Case("four: three to one", _THREE_TO_ONE, late=0),
 )
 
 #: Minutes, for a change of the protocol.
 LARGE = (
-    Case("two: loss, copy, death of either, late", ((1,), ()), 1, 1, 1, mortal=(0, 1), trouble=1),
+    Case(
+        "two: loss, copy, death of either, late",
+        ((1,), ()),
+        1,
+        1,
+        1,
+        mortal=(0, 1),
+        trouble=1,
+    ),
     Case("two: crossing, loss, late", ((1,), (0,)), losses=1, trouble=2),
-    Case("two: two late, losses, copy", ((1,), ()), losses=2, copies=1, trouble=1, late=2),
-    Case("two: time-outs noticed late, all", ((1,), ()), 1, 1, 1, mortal=(0, 1), trouble=1, late_timers=True),
+    Case(
+        "two: two late, losses, copy", ((1,), ()), losses=2, copies=1, trouble=1, late=2
+    ),
+    Case(
+        "two: time-outs noticed late, all",
+        ((1,), ()),
+        1,
+        1,
+        1,
+        mortal=(0, 1),
+        trouble=1,
+        late_timers=True,
+    ),
     Case("three: two to one, losses, late", _TO_ONE, losses=2),
     Case("three: two to one, long lease, late", _TO_ONE, times=LONG),
     Case("three: two to one, copy, late", _TO_ONE, copies=1),
-    Case("three: two to one, a source dies, late", _TO_ONE, deaths=1, mortal=(0,), trouble=1),
-    Case("three: two to one, the receiver dies, loss", _TO_ONE, 1, 0, 1, mortal=(2,), trouble=1, late=0),
+    Case(
+        "three: two to one, a source dies, late",
+        _TO_ONE,
+        deaths=1,
+        mortal=(0,),
+        trouble=1,
+    ),
+    Case(
+        "three: two to one, the receiver dies, loss",
+        _TO_ONE,
+        1,
+        0,
+        1,
+        mortal=(2,),
+        trouble=1,
+        late=0,
+    ),
     Case("three: two to one, time-outs noticed late, late", _TO_ONE, late_timers=True),
     Case("three: ring, loss", _RING, losses=1, late=0),
     Case("four: three to one, loss", _THREE_TO_ONE, losses=1, late=0),
-    Case("four: three to one, the receiver dies", _THREE_TO_ONE, deaths=1, mortal=(3,), late=0),
+    Case(
+        "four: three to one, the receiver dies",
+        _THREE_TO_ONE,
+        deaths=1,
+        mortal=(3,),
+        late=0,
+    ),
     Case("four: two to one and on", ((2,), (2,), (3,), ()), late=0),
     Case("four: ring", ((1,), (2,), (3,), (0,)), late=0),
 )

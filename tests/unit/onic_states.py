@@ -86,14 +86,27 @@ def thaw(
         tx.queue.extend((*entry, now_s) for entry in queue)
         unit.flows.update((entry[0], port) for entry in queue)
         if active is not None:
-            flow, peer, wavelength, number, phase, deadline_s, interval_s, give_up_s, until_s, sure = active
+            (
+                flow,
+                peer,
+                wavelength,
+                number,
+                phase,
+                deadline_s,
+                interval_s,
+                give_up_s,
+                until_s,
+                sure,
+            ) = active
             unit.flows[flow] = port
             tx.active = _Outgoing(
                 flow, peer, wavelength, number, phase, now_s + deadline_s, interval_s,
                 now_s + give_up_s, now_s + until_s, now_s, now_s, False, confirmed=sure,
             )  # fmt: skip
         for number, peer, deadline_s, interval_s, give_up_s in leaving:
-            tx.leaving[number] = _Leaving(peer, now_s + deadline_s, interval_s, now_s + give_up_s, None)
+            tx.leaving[number] = _Leaving(
+                peer, now_s + deadline_s, interval_s, now_s + give_up_s, None
+            )
         if grant is not None:
             source, number, stamp_s, until_s, confirmed, deadline_s, interval_s = grant
             rx.grant = _Grant(

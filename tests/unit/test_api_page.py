@@ -45,7 +45,9 @@ def test_everything_that_the_page_asks_for_is_served_here(make: Any) -> None:
     for address in addresses:
         status, content = call(app, "GET", address)
         assert status == 200
-        assert hashlib.sha256(content).hexdigest() == PINNED[address.rpartition("/")[2]], address
+        assert (
+            hashlib.sha256(content).hexdigest() == PINNED[address.rpartition("/")[2]]
+        ), address
 
 
 def test_other_files_are_not_served() -> None:
@@ -55,4 +57,6 @@ def test_other_files_are_not_served() -> None:
 
 def test_the_licences_lie_beside_the_files() -> None:
     folder = Path(web.__path__[0]) / "swagger"
-    assert {"LICENSE.txt", "NOTICE.txt", "LICENSE-bundled.txt"} <= {path.name for path in folder.iterdir()}
+    assert {"LICENSE.txt", "NOTICE.txt", "LICENSE-bundled.txt"} <= {
+        path.name for path in folder.iterdir()
+    }

@@ -42,18 +42,37 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workloads.formats": ("fabric", "workloads"),
     "containers": (
         *("fabric", "workloads.following", "workloads.graph", "workloads.graph_checks"),
-        *("workloads.graph_writer", "workloads.job_settings", "workloads.packed", "workloads.splits"),
+        *(
+            "workloads.graph_writer",
+            "workloads.job_settings",
+            "workloads.packed",
+            "workloads.splits",
+        ),
     ),
     "controller": ("fabric", "controller"),
     "controller.__main__": ("fabric", "controller"),
     "controller.running": ("fabric", "controller"),
-    "controller.openflow": ("fabric", "controller.tls_session", "controller.waiting_room"),
+    "controller.openflow": (
+        "fabric",
+        "controller.tls_session",
+        "controller.waiting_room",
+    ),
     "controller.web": (
-        *("controller.errors", "controller.tls_session", "controller.waiting_room", "fabric.text"),
+        *(
+            "controller.errors",
+            "controller.tls_session",
+            "controller.waiting_room",
+            "fabric.text",
+        ),
     ),
     "controller.optical": ("fabric",),
     "controller.onic": ("fabric",),
-    "controller.rest": ("fabric", "controller", "workloads.following", "workloads.job_settings"),
+    "controller.rest": (
+        "fabric",
+        "controller",
+        "workloads.following",
+        "workloads.job_settings",
+    ),
     "testbed": ("fabric", "containers"),
     "testbed.faults": ("controller.web.client",),
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
@@ -74,7 +93,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
-    "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
+    "testbed.emulation.onic": (
+        "fabric",
+        "controller.onic",
+        "testbed.emulation",
+        "testbed.lab",
+    ),
     "testbed.emulation.optical": (
         "fabric",
         "testbed.emulation",
@@ -84,12 +108,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "testbed.simulation": (
         *("fabric", "workloads", "controller.onic.protocol"),
-        *(f"controller.onic.{name}" for name in ("control_messages", "effects", "lease_times")),
+        *(
+            f"controller.onic.{name}"
+            for name in ("control_messages", "effects", "lease_times")
+        ),
     ),
     "experiments": CORE,
 }
 #: An extension imports the core, itself and the extensions that it requires.
-for _name in sorted(path.parent.name for path in (ROOT / "extensions").glob("*/__init__.py")):
+for _name in sorted(
+    path.parent.name for path in (ROOT / "extensions").glob("*/__init__.py")
+):
     MAY_IMPORT[f"extensions.{_name}"] = (*CORE, *_required(_name))
 
 #: And of the rooms of experiments, what besides.
@@ -102,7 +131,11 @@ OF_EXPERIMENTS = {
     "runner": ("language", "record", "analysis", "papers", "report", "backends"),
 }
 for _room, _others in OF_EXPERIMENTS.items():
-    MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
+    MAY_IMPORT[f"experiments.{_room}"] = (
+        "fabric",
+        "workloads",
+        *(f"experiments.{name}" for name in _others),
+    )
 MAY_IMPORT["experiments.runner"] += (
     "testbed.devices",
     "testbed.lab_programs",
@@ -118,10 +151,15 @@ OF_CONTROLLER = {
     "circuits": ("openflow", "optical", "packets", "jobs"),
     "light": ("onic", "optical", "circuits", "jobs"),
 }
-MAY_IMPORT |= {f"controller.{name}": ("controller.errors", "fabric.text") for name in COMMON}
+MAY_IMPORT |= {
+    f"controller.{name}": ("controller.errors", "fabric.text") for name in COMMON
+}
 MAY_IMPORT["controller.server_agent"] += ("controller.web.client",)
 for _room, _others in OF_CONTROLLER.items():
-    MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
+    MAY_IMPORT[f"controller.{_room}"] = (
+        "fabric",
+        *(f"controller.{name}" for name in (*COMMON, *_others)),
+    )
 MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed")
 #: Packages of others, by the only rooms of the core that may import them.
 ONLY_IN = {
@@ -167,7 +205,11 @@ def modules() -> dict[str, Path]:
 
 
 def _is_typing(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
 
 
 def _nodes(node: ast.AST, *, deferred: bool, typing: bool = False) -> Iterator[ast.AST]:
@@ -185,7 +227,9 @@ def _nodes(node: ast.AST, *, deferred: bool, typing: bool = False) -> Iterator[a
 
 def _room_name(name: str) -> str:
     """A module's name as here: its path. A bare import would find a user's folder, or nothing."""
-    assert name.partition(".")[0] not in ROOMS, f"{name} is imported by this name, not as ringlight.{name}"
+    assert name.partition(".")[0] not in ROOMS, (
+        f"{name} is imported by this name, not as ringlight.{name}"
+    )
     return name.removeprefix("ringlight.")
 
 
@@ -199,7 +243,10 @@ def imports(module: str, *, deferred: bool = True) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{module}: imports are absolute"
             names = {_room_name(f"{node.module}.{alias.name}") for alias in node.names}
-            found |= {name if name in modules() else _room_name(str(node.module)) for name in names}
+            found |= {
+                name if name in modules() else _room_name(str(node.module))
+                for name in names
+            }
     return frozenset(found)
 
 
@@ -221,7 +268,9 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def test_no_module_imports_itself_round_a_circle() -> None:
-    assert not circle({m: imports(m, deferred=False) & modules().keys() - {m} for m in modules()})
+    assert not circle(
+        {m: imports(m, deferred=False) & modules().keys() - {m} for m in modules()}
+    )
 
 
 def test_no_import_is_deferred_to_break_a_circle() -> None:
@@ -292,21 +341,45 @@ except SystemExit as end:
 print(*sys.modules)
 """
     with tempfile.TemporaryDirectory() as runs:
-        command = [sys.executable, "-c", code, str(ROOT / "tests/data/mini.yaml"), "--runs", runs]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            str(ROOT / "tests/data/mini.yaml"),
+            "--runs",
+            runs,
+        ]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        )
     loaded = done.stdout.splitlines()[-1].split()
     loaded = [name.removeprefix("ringlight.") for name in loaded]
     assert "testbed.simulation.engine" in loaded
     emulation = ("testbed.emulation", "experiments.backends.emulation")
-    assert not [name for name in loaded if any(within(name, room) for room in emulation)]
+    assert not [
+        name for name in loaded if any(within(name, room) for room in emulation)
+    ]
 
 
 #: What no process needs, and what takes as long to import as many of its own modules together, by program.
 _STARTS_WITHOUT = {
     # Each link test starts a worker for every GPU, and numpy takes half of a worker's start.
     "containers.worker.linktest": ("numpy",),
-    "testbed.emulation.testbed": ("numpy", "networkx", "scipy", "matplotlib", "httpx", "rich"),
-    "testbed.emulation.optical.__main__": ("numpy", "networkx", "docker", "paramiko", "matplotlib"),
+    "testbed.emulation.testbed": (
+        "numpy",
+        "networkx",
+        "scipy",
+        "matplotlib",
+        "httpx",
+        "rich",
+    ),
+    "testbed.emulation.optical.__main__": (
+        "numpy",
+        "networkx",
+        "docker",
+        "paramiko",
+        "matplotlib",
+    ),
     # Its ports are open before it imports the rest.
     "controller.__main__": ("numpy", "pydantic", "fastapi", "os_ken", "httpx"),
     "controller.running": (
@@ -317,7 +390,14 @@ _STARTS_WITHOUT = {
         "pyroute2.netlink",
         "paramiko",
     ),
-    "experiments.cli.app": ("numpy", "pydantic", "matplotlib", "docker", "yaml", "httpx"),
+    "experiments.cli.app": (
+        "numpy",
+        "pydantic",
+        "matplotlib",
+        "docker",
+        "yaml",
+        "httpx",
+    ),
     "experiments.backends.emulation.lab_of_setting": (
         "ringlight.experiments.record.events",
         "httpx",
@@ -340,7 +420,13 @@ import sys
 import ringlight.{module}
 print(*(name for name, loaded in sys.modules.items() if loaded))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     loaded = done.stdout.split()
     assert f"ringlight.{module}" in loaded
     assert not {*_STARTS_WITHOUT[module]}.intersection(loaded)
@@ -355,7 +441,8 @@ def test_no_file_name_stands_more_than_three_times() -> None:
         path.name
         for room in (*CORE, "benchmarks")
         for path in (ROOT / room).rglob("*.[pch]*")
-        if path.suffix in (".py", ".c", ".h") and path.name not in ("__init__.py", "__main__.py")
+        if path.suffix in (".py", ".c", ".h")
+        and path.name not in ("__init__.py", "__main__.py")
     )
     assert not {name: count for name, count in names.items() if count > 3}
 
@@ -397,9 +484,9 @@ def test_nothing_else_imports_a_room_by_its_bare_name() -> None:
                         if isinstance(node, ast.Import)
                         else [node.module]
                     )
-                    assert not {str(name).partition(".")[0] for name in names} & set(ROOMS), (
-                        f"{path}: {names}"
-                    )
+                    assert not {str(name).partition(".")[0] for name in names} & set(
+                        ROOMS
+                    ), f"{path}: {names}"
 
 
 #: Names that only a kind of fabric has, and the classes that say which it is.
@@ -436,7 +523,11 @@ def _conditions(tree: ast.AST) -> Iterator[ast.expr]:
             yield from node.ifs
         elif isinstance(node, ast.Match):
             yield node.subject
-        elif isinstance(node, ast.Compare | ast.BoolOp) or _denies(node) or _is_isinstance(node):
+        elif (
+            isinstance(node, ast.Compare | ast.BoolOp)
+            or _denies(node)
+            or _is_isinstance(node)
+        ):
             assert isinstance(node, ast.expr)
             yield node
 
@@ -451,15 +542,23 @@ def _is_isinstance(node: ast.AST) -> bool:
 
 def _names_kind(node: ast.AST) -> bool:
     found = {n.id.lstrip("_") for n in ast.walk(node) if isinstance(n, ast.Name)}
-    found |= {n.attr.lstrip("_") for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    found |= {
+        n.attr.lstrip("_") for n in ast.walk(node) if isinstance(n, ast.Attribute)
+    }
     if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith("kind"):
-        found |= {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        found |= {
+            n.value
+            for n in ast.walk(node)
+            if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        }
     return not found.isdisjoint(KINDS)
 
 
 def _on_kinds(module: str) -> list[str]:
     """The outermost conditions of a module that name a kind, by their lines."""
-    found = [node for node in _conditions(tree_of(modules()[module])) if _names_kind(node)]
+    found = [
+        node for node in _conditions(tree_of(modules()[module])) if _names_kind(node)
+    ]
     inner = {id(part) for node in found for part in ast.walk(node) if part is not node}
     places = {id(node): node for node in found if id(node) not in inner}
     return [f"{module}:{node.lineno}: {ast.unparse(node)}" for node in places.values()]
@@ -468,9 +567,15 @@ def _on_kinds(module: str) -> list[str]:
 def test_who_asks_what_kind_a_fabric_is() -> None:
     """Whoever needs to know what carries a job's bytes asks its plane (``fabric.planes``)."""
     rooms = (*OF_KINDS, *OF_COLLECTIVES)
-    others = [module for module in modules() if not any(within(module, room) for room in rooms)]
+    others = [
+        module
+        for module in modules()
+        if not any(within(module, room) for room in rooms)
+    ]
     found = [line for module in sorted(others) for line in _on_kinds(module)]
-    assert len(found) <= MOST_ON_KINDS, "\n".join([*found, f"{len(found)}, more than {MOST_ON_KINDS}"])
+    assert len(found) <= MOST_ON_KINDS, "\n".join(
+        [*found, f"{len(found)}, more than {MOST_ON_KINDS}"]
+    )
 
 
 def test_the_house_gets_no_harder_to_hold_in_the_head() -> None:
@@ -482,8 +587,12 @@ def test_the_house_gets_no_harder_to_hold_in_the_head() -> None:
     assert recorded.keys() == counted.keys()
     # New code may bring statements; what names and words there are may not get worse.
     room = {"statements": 1.01, "core_statements": 1.01}
-    worse = {name: n for name, n in counted.items() if n > recorded[name] * room.get(name, 1)}
-    assert not worse, f"more than recorded: {worse}; python -m tests.house NAME lists them"
+    worse = {
+        name: n for name, n in counted.items() if n > recorded[name] * room.get(name, 1)
+    }
+    assert not worse, (
+        f"more than recorded: {worse}; python -m tests.house NAME lists them"
+    )
 
 
 def _leads_to_a_file(name: str) -> bool:
@@ -498,7 +607,11 @@ def test_what_is_imported_of_ours_is_there() -> None:
         for path in sorted((ROOT / room).rglob("*.py")):
             for node in ast.walk(tree_of(path)):
                 module = node.module if isinstance(node, ast.ImportFrom) else None
-                ours = module is not None and module.partition(".")[0] in ("ringlight", "tests", "benchmarks")
+                ours = module is not None and module.partition(".")[0] in (
+                    "ringlight",
+                    "tests",
+                    "benchmarks",
+                )
                 if module is not None and ours and not _leads_to_a_file(module):
                     lost.append(f"{path.relative_to(ROOT)}:{node.lineno}: {module}")
     assert not lost, "\n".join(lost)

@@ -18,7 +18,11 @@ from benchmarks import harness
 from benchmarks.__main__ import programs
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def parts_of(name: str) -> set[str]:
@@ -38,7 +42,9 @@ def test_pages_name_benchmarks_that_there_are() -> None:
     assert len(known) > 20
     assert all(known.values()), "each says in its first line what it measures"
     for page in PAGES:
-        for name, part in re.findall(r"python -m benchmarks (\w+)\s+([a-z-]*)", page.read_text()):
+        for name, part in re.findall(
+            r"python -m benchmarks (\w+)\s+([a-z-]*)", page.read_text()
+        ):
             assert name in known, f"{page}: {name}"
             parts = parts_of(name)
             if len(parts) > 1 and part:
@@ -81,7 +87,10 @@ def found(
     [
         ([], {"fast": {"times": 2}, "slow": {"size": [1], "missed": []}}),
         (["fast", "--times", "7"], {"fast": {"times": 7}}),
-        (["slow", "--size", "3", "--size", "4"], {"slow": {"size": [3, 4], "missed": []}}),
+        (
+            ["slow", "--size", "3", "--size", "4"],
+            {"slow": {"size": [3, 4], "missed": []}},
+        ),
         (["asked", "5"], {"asked": {"needed": 5}}),
     ],
 )
@@ -94,12 +103,18 @@ def test_parts_are_commands_and_parameters_options(
     code, document = found((fast, slow, asked), arguments, monkeypatch, capsys)
     assert code == 0
     assert datetime.fromisoformat(document["machine"].pop("started")).tzinfo is UTC
-    assert document == {"benchmark": "made_up", "machine": {"processors": 2}, **expected}
+    assert document == {
+        "benchmark": "made_up",
+        "machine": {"processors": 2},
+        **expected,
+    }
 
 
 @pytest.mark.parametrize("command", [[], ["fast"]])
 def test_a_benchmark_of_one_part_needs_no_command(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, document = found((fast,), [*command, "--times", "3"], monkeypatch, capsys)
     assert (code, document["times"]) == (0, 3)
@@ -117,7 +132,10 @@ def test_figures_of_repeated_runs() -> None:
         "count": 3, "min_ms": 1.0, "median_ms": 2.0, "p99_ms": 3.0, "max_ms": 3.0
     }  # fmt: skip
     clock = iter([0.0, 1.0, 5.0, 7.0])
-    assert harness.timed(lambda: None, 2, warm=3, clock=lambda: next(clock)) == [1.0, 2.0]
+    assert harness.timed(lambda: None, 2, warm=3, clock=lambda: next(clock)) == [
+        1.0,
+        2.0,
+    ]
     assert harness.beside([2.0, 4.0], [1.0, 1.0], (1.0, 2.0))["ratio"] == 3.0
 
 

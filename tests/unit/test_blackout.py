@@ -14,7 +14,12 @@ from ringlight.experiments.analysis.rows import where
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.language.plan import EventPlan, RunPlan, When
-from ringlight.experiments.record.events import Iteration, Record, WorkerDone, WorkerReady
+from ringlight.experiments.record.events import (
+    Iteration,
+    Record,
+    WorkerDone,
+    WorkerReady,
+)
 from ringlight.experiments.record.runs import Action, Run, runs_of
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.view import view_of
@@ -31,7 +36,10 @@ EXPERIMENT = load(MINI)
 def records() -> list[Record]:
     """Records of a regroup while both jobs train, with undisturbed workers."""
     found = list(with_workers(one_alone(SimulationBackend(), PLAN)[0]))
-    return [replace(r, stalls=[], max_stall_s=0.0) if isinstance(r, Iteration) else r for r in found]
+    return [
+        replace(r, stalls=[], max_stall_s=0.0) if isinstance(r, Iteration) else r
+        for r in found
+    ]
 
 
 def regroup_of(records: list[Record]) -> Action:
@@ -76,7 +84,8 @@ def test_of_a_stall_what_lies_after_the_light_went_counts(
 
 
 @pytest.mark.parametrize(
-    ("start", "length", "counted"), [(0.01, 0.3, 0.3), (9.0, 0.3, 0.0), (-2.0, 1.0, 0.0)]
+    ("start", "length", "counted"),
+    [(0.01, 0.3, 0.3), (9.0, 0.3, 0.0), (-2.0, 1.0, 0.0)],
 )
 def test_a_silence_counts_while_light_moves(
     records: list[Record], start: float, length: float, counted: float
@@ -85,7 +94,10 @@ def test_a_silence_counts_while_light_moves(
     begin = dark_from + start
     gap = {"peer": 1, "t_start": begin, "t_end": begin + length, "lost": 9}
     changed = [
-        replace(r, beacon_gaps=[gap]) if isinstance(r, WorkerDone) and r.rank == 0 else r for r in records
+        replace(r, beacon_gaps=[gap])
+        if isinstance(r, WorkerDone) and r.rank == 0
+        else r
+        for r in records
     ]
     (seen,) = figures(changed, "beacon_gap")
     assert seen == pytest.approx(counted)
@@ -98,14 +110,25 @@ def test_changed_connections_and_lost_ranks_are_told(records: list[Record]) -> N
 
     assert unchanged(records) is True
     other = [{"peer": 1, "local_port": 1, "remote_port": 6}]
-    assert not unchanged([replace(r, connections=other) if isinstance(r, WorkerDone) else r for r in records])
-    assert not unchanged([r for r in records if not (isinstance(r, WorkerDone) and r.rank == 1)])
-    assert not unchanged([r for r in records if not (isinstance(r, WorkerReady) and r.rank == 1)])
+    assert not unchanged(
+        [
+            replace(r, connections=other) if isinstance(r, WorkerDone) else r
+            for r in records
+        ]
+    )
+    assert not unchanged(
+        [r for r in records if not (isinstance(r, WorkerDone) and r.rank == 1)]
+    )
+    assert not unchanged(
+        [r for r in records if not (isinstance(r, WorkerReady) and r.rank == 1)]
+    )
 
 
 def test_circuits_that_an_event_sets_move_only_gpus_whose_light_is_another() -> None:
     before = (("g0:0", "tor0:1"), ("g1:0", "tor0:2"), ("g2:0", "tor1:1"))
-    event = EventPlan("set", When(at_s=1.0), "circuits", circuits=(("g0", "tor0:1"), ("tor0:2", "g2")))
+    event = EventPlan(
+        "set", When(at_s=1.0), "circuits", circuits=(("g0", "tor0:1"), ("tor0:2", "g2"))
+    )
     action = Action(event, 1.0, 2.0, {}, None)
     run = Run(PLAN, "live", 0.0, 3.0, {}, (action,), before, (), ())
     assert relit_gpus(run, action) == {"g1", "g2"}
@@ -124,13 +147,18 @@ def test_when_others_had_followed_is_the_end_of_the_last_silence_or_stall(
     begin, end = light_window(regroup_of(records))
     gap = {"peer": 1, "t_start": begin + 0.01, "t_end": end + 0.4, "lost": 9}
     changed = [
-        replace(r, beacon_gaps=[gap]) if isinstance(r, WorkerDone) and r.rank == 0 else r for r in records
+        replace(r, beacon_gaps=[gap])
+        if isinstance(r, WorkerDone) and r.rank == 0
+        else r
+        for r in records
     ]
     silent = found(changed, others)
     assert the(silent.rows, "followed", arm="live") == pytest.approx(0.4)
     last = max((r for r in changed if isinstance(r, Iteration)), key=lambda r: r.i)
     stall = [[begin + 0.01, end + 0.7], [end + 0.8, end + 0.9]]
-    stalled = found([replace(r, stalls=stall) if r is last else r for r in changed], others)  # type: ignore[call-arg]
+    stalled = found(
+        [replace(r, stalls=stall) if r is last else r for r in changed], others
+    )  # type: ignore[call-arg]
     assert the(stalled.rows, "followed", arm="live") == pytest.approx(0.7)
 
     page = render(view_of(silent, document(silent, changed, {}), {}, ()), tmp_path)
@@ -145,15 +173,23 @@ def left_to_others(experiment: Experiment) -> Experiment:
 
     def plan_of(plan: RunPlan) -> RunPlan:
         fabric = plan.setting.fabric
-        switches = {n: replace(s, controller="none") for n, s in fabric.packet_switches.items()}
-        setting = replace(plan.setting, fabric=replace(fabric, packet_switches=switches))
+        switches = {
+            n: replace(s, controller="none") for n, s in fabric.packet_switches.items()
+        }
+        setting = replace(
+            plan.setting, fabric=replace(fabric, packet_switches=switches)
+        )
         return replace(plan, setting=setting)
 
     return replace(experiment, plans=tuple(map(plan_of, experiment.plans)))
 
 
 #: The same with all-reduces that follow each other, so that one is under way while the light moves.
-(BUSY,) = [plan for plan in load(MINI, sets=["training.compute=1 ms"]).plans if plan.arm == "live"]
+(BUSY,) = [
+    plan
+    for plan in load(MINI, sets=["training.compute=1 ms"]).plans
+    if plan.arm == "live"
+]
 
 
 def ended_s(*, queue_s: float, rto_min_s: float) -> float:
@@ -161,8 +197,15 @@ def ended_s(*, queue_s: float, rto_min_s: float) -> float:
     setting = BUSY.setting
     links = tuple(replace(link, queue_s=queue_s) for link in setting.fabric.links)
     tcp = setting.tcp.model_copy(update={"rto_min": rto_min_s})
-    plan = replace(BUSY, setting=replace(setting, fabric=replace(setting.fabric, links=links), tcp=tcp))
-    return max(r.allreduce_end for r in one_alone(SimulationBackend(), plan)[0] if isinstance(r, Iteration))
+    plan = replace(
+        BUSY,
+        setting=replace(setting, fabric=replace(setting.fabric, links=links), tcp=tcp),
+    )
+    return max(
+        r.allreduce_end
+        for r in one_alone(SimulationBackend(), plan)[0]
+        if isinstance(r, Iteration)
+    )
 
 
 def test_transfers_beside_moved_light_wait_for_tcp_and_not_for_a_full_queue() -> None:

@@ -32,8 +32,16 @@ def plan_of(links: str, more: str = "") -> RunPlan:
 @pytest.mark.parametrize(
     ("links", "more", "problem"),
     [
-        ("{ends: [g0, g1], rate: 1 Gbit/s}", "", "fabric.links[0]: g0:0 and g1:0 are both GPUs"),
-        (TWO_LINKS.format(rate="40 Gbit/s"), "", "fabric.links[0]: 40 Gbit/s is emulated at 40 Gbit/s"),
+        (
+            "{ends: [g0, g1], rate: 1 Gbit/s}",
+            "",
+            "fabric.links[0]: g0:0 and g1:0 are both GPUs",
+        ),
+        (
+            TWO_LINKS.format(rate="40 Gbit/s"),
+            "",
+            "fabric.links[0]: 40 Gbit/s is emulated at 40 Gbit/s",
+        ),
         (
             TWO_LINKS.format(rate="1 Mbit/s"),
             "scale: {time: 1, payload: 10}",
@@ -50,9 +58,18 @@ def test_a_fabric_that_no_testbed_can_build_is_refused_before_the_run(
 
 
 def test_a_fabric_that_can_be_built_is_not_refused() -> None:
-    assert EmulationBackend("namespace").refuses(plan_of(TWO_LINKS.format(rate="1 Gbit/s"))) is None
+    assert (
+        EmulationBackend("namespace").refuses(
+            plan_of(TWO_LINKS.format(rate="1 Gbit/s"))
+        )
+        is None
+    )
 
 
-def test_a_refusal_names_the_key_of_the_file_and_not_a_section_that_the_file_has_not() -> None:
+def test_a_refusal_names_the_key_of_the_file_and_not_a_section_that_the_file_has_not() -> (
+    None
+):
     plan = plan_of(TWO_LINKS.format(rate="1 Gbit/s"), "tcp: {headers: false}")
-    assert (EmulationBackend("namespace").refuses(plan) or "").startswith("tcp.headers:")
+    assert (EmulationBackend("namespace").refuses(plan) or "").startswith(
+        "tcp.headers:"
+    )

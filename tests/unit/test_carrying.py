@@ -62,7 +62,12 @@ def test_messages_and_frames_of_a_ring_are_those_that_one_counts_by_hand() -> No
 def test_jobs_that_come_later_have_no_more_gpus_together_than_there_are() -> None:
     later = "{gpus: 4, start: {at: 1 s}}"
     one, six = (
-        demand_of(plan_of(more=f"jobs: {{{', '.join(f'j{n}: {later}' for n in range(count))}}}\n"), COSTS)
+        demand_of(
+            plan_of(
+                more=f"jobs: {{{', '.join(f'j{n}: {later}' for n in range(count))}}}\n"
+            ),
+            COSTS,
+        )
         for count in (1, 6)
     )
     assert one is not None
@@ -92,7 +97,9 @@ def test_small_messages_are_too_much_where_long_ones_are_not() -> None:
 def test_a_workload_is_counted_as_the_training_with_the_same_all_reduce() -> None:
     text = "jobs: {train: {ranks: all, workload: {collective: all-reduce, size: 160 MB}}}\n"
     workload, training = plan_of(more=text), plan_of()
-    (one,), (other,) = (traffics_of(plan, plan.jobs).values() for plan in (workload, training))
+    (one,), (other,) = (
+        traffics_of(plan, plan.jobs).values() for plan in (workload, training)
+    )
     assert one.frames(9000) == other.frames(9000)
     assert (one.messages, one.steps) == (other.messages, other.steps)
     assert one.seconds == pytest.approx(0.048, rel=0.01)
@@ -101,7 +108,9 @@ def test_a_workload_is_counted_as_the_training_with_the_same_all_reduce() -> Non
 def test_lines_that_are_alike_become_one() -> None:
     lines = [("a", "same"), ("b", "other"), ("c", "same")]
     assert list(alike(lines)) == ["a, c: same", "b: other"]
-    assert list(alike((f"arm-{k}", "same") for k in range(12))) == ["arm-0, arm-1 … arm-11 (12): same"]
+    assert list(alike((f"arm-{k}", "same") for k in range(12))) == [
+        "arm-0, arm-1 … arm-11 (12): same"
+    ]
 
 
 def test_too_much_is_a_question_of_the_processors_that_there_are() -> None:
@@ -116,7 +125,10 @@ def test_too_much_is_a_question_of_the_processors_that_there_are() -> None:
 
 def test_check_says_which_arms_the_machine_does_not_carry(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
-    arms = "\n".join(f"  small-{k}: {{training.compute: 1 ms, training.gradient: 4 MB}}" for k in range(12))
+    arms = "\n".join(
+        f"  small-{k}: {{training.compute: 1 ms, training.gradient: 4 MB}}"
+        for k in range(12)
+    )
     file.write_text(TEXT % "160 MB" + f"arms:\n  long: {{}}\n{arms}\n")
     done = ringlight("check", str(file))
     assert done.returncode == 0, done.stderr
@@ -124,14 +136,18 @@ def test_check_says_which_arms_the_machine_does_not_carry(tmp_path: Path) -> Non
     (able,) = [line for line in lines if "this machine carries it" in line]
     assert able.startswith("long: this machine carries it: ")
     (unable,) = [line for line in lines if "does not carry it" in line]
-    assert unable.startswith("small-0, small-1 … small-11 (12): this machine does not carry it")
+    assert unable.startswith(
+        "small-0, small-1 … small-11 (12): this machine does not carry it"
+    )
     assert "messages/s of 2.5 kB in 1 frames" in unable
 
 
 def test_check_says_once_what_a_dozen_arms_have_in_common(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     kill = "events: [{name: dead, when: {at: 1 s}, do: kill, target: controller}]"
-    arms = "\n".join(f"  arm-{k}: {{training.compute: {k + 1} ms, {kill}}}" for k in range(12))
+    arms = "\n".join(
+        f"  arm-{k}: {{training.compute: {k + 1} ms, {kill}}}" for k in range(12)
+    )
     file.write_text(TEXT % "160 MB" + f"arms:\n{arms}\n")
     done = ringlight("check", str(file))
     assert done.returncode == 0, done.stderr

@@ -51,7 +51,9 @@ def test_one_file_has_one_simulated_figure_and_a_range_where_the_phase_of_two_jo
     assert most > 1.01 * least
     assert least <= point["jct_s"]["late"] <= most
     (plan,) = found.plans
-    ready = replace(plan, jobs=tuple(replace(job, start_up_s=0.77) for job in plan.jobs))
+    ready = replace(
+        plan, jobs=tuple(replace(job, start_up_s=0.77) for job in plan.jobs)
+    )
     run = [*with_workers(one_alone(SimulationBackend(), ready)[0])]
     simulated = analyse(found, records, "simulated", foretell=Foreteller())
     measured = analyse(found, with_links(run), "measured", foretell=Foreteller())
@@ -60,12 +62,16 @@ def test_one_file_has_one_simulated_figure_and_a_range_where_the_phase_of_two_jo
         assert the(rows, "jct_phase_least", subject="job late") == least
         assert the(rows, "jct_phase_most", subject="job late") == most
     # A measured run is compared at its own phase.
-    assert the(measured.rows, "jct_over_simulated", subject="job late") == pytest.approx(1)
+    assert the(
+        measured.rows, "jct_over_simulated", subject="job late"
+    ) == pytest.approx(1)
     show_check(check_document(found))
     said = capsys.readouterr().out
     assert f"{least:.2f} to {most:.2f} s" in said
     assert "when in an iteration of others a later job begins decides" in said
-    result = document(simulated, records, {"run": "x", "backend": "simulation", "label": "simulated"})
+    result = document(
+        simulated, records, {"run": "x", "backend": "simulation", "label": "simulated"}
+    )
     show_result(result)
     assert f"{least:.2f} to {most:.2f} s" in capsys.readouterr().out
 
@@ -80,7 +86,9 @@ def test_jobs_that_begin_together_have_no_range() -> None:
 def test_every_point_of_a_sweep_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     document = check_document(experiment(SWEPT))
     found = document["arms"]["base"]["points"]
-    assert [point["point"] for point in found] == [{"training.compute": f"{c} ms"} for c in (50, 100, 200)]
+    assert [point["point"] for point in found] == [
+        {"training.compute": f"{c} ms"} for c in (50, 100, 200)
+    ]
     least, _, most = (point["jct_s"]["red"] for point in found)
     # Six iterations, each as much longer.
     assert most - least == pytest.approx(6 * 0.15)
@@ -94,7 +102,10 @@ def test_points_that_would_take_long_are_counted_and_named(
     monkeypatch.setattr(predicted, "MOST_SQUARES", 8)
     monkeypatch.setattr(predicted, "MOST_EVENTS", 10)
     show_check(check_document(experiment(SWEPT)))
-    assert "not predicted: base (1 of 3): so many points would take long" in capsys.readouterr().out
+    assert (
+        "not predicted: base (1 of 3): so many points would take long"
+        in capsys.readouterr().out
+    )
     show_check(check_document(experiment(LATER)))
     assert "took most of the 10 events that all may take" in capsys.readouterr().out
 

@@ -29,11 +29,20 @@ def make(directory: Path, names: list[str]) -> None:
         (["resume.7.npy", "rank-0.6.npy"], [], 7, "resume.7.npy"),
         (["resume.7.npy", "rank-1.9.npy", "rank-12.8.npy"], [1], 8, "rank-12.8.npy"),
         (["resume.7.npy", "rank-0.7.npy"], [], 7, "resume.7.npy"),
-        ([".rank-0.9.npy", "rank-0.8.npy", "rank--1.10.npy", "x"], [], 8, "rank-0.8.npy"),
+        (
+            [".rank-0.9.npy", "rank-0.8.npy", "rank--1.10.npy", "x"],
+            [],
+            8,
+            "rank-0.8.npy",
+        ),
     ],
 )
 def test_the_newest_state_of_a_rank_that_is_left(
-    tmp_path: Path, names: list[str], without: list[int], iteration: int, kept: str | None
+    tmp_path: Path,
+    names: list[str],
+    without: list[int],
+    iteration: int,
+    kept: str | None,
 ) -> None:
     states = tmp_path / "red.checkpoint"
     make(states, names)
@@ -47,13 +56,17 @@ def test_a_job_without_states_begins_anew(tmp_path: Path) -> None:
     assert choose_state(tmp_path / "red.checkpoint", [0]) == 0
 
 
-@given(st.dictionaries(st.integers(0, 5), st.integers(1, 99)), st.sets(st.integers(0, 5)))
+@given(
+    st.dictionaries(st.integers(0, 5), st.integers(1, 99)), st.sets(st.integers(0, 5))
+)
 def test_no_state_of_a_lost_rank_is_chosen(
     tmp_path_factory: pytest.TempPathFactory, have: dict[int, int], lost: set[int]
 ) -> None:
     states = tmp_path_factory.mktemp("states") / "red.checkpoint"
     make(states, [f"rank-{rank}.{iteration}.npy" for rank, iteration in have.items()])
-    assert choose_state(states, lost) == max([i for rank, i in have.items() if rank not in lost], default=0)
+    assert choose_state(states, lost) == max(
+        [i for rank, i in have.items() if rank not in lost], default=0
+    )
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

@@ -49,9 +49,14 @@ def test_a_sweep_that_changes_the_fabric_is_opened_at_one_of_its_points() -> Non
 
 
 def test_a_point_that_is_not_there_names_those_that_are() -> None:
-    with pytest.raises(ScenarioError, match=r"there is no point base-9; there are base-1 \(.*, base-4 \("):
+    with pytest.raises(
+        ScenarioError,
+        match=r"there is no point base-9; there are base-1 \(.*, base-4 \(",
+    ):
         swept().plans_of(points=["base-9"])
-    with pytest.raises(ScenarioError, match="there is no point ring-1 of arm tree; there are tree-1"):
+    with pytest.raises(
+        ScenarioError, match="there is no point ring-1 of arm tree; there are tree-1"
+    ):
         swept(more=ARMS).plans_of(["tree"], ["ring-1"])
     many = swept(more="").text.replace("[1, 2]", str(list(range(1, 60))))
     with pytest.raises(ScenarioError) as refused:
@@ -72,8 +77,12 @@ def test_what_is_set_holds_in_every_arm_and_is_no_longer_swept() -> None:
     assert {plan.jobs[0].loop.compute_s for plan in found.plans} == {0.03}
     assert all(plan.point.keys() == {RATE} for plan in found.plans)
     # Over what is left nothing is swept twice.
-    assert [plan.name for plan in swept("training.iterations=5", f"{RATE}=5 Gbit/s").plans] == ["base"]
-    assert swept("fabric={leaf_spine: {leaves: 2, spines: 1, gpus_per_leaf: 1, gpu: a100, rate: 1 Gbit/s}}")
+    assert [
+        plan.name for plan in swept("training.iterations=5", f"{RATE}=5 Gbit/s").plans
+    ] == ["base"]
+    assert swept(
+        "fabric={leaf_spine: {leaves: 2, spines: 1, gpus_per_leaf: 1, gpu: a100, rate: 1 Gbit/s}}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,9 @@ def test_what_cannot_be_set_is_one_line(sets: Sequence[str], said: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_a_folder_knows_what_was_set_and_which_points_were_wanted(tmp_path: Path) -> None:
+def test_a_folder_knows_what_was_set_and_which_points_were_wanted(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(SWEPT)
     runs = tmp_path / "runs"
@@ -106,7 +117,10 @@ def test_a_folder_knows_what_was_set_and_which_points_were_wanted(tmp_path: Path
     assert result["points"] == {"p0": {RATE: "20 Gbit/s"}}
     (folder,) = runs.iterdir()
     # The page made anew and the runs gone on with are of the same values.
-    assert json.loads(ringlight("report", str(folder), "--json").stdout)["rows"] == result["rows"]
+    assert (
+        json.loads(ringlight("report", str(folder), "--json").stdout)["rows"]
+        == result["rows"]
+    )
     other = ringlight(*run, "--resume", str(folder), "--set", "training.iterations=4")
     assert "its runs were made with another --set; begin anew" in one_line(other)
     assert ringlight(*run, "--resume", str(folder)).returncode == 0
@@ -115,7 +129,9 @@ def test_a_folder_knows_what_was_set_and_which_points_were_wanted(tmp_path: Path
 
 
 @pytest.mark.parametrize("command", ["up", "run", "simulate"])
-def test_every_command_of_a_scenario_takes_a_point(command: str, tmp_path: Path) -> None:
+def test_every_command_of_a_scenario_takes_a_point(
+    command: str, tmp_path: Path
+) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(SWEPT)
     # Where there is no such place no lab comes up, should the choice get lost.

@@ -69,7 +69,12 @@ def address() -> Iterator[str]:
     [("succeeded", 0, ITERATION, ", loss 2.250"), ("failed", 1, WORKLOADS, "")],
 )
 def test_a_job_is_followed_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, address: str, end: str, code: int, iteration: object, loss: str
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    end: str,
+    code: int,
+    iteration: object,
+    loss: str,
 ) -> None:
     monkeypatch.setattr(Controller, "iterations", [iteration])
     command = [
@@ -82,7 +87,9 @@ def test_a_job_is_followed_to_its_end(
         "watch",
         end,
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines() == [
         f"ringlight: iteration 1: 0.500 s{loss}",

@@ -29,11 +29,16 @@ def test_a_workload_is_shown() -> None:
     found = answer("show", str(STAGES))
     assert (found["ranks"], found["programs"], found["operations"]) == (4, 2, 876)
     called = {(part["purpose"], part["called"]) for part in found["traffic"]}  # type: ignore[attr-defined]
-    assert called == {("pp", "message"), ("embedding", "all-reduce"), ("dp", "all-reduce")}
+    assert called == {
+        ("pp", "message"),
+        ("embedding", "all-reduce"),
+        ("dp", "all-reduce"),
+    }
     text = ringlight("workload", "show", str(STAGES)).stdout
     assert "4 ranks, 2 different programs; 876 operations." in text
     assert (
-        "To run it, in a scenario beside it: jobs: {train: {gpus: 4, workload: {files: stages.rlw}}}" in text
+        "To run it, in a scenario beside it: jobs: {train: {gpus: 4, workload: {files: stages.rlw}}}"
+        in text
     )
 
 
@@ -43,7 +48,11 @@ def test_what_show_says_to_run_is_run_by_a_scenario(tmp_path: Path) -> None:
     assert "not all of it has a time: give --device" in text
     jobs = text.partition("beside it: ")[2].partition("\n")[0]
     assert jobs == "jobs: {train: {gpus: 4, workload: {files: g.rlw, device: DEVICE}}}"
-    raw = {key: value for key, value in yaml.safe_load(SIX_GPUS).items() if key != "training"}
+    raw = {
+        key: value
+        for key, value in yaml.safe_load(SIX_GPUS).items()
+        if key != "training"
+    }
     raw |= yaml.safe_load(jobs.replace("DEVICE", "a100"))
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(raw))
     done = ringlight("check", str(tmp_path / "a.yaml"), "--json")
@@ -56,8 +65,17 @@ def test_what_show_says_to_run_is_run_by_a_scenario(tmp_path: Path) -> None:
 
 def test_a_matrix_is_packed(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("0,8\n4,0\n")
-    answer("convert", str(tmp_path / "m.csv"), "--format", "packed", str(tmp_path / "m.bin"))
-    assert traffic_matrix(reading.read_any([tmp_path / "m.bin"])).tolist() == [[0, 8], [4, 0]]
+    answer(
+        "convert",
+        str(tmp_path / "m.csv"),
+        "--format",
+        "packed",
+        str(tmp_path / "m.bin"),
+    )
+    assert traffic_matrix(reading.read_any([tmp_path / "m.bin"])).tolist() == [
+        [0, 8],
+        [4, 0],
+    ]
 
 
 def test_a_matrix_and_a_timeline(tmp_path: Path) -> None:
@@ -66,13 +84,23 @@ def test_a_matrix_and_a_timeline(tmp_path: Path) -> None:
     found = answer("show", str(STAGES), *more)
     wanted = traffic_matrix(reading.read_any([STAGES]))
     assert np.array_equal(traffic_matrix(matrix.read(out)), wanted)
-    spans = [event for event in json.loads(line.read_text())["traceEvents"] if event["ph"] == "X"]
+    spans = [
+        event
+        for event in json.loads(line.read_text())["traceEvents"]
+        if event["ph"] == "X"
+    ]
     assert len(spans) == found["operations"] == found["perfetto"]["spans"]  # type: ignore[index]
     assert len({event["pid"] for event in spans}) == 4
     assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(
         1e6 * found["perfetto"]["seconds"], rel=1e-6  # type: ignore[index]
     )  # fmt: skip
-    assert {event["cat"] for event in spans} == {"compute", "memory", "send", "receive", "all-reduce"}
+    assert {event["cat"] for event in spans} == {
+        "compute",
+        "memory",
+        "send",
+        "receive",
+        "all-reduce",
+    }
 
 
 @pytest.mark.parametrize(
@@ -80,15 +108,32 @@ def test_a_matrix_and_a_timeline(tmp_path: Path) -> None:
     [
         (["show", "README.md"], "README.md: no format fits"),
         (["convert", "x"], "give the files of a workload, and OUT"),
-        (["show", "tests/data/stages.rlw", "--device", "z80"], "--device: no device z80; there are"),
-        (["show", "tests/data/stages.rlw", "--efficiency", "0.5"], "--efficiency: it is of a device"),
-        (["show", "tests/data/stages.rlw", "--perfetto", "x", "--rate", "3"], "--rate: '3' is not a"),
-        (["show", "tests/data/stages.rlw", "--matrix", "/gone/m"], "--matrix: /gone/m: No such file"),
+        (
+            ["show", "tests/data/stages.rlw", "--device", "z80"],
+            "--device: no device z80; there are",
+        ),
+        (
+            ["show", "tests/data/stages.rlw", "--efficiency", "0.5"],
+            "--efficiency: it is of a device",
+        ),
+        (
+            ["show", "tests/data/stages.rlw", "--perfetto", "x", "--rate", "3"],
+            "--rate: '3' is not a",
+        ),
+        (
+            ["show", "tests/data/stages.rlw", "--matrix", "/gone/m"],
+            "--matrix: /gone/m: No such file",
+        ),
         (["convert", "tests/data/stages.rlw", "x.csv"], "x.csv: it should end with "),
-        (["convert", "tests/data/stages.rlw", "/gone/x.rlw"], "/gone/x.rlw: No such file"),
+        (
+            ["convert", "tests/data/stages.rlw", "/gone/x.rlw"],
+            "/gone/x.rlw: No such file",
+        ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+def test_what_is_wrong_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str
+) -> None:
     assert said in refused(*arguments)
 
 
@@ -101,13 +146,17 @@ def test_damaged_files_are_one_line(tmp_path: Path) -> None:
         assert refused("show", str(path)).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize("name", [form.name for form in formats() if form.write is not None])
+@pytest.mark.parametrize(
+    "name", [form.name for form in formats() if form.write is not None]
+)
 def test_what_is_not_read_as_it_was_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     other = reading.read_any([STAGES])
     monkeypatch.setattr("ringlight.workloads.formats.writing.read_any", lambda _: other)
-    with pytest.raises(ValueError, match="what was written is not what is read from it"):
+    with pytest.raises(
+        ValueError, match="what was written is not what is read from it"
+    ):
         write_any(many_kinds(), tmp_path / "a", name)
 
 

@@ -40,5 +40,10 @@ def check_rows(page: Path) -> list[tuple[str, str]]:
 
 def test_the_table_has_every_algorithm_with_its_figures() -> None:
     # All-to-all-v has the schedules of all-to-all.
-    there = [(kind, name) for kind, names in KINDS.items() if kind != "all-to-all-v" for name in names]
+    there = [
+        (kind, name)
+        for kind, names in KINDS.items()
+        if kind != "all-to-all-v"
+        for name in names
+    ]
     assert check_rows(PAGE) == there

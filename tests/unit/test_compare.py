@@ -18,7 +18,14 @@ from ringlight.experiments.analysis.compare import break_even_rows, comparison_r
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.published import standing_of
 from ringlight.experiments.analysis.result import analyse
-from ringlight.experiments.analysis.rows import Row, Standing, as_csv, as_json, from_json, where
+from ringlight.experiments.analysis.rows import (
+    Row,
+    Standing,
+    as_csv,
+    as_json,
+    from_json,
+    where,
+)
 from ringlight.experiments.analysis.statistics import half_width, over_repeats
 from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
@@ -49,7 +56,9 @@ def slower(records: Sequence[Record], run: str, factor: float) -> list[Record]:
 
 
 def row(value: float | bool | str, repeat: int, **more: object) -> Row:
-    return replace(Row("a", "job red", "jct", value, "s", "measured", repeat=repeat), **more)
+    return replace(
+        Row("a", "job red", "jct", value, "s", "measured", repeat=repeat), **more
+    )
 
 
 @given(TIMES)
@@ -58,7 +67,9 @@ def test_repeats_give_their_mean_and_its_interval(values: list[float]) -> None:
     (whole,) = where(rows, repeat=None)
     assert len(rows) == len(values) + 1
     assert min(values) * (1 - 1e-9) <= whole.value <= max(values) * (1 + 1e-9)
-    low, high = stats.t.interval(0.95, len(values) - 1, statistics.fmean(values), stats.sem(values) or 1e-300)
+    low, high = stats.t.interval(
+        0.95, len(values) - 1, statistics.fmean(values), stats.sem(values) or 1e-300
+    )
     assert whole.spread == pytest.approx((high - low) / 2, rel=1e-6, abs=1e-12)
 
 
@@ -78,17 +89,24 @@ def test_truths_hold_where_all_do_and_words_where_they_agree() -> None:
             row("FAILED", 2, metric="z"),
         ]
     )
-    assert [(r.metric, r.value) for r in where(found, repeat=None)] == [("x", False), ("y", "SUCCEEDED")]
+    assert [(r.metric, r.value) for r in where(found, repeat=None)] == [
+        ("x", False),
+        ("y", "SUCCEEDED"),
+    ]
 
 
 # Comparisons.
 
 
 def test_an_arm_against_the_baseline() -> None:
-    rows = analysed(ARMS + "compare: {baseline: near, metrics: [jct, algbw], limit: 1.2}\n").rows
+    rows = analysed(
+        ARMS + "compare: {baseline: near, metrics: [jct, algbw], limit: 1.2}\n"
+    ).rows
     near, far = (the(rows, "jct", arm=arm) for arm in ("near", "far"))
     assert the(rows, "jct_ratio", arm="far") == pytest.approx(far / near)
-    assert the(rows, "jct_reduction", arm="far") == pytest.approx(100 * (near - far) / near)
+    assert the(rows, "jct_reduction", arm="far") == pytest.approx(
+        100 * (near - far) / near
+    )
     assert the(rows, "within_limit") is (far / near <= 1.2)
     assert where(rows, metric="algbw_ratio")
     assert not where(rows, metric="algbw_reduction")
@@ -122,7 +140,9 @@ def test_a_baseline_is_taken_where_its_point_is_the_arms() -> None:
     for ratio in ratios:
         point = {"training.iterations": ratio.point["training.iterations"]}
         base = the(rows, "jct", arm="near", point=point)
-        assert ratio.value == pytest.approx(the(rows, "jct", arm="far", point=ratio.point) / base)
+        assert ratio.value == pytest.approx(
+            the(rows, "jct", arm="far", point=ratio.point) / base
+        )
 
 
 def test_a_second_baseline_does_not_hide_the_first() -> None:
@@ -132,16 +152,24 @@ def test_a_second_baseline_does_not_hide_the_first() -> None:
         " {name: again, baseline: slow, arms: far, metrics: jct}]\n"
     ).rows
     far = the(rows, "jct", arm="far")
-    assert the(rows, "jct_ratio", arm="far") == pytest.approx(far / the(rows, "jct", arm="near"))
-    assert the(rows, "jct_ratio.again", arm="far") == pytest.approx(far / the(rows, "jct", arm="slow"))
+    assert the(rows, "jct_ratio", arm="far") == pytest.approx(
+        far / the(rows, "jct", arm="near")
+    )
+    assert the(rows, "jct_ratio.again", arm="far") == pytest.approx(
+        far / the(rows, "jct", arm="slow")
+    )
 
 
 @pytest.mark.parametrize(("sha", "equal"), [("abc", True), ("abd", False)])
-def test_arms_that_train_the_same_should_end_with_the_same_parameters(sha: str, equal: bool) -> None:
+def test_arms_that_train_the_same_should_end_with_the_same_parameters(
+    sha: str, equal: bool
+) -> None:
     arms = "arms: {near: {}, far: {jobs.red.ranks: [g0, g3]}, long: {training.iterations: 9}}\n"
     found = experiment(arms + "compare: {baseline: near}\n")
     shown = [
-        replace(r, parameters_sha256=sha) if isinstance(r, WorkerDone) and r.run == "far" else r
+        replace(r, parameters_sha256=sha)
+        if isinstance(r, WorkerDone) and r.run == "far"
+        else r
         for r in with_workers(records_of(found))
     ]
     rows = analyse(found, shown, "measured").rows
@@ -153,7 +181,9 @@ def test_how_small_a_slowdown_would_have_been_seen() -> None:
     found = experiment(ARMS + "compare: {baseline: near}\n")
     records = records_of(found)
     shaken = [
-        replace(r, allreduce_end=r.allreduce_end + 1e-3 * (r.i % 2)) if isinstance(r, Iteration) else r
+        replace(r, allreduce_end=r.allreduce_end + 1e-3 * (r.i % 2))
+        if isinstance(r, Iteration)
+        else r
         for r in records
     ]
     calm, seen = (
@@ -162,15 +192,22 @@ def test_how_small_a_slowdown_would_have_been_seen() -> None:
     )
     assert calm == pytest.approx(0, abs=1e-9)
     assert 1e-3 < seen < 0.1
-    assert not where(analyse(found, records, "simulated").rows, metric="iteration_told_apart")
+    assert not where(
+        analyse(found, records, "simulated").rows, metric="iteration_told_apart"
+    )
 
 
 @given(TIMES, TIMES)
-def test_ratio_and_reduction_say_the_same(over: list[float], under: list[float]) -> None:
+def test_ratio_and_reduction_say_the_same(
+    over: list[float], under: list[float]
+) -> None:
     rows = over_repeats(
-        [row(v, n, arm="a") for n, v in enumerate(over)] + [row(v, n, arm="b") for n, v in enumerate(under)]
+        [row(v, n, arm="a") for n, v in enumerate(over)]
+        + [row(v, n, arm="b") for n, v in enumerate(under)]
     )
-    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(rows)))
+    found = list(
+        comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(rows))
+    )
     assert {r.arm for r in found} == {"a"}
     for ratio in where(found, metric="jct_ratio"):
         (less,) = where(found, metric="jct_reduction", repeat=ratio.repeat)
@@ -180,8 +217,13 @@ def test_ratio_and_reduction_say_the_same(over: list[float], under: list[float])
 def test_a_baseline_that_was_0_once_has_no_ratio_there() -> None:
     values = {("a", 1): 2.0, ("a", 2): 3.0, ("b", 1): 0.0, ("b", 2): 1.0}
     rows = over_repeats([row(value, n, arm=arm) for (arm, n), value in values.items()])
-    found = list(comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(rows)))
-    assert [(r.repeat, r.value) for r in where(found, metric="jct_ratio")] == [(2, 3.0), (None, 5.0)]
+    found = list(
+        comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(rows))
+    )
+    assert [(r.repeat, r.value) for r in where(found, metric="jct_ratio")] == [
+        (2, 3.0),
+        (None, 5.0),
+    ]
 
 
 # What is published.
@@ -211,7 +253,9 @@ def test_published_figures_stand_beside_the_runs_with_what_agreement_is_worth() 
     assert standings["far", "gpu_utilisation_ratio"] == "range"
     assert standings["far", "queueing_delay"] == "free"
     agrees = [r.value for r in rows if r.metric.endswith("_agrees")]
-    assert the(rows, "gpu_utilisation_ratio_inside") == pytest.approx(sum(agrees) / len(agrees))
+    assert the(rows, "gpu_utilisation_ratio_inside") == pytest.approx(
+        sum(agrees) / len(agrees)
+    )
     assert 0 < the(rows, "gpu_utilisation_ratio_inside") < 1
     assert the(rows, "gpu_utilisation_ratio_from") == 0.1
     assert the(rows, "gpu_utilisation_ratio_agrees") is True
@@ -244,9 +288,16 @@ ORDER_OF_WORTH = ("free", "unjudged", "predicted", "range", "identity", "fitted"
 
 @pytest.mark.parametrize("over", ORDER_OF_WORTH)
 @pytest.mark.parametrize("under", ORDER_OF_WORTH)
-def test_a_ratio_stands_as_the_figure_that_could_surprise_more(over: Standing, under: Standing) -> None:
-    rows = [replace(row(3.0, 1), standing=over), replace(row(2.0, 1, arm="b"), standing=under)]
-    found = comparison_rows(CompareSpec(baseline="b", metrics=("jct",)), Table(over_repeats(rows)))
+def test_a_ratio_stands_as_the_figure_that_could_surprise_more(
+    over: Standing, under: Standing
+) -> None:
+    rows = [
+        replace(row(3.0, 1), standing=over),
+        replace(row(2.0, 1, arm="b"), standing=under),
+    ]
+    found = comparison_rows(
+        CompareSpec(baseline="b", metrics=("jct",)), Table(over_repeats(rows))
+    )
     (ratio,) = where(list(found), metric="jct_ratio", repeat=None)
     assert ratio.standing == min(over, under, key=ORDER_OF_WORTH.index)
 
@@ -283,17 +334,28 @@ def test_a_figure_of_another_thing_is_free_beside_fitted_ones() -> None:
         + "  - {arm: near, metric: jct, value: 2 s}\n"
         + "  - {arm: near, metric: jct, value: 3 s, standing: free, why: It is of another lab}\n"
     ).spec
-    assert [standing_of(figure, spec) for figure in spec.published] == ["fitted", "free"]
+    assert [standing_of(figure, spec) for figure in spec.published] == [
+        "fitted",
+        "free",
+    ]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_published_figure_of_a_bundled_scenario_has_been_judged(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_published_figure_of_a_bundled_scenario_has_been_judged(
+    path: Path,
+) -> None:
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     fitted = {
-        key for parameter in raw.get("parameters", {}).values() for key in parameter.get("fitted_to", ())
+        key
+        for parameter in raw.get("parameters", {}).values()
+        for key in parameter.get("fitted_to", ())
     }
     for figure in raw.get("published", ()):
-        assert "standing" in figure or f"{figure['arm']}.{figure['metric']}" in fitted, figure
+        assert (
+            "standing" in figure or f"{figure['arm']}.{figure['metric']}" in fitted
+        ), figure
 
 
 # Break-even.
@@ -301,7 +363,11 @@ def test_every_published_figure_of_a_bundled_scenario_has_been_judged(path: Path
 
 def test_set_ups_that_seem_to_cost_nothing_conclude_nothing() -> None:
     row_of = Row("ideal", "job train", "exchange", 1.0, "s", "measured")
-    assert not list(break_even_rows(BreakEvenSpec(arm="light", baseline="ideal"), Table([row_of]), []))
+    assert not list(
+        break_even_rows(
+            BreakEvenSpec(arm="light", baseline="ideal"), Table([row_of]), []
+        )
+    )
 
 
 # The whole result.
@@ -322,7 +388,12 @@ def test_a_point_stands_once_in_a_result() -> None:
 def test_the_result_says_what_was_not_run_and_what_failed() -> None:
     found = experiment(ARMS)
     records = [r for r in records_of(found) if r.run != "far"]
-    told = {"run": "r", "backend": "simulation", "label": "simulated", "not_run": {"far": "no light"}}
+    told = {
+        "run": "r",
+        "backend": "simulation",
+        "label": "simulated",
+        "not_run": {"far": "no light"},
+    }
     result = build(found, records, {**told, "arms": ["near"]})
     assert result["complete"] is True
     assert result["not_run"] == [{"arm": "far", "why": "no light"}]

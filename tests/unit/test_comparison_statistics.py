@@ -13,7 +13,9 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(1000):
         over, under = random.normal(1.05, 0.04, 12), random.normal(1.0, 0.02, 30)
-        covered += abs(over.mean() / under.mean() - 1.05) <= told_apart(over.tolist(), under.tolist())
+        covered += abs(over.mean() / under.mean() - 1.05) <= told_apart(
+            over.tolist(), under.tolist()
+        )
     assert 930 <= covered <= 968
 
 
@@ -26,7 +28,10 @@ def test_a_known_interval() -> None:
 
 def test_four_times_the_iterations_show_half_the_slowdown() -> None:
     random = np.random.default_rng(2)
-    few, many = (told_apart(*(random.normal(1, 0.01, n).tolist() for _ in "ab")) for n in (100, 400))
+    few, many = (
+        told_apart(*(random.normal(1, 0.01, n).tolist() for _ in "ab"))
+        for n in (100, 400)
+    )
     assert few / many == pytest.approx(2, rel=0.2)
 
 

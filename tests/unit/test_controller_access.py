@@ -42,11 +42,25 @@ FOREIGN = [
     {"origin": "null"},
     {"origin": ""},
     # A picture or a script with an address of ours, in a page of elsewhere and of this machine.
-    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+    {
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "no-cors",
+        "sec-fetch-dest": "image",
+    },
     {"sec-fetch-site": "same-site"},
-    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+    {
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "iframe",
+    },
 ]
-FORMS = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "application/jsonp", None]
+FORMS = [
+    "application/x-www-form-urlencoded",
+    "multipart/form-data",
+    "text/plain",
+    "application/jsonp",
+    None,
+]
 OWN = [
     {},
     {"host": "localhost"},
@@ -57,8 +71,16 @@ OWN = [
     {"origin": "http://localhost:8080"},
     {"host": "lab.example", "origin": "https://lab.example"},
     {"host": "[::1]:8080", "origin": "http://[::1]:8080"},
-    {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"},
-    {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
+    {
+        "sec-fetch-site": "same-origin",
+        "sec-fetch-mode": "cors",
+        "sec-fetch-dest": "empty",
+    },
+    {
+        "sec-fetch-site": "none",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    },
 ]
 
 
@@ -88,9 +110,18 @@ class Reached:
 
 def routes(app: FastAPI) -> list[tuple[str, str]]:
     """Every method and path that the router knows, the pages about the API too."""
-    found = [(method, route.path) for route in leaves(app.routes) for method in route.methods]
-    documented = {(m.upper(), path) for path, item in app.openapi()["paths"].items() for m in item}
-    more = {("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/metrics"), ("GET", "/v1/events")}
+    found = [
+        (method, route.path) for route in leaves(app.routes) for method in route.methods
+    ]
+    documented = {
+        (m.upper(), path) for path, item in app.openapi()["paths"].items() for m in item
+    }
+    more = {
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("GET", "/metrics"),
+        ("GET", "/v1/events"),
+    }
     assert documented | more <= {*found}
     return [(method, re.sub(r"\{[^}]*\}", "1", path)) for method, path in found]
 
@@ -101,7 +132,9 @@ def leaves(entries: Any) -> Iterator[Any]:
             assert not entry.include_context.prefix
             yield from leaves(entry.original_router.routes)
         else:
-            assert hasattr(entry, "methods"), f"this test does not know what {entry} answers"
+            assert hasattr(entry, "methods"), (
+                f"this test does not know what {entry} answers"
+            )
             yield entry
 
 
@@ -124,7 +157,10 @@ def call(
         "scheme": "http",
         "path": path,
         "query_string": query.encode(),
-        "headers": [(k.encode(), v.encode()) for k, v in {"host": f"{server}:8080", **headers}.items()],
+        "headers": [
+            (k.encode(), v.encode())
+            for k, v in {"host": f"{server}:8080", **headers}.items()
+        ],
         "server": (server, 8080),
         "client": ("192.0.2.1", 1),
     }
@@ -141,8 +177,12 @@ def call(
 
 
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["without token", "with token"])
-def test_no_route_is_open_to_foreign_pages(controller: Controller, token: str | None) -> None:
-    app = create_app(controller, None if token is None else {token: "lab"}, ["Lab.example"])
+def test_no_route_is_open_to_foreign_pages(
+    controller: Controller, token: str | None
+) -> None:
+    app = create_app(
+        controller, None if token is None else {token: "lab"}, ["Lab.example"]
+    )
     reached = Reached(app)
     usual = {"authorization": f"Bearer {token}", "content-type": "application/json"}
     for method, path in routes(app):
@@ -152,15 +192,25 @@ def test_no_route_is_open_to_foreign_pages(controller: Controller, token: str | 
             assert "\n" not in json.loads(text)["detail"]
         assert not reached.calls, "a refused call went on to its route"
         for own in OWN:
-            assert call(app, method, path, {**usual, **own})[0] == 200, (method, path, own)
+            assert call(app, method, path, {**usual, **own})[0] == 200, (
+                method,
+                path,
+                own,
+            )
         assert reached.calls == [(method, path)] * len(OWN)
         reached.calls.clear()
 
 
-def test_a_link_on_another_page_may_be_followed_and_its_form_not_sent(controller: Controller) -> None:
+def test_a_link_on_another_page_may_be_followed_and_its_form_not_sent(
+    controller: Controller,
+) -> None:
     app = create_app(controller)
     Reached(app)
-    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    link = {
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    }
     assert call(app, "GET", "/docs", link)[0] == 200
     assert call(app, "POST", "/v1/jobs", link)[0] == 403
 
@@ -174,17 +224,28 @@ def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
                 named = {} if kind is None else {"content-type": kind}
                 # Elsewhere scripts of old may call their bodies what they like, or nothing.
                 wanted = 415 if path.startswith("/v1/") else 200
-                assert call(app, method, path, {**headers, **named}, b"{}")[0] == wanted, (method, path, kind)
+                assert (
+                    call(app, method, path, {**headers, **named}, b"{}")[0] == wanted
+                ), (method, path, kind)
             assert bool(reached.calls) == (not path.startswith("/v1/"))
             reached.calls.clear()
             packed = path.startswith("/v1/workloads/")
-            kind = "Application/Octet-Stream" if packed else "Application/JSON; charset=utf-8"
-            assert call(app, method, path, {**headers, "content-type": kind}, b"{}")[0] == 200
+            kind = (
+                "Application/Octet-Stream"
+                if packed
+                else "Application/JSON; charset=utf-8"
+            )
+            assert (
+                call(app, method, path, {**headers, "content-type": kind}, b"{}")[0]
+                == 200
+            )
             assert call(app, method, path, {"content-length": "0"})[0] == 200
             reached.calls.clear()
 
 
-def test_every_server_refuses_a_body_that_is_too_large(controller: Controller, tmp_path: Path) -> None:
+def test_every_server_refuses_a_body_that_is_too_large(
+    controller: Controller, tmp_path: Path
+) -> None:
     """Those of applications are in ``test_web_bounds``, as is what happens to a body without a length."""
     unused: Any = SimpleNamespace(workloads=tmp_path, device=None, faults=None)
     servers = {
@@ -193,12 +254,20 @@ def test_every_server_refuses_a_body_that_is_too_large(controller: Controller, t
         "optical switch": (create_switch_app(unused), "/v1/faults", 1 << 20),
     }
     for name, (app, path, limit) in servers.items():
-        json_body = {"content-type": "application/json", "content-length": str(limit + 1)}
+        json_body = {
+            "content-type": "application/json",
+            "content-length": str(limit + 1),
+        }
         status, text = call(app, "POST", path, json_body, b"x")
-        assert (status, json.loads(text)) == (413, {"detail": f"the body has more than {limit} bytes"}), name
+        assert (status, json.loads(text)) == (
+            413,
+            {"detail": f"the body has more than {limit} bytes"},
+        ), name
 
 
-def test_health_waits_for_no_thread(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_waits_for_no_thread(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none_is_free(*_: Any, **__: Any) -> None:
         raise AssertionError("a thread was asked for")
 
@@ -216,7 +285,9 @@ def test_calls_are_timed_by_route(controller: Controller) -> None:
     assert call(app, "GET", "/v1/health", FOREIGN[0])[0] == 403
     families = {
         family.name: family
-        for family in text_string_to_metric_families(call(app, "GET", "/metrics")[1].decode())
+        for family in text_string_to_metric_families(
+            call(app, "GET", "/metrics")[1].decode()
+        )
     }
     counts = {
         (s.labels["method"], s.labels["route"], s.labels["status"]): s.value
@@ -236,13 +307,19 @@ def test_a_moment_is_a_number(controller: Controller) -> None:
     for wrong in ("nan", "inf", "-inf", "-1", "1e999"):
         for path, name in (("/v1/series", "since"), ("/v1/events", "seconds")):
             status, text = call(app, "GET", path, query=f"{name}={wrong}")
-            assert (status, json.loads(text)["detail"].partition(":")[0]) == (422, name), wrong
+            assert (status, json.loads(text)["detail"].partition(":")[0]) == (
+                422,
+                name,
+            ), wrong
     assert call(app, "GET", "/v1/series", query="since=1.5") == (200, b"[]")
     for wrong in ("NaN", "Infinity"):
         body = f'{{"jobs": ["x"], "delay_s": {wrong}}}'.encode()
         head = {"content-type": "application/json", "content-length": str(len(body))}
         status, text = call(app, "POST", "/v1/jobs/release", head, body)
-        assert (status, json.loads(text)["detail"].partition(":")[0]) == (422, "delay_s")
+        assert (status, json.loads(text)["detail"].partition(":")[0]) == (
+            422,
+            "delay_s",
+        )
 
 
 def test_the_address_called_is_own_and_another_is_not(controller: Controller) -> None:
@@ -269,7 +346,9 @@ def test_an_answer_does_not_wait_for_acknowledgements(host: str) -> None:
 
         def accepted(_: Any, writer: asyncio.StreamWriter) -> None:
             connection = writer.get_extra_info("socket")
-            found.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            found.set_result(
+                connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            )
             writer.close()
 
         async with await asyncio.start_server(accepted, sock=listener):

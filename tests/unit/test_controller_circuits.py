@@ -23,13 +23,32 @@ from ringlight.controller.openflow.messages import FlowMod, PortDescription, Swi
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Refused, Unreachable
-from ringlight.controller.optical.model import Bounds, Capabilities, PortStatus, Snapshot, Timing, dual_sided
+from ringlight.controller.optical.model import (
+    Bounds,
+    Capabilities,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
+)
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.fabric.crossconnect import (
+    CrossConnect,
+    CrossConnectState,
+    Mode,
+    PortState,
+)
 from ringlight.fabric.parts import Port
-from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, plugged, wanted
+from tests.unit.test_controller_rules import (
+    FABRIC,
+    PORTS,
+    FakeTables,
+    light,
+    plugged,
+    wanted,
+)
 
 
 class MemoryDriver(OpticalSwitchDriver):
@@ -37,7 +56,9 @@ class MemoryDriver(OpticalSwitchDriver):
 
     def __init__(self, log: list[str], timing: Timing = Timing()) -> None:
         ingress, egress = dual_sided(18)
-        super().__init__("ocs0", Capabilities(ingress, egress, 64, timing, max_replace=64))
+        super().__init__(
+            "ocs0", Capabilities(ingress, egress, 64, timing, max_replace=64)
+        )
         self.stand: set[CrossConnect] = set()
         self.log = log
         self.away = False
@@ -76,7 +97,9 @@ class LoggedTables(FakeTables):
         super().__init__()
         self.log = log
 
-    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None:
+    def send_flows(
+        self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float
+    ) -> None:
         self.log.append("rules")
         super().send_flows(dpid, mods, timeout_s=timeout_s)
 
@@ -97,14 +120,25 @@ class Bench:
         if hasattr(self, "intents"):
             self.intents.close()
         self.intents = IntentDatabase(self.directory / "circuits.sqlite")
-        self.manager = CircuitManager(FABRIC, self.site, self.forwarding, self.intents, self.bus)
+        self.manager = CircuitManager(
+            FABRIC, self.site, self.forwarding, self.intents, self.bus
+        )
         self.manager.adopt()
 
     def reconciler(self) -> Reconciler:
         plane: Any = self.tables
-        tables = TableWatch(FABRIC, plane, self.forwarding, Store(self.directory / "store"), self.bus)
+        tables = TableWatch(
+            FABRIC, plane, self.forwarding, Store(self.directory / "store"), self.bus
+        )
         return Reconciler(
-            FABRIC, plane, self.site, self.manager, self.forwarding, tables, self.bus, period_s=60.0
+            FABRIC,
+            plane,
+            self.site,
+            self.manager,
+            self.forwarding,
+            tables,
+            self.bus,
+            period_s=60.0,
         )
 
     def set(self, places: Sequence[Port], **more: bool) -> list[str]:
@@ -115,7 +149,9 @@ class Bench:
     def right(self, places: Sequence[Port]) -> bool:
         """Whether light and rules are those of GPU i on the i-th port, and nothing else."""
         after = light(places)
-        return self.driver.stand == after["ocs0"] and self.tables.rules() == wanted(after)
+        return self.driver.stand == after["ocs0"] and self.tables.rules() == wanted(
+            after
+        )
 
 
 @pytest.fixture
@@ -136,11 +172,17 @@ def test_light_goes_then_rules_then_light_comes(bench: Bench) -> None:
     assert bench.right(SWAPPED)
 
 
-def test_light_that_no_rule_depends_on_changes_without_asking_the_packet_switches(bench: Bench) -> None:
+def test_light_that_no_rule_depends_on_changes_without_asking_the_packet_switches(
+    bench: Bench,
+) -> None:
     assert bench.set(PORTS[:6]) == []
     bench.log.clear()
     read = bench.tables.readings
-    spare = [xc for xc in light([*PORTS[:5], PORTS[6]])["ocs0"] if xc not in light(PORTS[:6])["ocs0"]]
+    spare = [
+        xc
+        for xc in light([*PORTS[:5], PORTS[6]])["ocs0"]
+        if xc not in light(PORTS[:6])["ocs0"]
+    ]
     one_way = next(xc for xc in spare if xc.ingress != 6)
     target = Target((CrossConnect(one_way.ingress, 18 + 17),))
     assert bench.manager.change({"ocs0": target}, who="test").problems == ()
@@ -166,7 +208,10 @@ def test_tables_that_were_right_are_read_once_after_the_change_and_mended_if_som
     assert bench.set(PORTS[:6]) == []
     assert bench.right(PORTS[:6])
     bench.tables.down.add(3)
-    assert any("away" in problem or "not connected" in problem for problem in bench.set(SWAPPED))
+    assert any(
+        "away" in problem or "not connected" in problem
+        for problem in bench.set(SWAPPED)
+    )
     bench.tables.down.clear()
     assert bench.set(PORTS[:6]) == []
     # One that takes no rules, without a word.
@@ -174,7 +219,9 @@ def test_tables_that_were_right_are_read_once_after_the_change_and_mended_if_som
     assert any("tor1: the rule" in problem for problem in bench.set(SWAPPED))
 
 
-def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once(tmp_path: Path) -> None:
+def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once(
+    tmp_path: Path,
+) -> None:
     dark = Bounds(2.0, 2.0, 2.0)
     bench = Bench(tmp_path / "state", Timing(command=Bounds(0.5, 0.5, 0.5), dark=dark))
     assert bench.set(PORTS[:6]) == []
@@ -186,7 +233,9 @@ def test_rules_are_written_in_the_one_darkness_of_a_switch_that_replaces_at_once
     assert bench.right(SWAPPED)
 
 
-def test_two_writes_have_the_rules_between_them_however_long_the_darkness(tmp_path: Path) -> None:
+def test_two_writes_have_the_rules_between_them_however_long_the_darkness(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path / "state", Timing(dark=Bounds(0.5, 0.5, 0.5)))
     assert bench.set(PORTS[:6]) == []
     bench.log.clear()
@@ -223,14 +272,18 @@ def test_a_dry_run_and_a_refused_request_write_nothing(bench: Bench) -> None:
     assert bench.right(PORTS[:6]), "a request that was refused became the intent"
 
 
-def test_a_switch_that_is_away_stops_the_change_before_anything_is_written(bench: Bench) -> None:
+def test_a_switch_that_is_away_stops_the_change_before_anything_is_written(
+    bench: Bench,
+) -> None:
     bench.set(PORTS[:6])
     bench.log.clear()
     bench.driver.away = True
     with pytest.raises(UnavailableError, match="ocs0"):
         bench.set(SWAPPED)
     assert bench.log == []
-    assert bench.manager.cross_connects() == light(PORTS[:6]), "its light is still there"
+    assert bench.manager.cross_connects() == light(PORTS[:6]), (
+        "its light is still there"
+    )
     assert "cannot be reached" in bench.site.alarms("ocs0")[0].text
     bench.driver.away = False
     bench.manager.reconcile()
@@ -259,7 +312,9 @@ def test_light_that_can_neither_be_made_nor_taken_back_is_named_and_rules_follow
     assert bench.right(PORTS[:6]), "what was there before is lit again once it can be"
 
 
-def test_the_first_start_lights_the_fabrics_circuits_and_the_next_touches_nothing(tmp_path: Path) -> None:
+def test_the_first_start_lights_the_fabrics_circuits_and_the_next_touches_nothing(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path / "state")
     assert bench.driver.stand == light([])["ocs0"]
     bench.set(PORTS[:6])
@@ -269,7 +324,9 @@ def test_the_first_start_lights_the_fabrics_circuits_and_the_next_touches_nothin
     assert bench.right(PORTS[:6])
 
 
-def test_a_start_lights_what_is_missing_and_leaves_what_strangers_made(bench: Bench) -> None:
+def test_a_start_lights_what_is_missing_and_leaves_what_strangers_made(
+    bench: Bench,
+) -> None:
     bench.set(PORTS[:4])
     missing = CrossConnect(1, 18 + 7)
     foreign = CrossConnect(6, 18 + 18)
@@ -280,7 +337,9 @@ def test_a_start_lights_what_is_missing_and_leaves_what_strangers_made(bench: Be
 
 def test_a_single_change_keeps_the_rest_and_is_remembered(bench: Bench) -> None:
     bench.set(PORTS[:6])
-    change = bench.manager.change({"ocs0": Target((), Mode.UPDATE, delete=(1,))}, who="test")
+    change = bench.manager.change(
+        {"ocs0": Target((), Mode.UPDATE, delete=(1,))}, who="test"
+    )
     assert change.problems == ()
     assert CrossConnect(1, 18 + 7) not in bench.driver.stand
     assert len(bench.driver.stand) == 11
@@ -321,11 +380,20 @@ def test_what_a_switch_says_of_a_port_reaches_rules_and_listeners(bench: Bench) 
             bench.tables.ports_said = plugged(*([Port("tor1", 8)] if down else []))
             tell(SwitchEvent("port_changed", 2, time.monotonic(), port))
             deadline = time.monotonic() + 10
-            while (bench.tables.rules() != usual) is not down and time.monotonic() < deadline:
+            while (
+                bench.tables.rules() != usual
+            ) is not down and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert (bench.tables.rules() != usual) is down
-            said = [e for e in listener.take() if e["event"] == "packet_switch_port"][-1]
-            assert (said["switch"], said["port"], said["peer"], said["state"]) == ("tor1", 8, "tor0:8", state)
+            said = [e for e in listener.take() if e["event"] == "packet_switch_port"][
+                -1
+            ]
+            assert (said["switch"], said["port"], said["peer"], said["state"]) == (
+                "tor1",
+                8,
+                "tor0:8",
+                state,
+            )
     finally:
         reconciler.stop()
 
@@ -338,7 +406,11 @@ def test_light_that_was_never_set_is_set_without_an_event_and_light_that_was_los
     bench = Bench(tmp_path / "state")
 
     def drifts() -> list[str]:
-        return [event["event"] for event in bench.bus.subscribe(after=0).take() if "drift" in event["event"]]
+        return [
+            event["event"]
+            for event in bench.bus.subscribe(after=0).take()
+            if "drift" in event["event"]
+        ]
 
     assert bench.driver.stand == light(PORTS[:6])["ocs0"]
     assert drifts() == []

@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.bus import EventBus
-from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from ringlight.controller.errors import (
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
 from ringlight.controller.jobs.job import (
     CAUSE_GRACE_S,
     FROM_ALL,
@@ -40,16 +45,34 @@ from tests.unit.test_controller_rules import FABRIC
 from tests.unit.workloads import put
 
 GPUS = ("g0", "g1", "g2", "g3", "g4", "g5")
-SWITCHES = {"g0": "tor0", "g1": "tor0", "g2": "tor0", "g3": "tor1", "g4": "tor1", "g5": None}
+SWITCHES = {
+    "g0": "tor0",
+    "g1": "tor0",
+    "g2": "tor0",
+    "g3": "tor1",
+    "g4": "tor1",
+    "g5": None,
+}
 
 
 def make_job(size: int = 3) -> Job:
     ranks = [Rank(i, f"g{i}") for i in range(size)]
-    return Job("red", "red", ranks, {}, hold=True, t_submitted=0.0, state=JobState.STARTING, started=True)
+    return Job(
+        "red",
+        "red",
+        ranks,
+        {},
+        hold=True,
+        t_submitted=0.0,
+        state=JobState.STARTING,
+        started=True,
+    )
 
 
 def say(job: Job, rank: int, event: str, t: float = 1.0, **more: Any) -> None:
-    note_event(job, {"t": t, "event": event, "job": job.id, "worker": job.worker(rank), **more})
+    note_event(
+        job, {"t": t, "event": event, "job": job.id, "worker": job.worker(rank), **more}
+    )
 
 
 def workers(job: Job, **exited: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -76,9 +99,9 @@ def test_ready_needs_every_rank_and_started_means_running() -> None:
 
 
 def test_a_job_goes_only_the_ways_of_the_page() -> None:
-    assert set(TRANSITIONS) | {end for after in TRANSITIONS.values() for end in after} | set(FROM_ALL) == set(
-        JobState
-    )
+    assert set(TRANSITIONS) | {
+        end for after in TRANSITIONS.values() for end in after
+    } | set(FROM_ALL) == set(JobState)
     for before, after in itertools.product(JobState, JobState):
         job = make_job()
         job.state = before
@@ -86,7 +109,9 @@ def test_a_job_goes_only_the_ways_of_the_page() -> None:
             job.enter(after, 7.0)
             assert (job.state, job.t_ended) == (after, 7.0 if after.ended else None)
         else:
-            with pytest.raises(ValueError, match=f"job red: no way leads from {before} to {after}"):
+            with pytest.raises(
+                ValueError, match=f"job red: no way leads from {before} to {after}"
+            ):
                 job.enter(after, 7.0)
 
 
@@ -105,9 +130,17 @@ def test_the_cause_is_named_and_not_its_consequences() -> None:
     job.state = JobState.RUNNING
     say(job, 2, "failed", t=4.0, reason="connection reset", peer=1)
     note_workers(job, workers(job, r2={"exit_code": 3}))
-    assert progress(job, 5.0) is JobState.RUNNING, "the cause may come later than the consequence"
+    assert progress(job, 5.0) is JobState.RUNNING, (
+        "the cause may come later than the consequence"
+    )
     note_workers(
-        job, workers(job, r0={"exit_code": 3}, r1={"exit_code": 137, "signal": 9}, r2={"exit_code": 3})
+        job,
+        workers(
+            job,
+            r0={"exit_code": 3},
+            r1={"exit_code": 137, "signal": 9},
+            r2={"exit_code": 3},
+        ),
     )
     assert progress(job, 5.5) is JobState.FAILED
     assert job.error == "rank 1 on GPU g1 was killed by SIGKILL"
@@ -136,8 +169,14 @@ def test_without_a_cause_the_first_to_complain_is_named_after_the_grace() -> Non
 @pytest.mark.parametrize(
     ("exited", "said"),
     [
-        ({"exit_code": 137, "signal": 9, "oom": True}, "rank 1 on GPU g1 ran out of memory"),
-        ({"exit_code": 2, "error": "bad spec"}, "rank 1 on GPU g1 ended with exit code 2: bad spec"),
+        (
+            {"exit_code": 137, "signal": 9, "oom": True},
+            "rank 1 on GPU g1 ran out of memory",
+        ),
+        (
+            {"exit_code": 2, "error": "bad spec"},
+            "rank 1 on GPU g1 ended with exit code 2: bad spec",
+        ),
         (
             {"exit_code": 1, "stderr_tail": "Traceback\n  …\nValueError: no"},
             "rank 1 on GPU g1 ended with exit code 1: ValueError: no",
@@ -178,7 +217,9 @@ def test_record_round_trip() -> None:
 
 
 @given(st.integers(1, 8), st.dictionaries(st.sampled_from(GPUS), st.just("blue")))
-def test_counted_reservation_takes_free_gpus_only(count: int, holders: dict[str, str]) -> None:
+def test_counted_reservation_takes_free_gpus_only(
+    count: int, holders: dict[str, str]
+) -> None:
     free = len(GPUS) - len(holders)
     if count > len(GPUS):
         with pytest.raises(InvalidError):
@@ -206,7 +247,9 @@ def test_counted_reservation_prefers_one_switch_tightly() -> None:
         (["g0", "g1"], ConflictError, "rank 1: GPU g1 is reserved by job blue"),
     ],
 )
-def test_named_reservation_refuses(ranks: list[str], error: type[Exception], said: str) -> None:
+def test_named_reservation_refuses(
+    ranks: list[str], error: type[Exception], said: str
+) -> None:
     with pytest.raises(error, match=said):
         reserve(GPUS, {"g1": "blue"}, SWITCHES, ranks)
 
@@ -214,9 +257,13 @@ def test_named_reservation_refuses(ranks: list[str], error: type[Exception], sai
 def test_linktest_target_by_rank() -> None:
     job = make_job()
     job.spec = {"linktest": {"seconds": 1.0, "to": [1, None, 0]}}
-    assert [worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)] == [1, None, 0]
+    assert [
+        worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)
+    ] == [1, None, 0]
     job.spec = {"linktest": {"seconds": 1.0, "to": 2}}
-    assert [worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)] == [2, 2, None]
+    assert [
+        worker_spec(job, r, ["a", "b", "c"])["linktest"]["to"] for r in range(3)
+    ] == [2, 2, None]
 
 
 def test_a_straggler_computes_longer_than_its_peers() -> None:
@@ -253,13 +300,17 @@ class ScriptedAgent:
     def put_workload(self, digest: str, data: bytes) -> None:
         self.workloads[digest] = data
 
-    def start(self, batch: Sequence[Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
+    def start(
+        self, batch: Sequence[Mapping[str, Any]], *, timeout_s: float
+    ) -> list[Any]:
         assert self.slow.wait(10)
         if self.refuse is not None:
             raise self.refuse
         for entry in batch:
             if entry["gpu"] in self.lost:
-                raise ConflictError(f"job {entry['job']} rank {entry['rank']}: GPU {entry['gpu']} is lost")
+                raise ConflictError(
+                    f"job {entry['job']} rank {entry['rank']}: GPU {entry['gpu']} is lost"
+                )
         with self.lock:
             self.batches.append({})
             for entry in batch:
@@ -281,7 +332,11 @@ class ScriptedAgent:
     def workers(self, cursor: int) -> Mapping[str, Any]:
         with self.lock:
             listed = [dict(worker) for worker in self.alive.values()]
-            told = {"cursor": len(self.events), "workers": listed, "events": self.events[cursor:]}
+            told = {
+                "cursor": len(self.events),
+                "workers": listed,
+                "events": self.events[cursor:],
+            }
             return told | {"lost_gpus": list(self.lost)}
 
     def remove(self, worker: str) -> None:
@@ -292,7 +347,11 @@ class ScriptedAgent:
     def halt(self, job: str) -> None:
         assert self.stuck.wait(10)
         with self.lock:
-            self.alive = {name: worker for name, worker in self.alive.items() if worker["job"] != job}
+            self.alive = {
+                name: worker
+                for name, worker in self.alive.items()
+                if worker["job"] != job
+            }
 
     def start_spares(self, job: str, gpus: Sequence[str]) -> None:
         self.asked += [(job, "spare", gpu) for gpu in gpus]
@@ -318,11 +377,23 @@ class ScriptedAgent:
     def say(self, worker: str, event: str, **more: Any) -> None:
         with self.lock:
             job = worker.partition("-")[0]
-            self.events.append({"t": time.monotonic(), "event": event, "job": job, "worker": worker, **more})
+            self.events.append(
+                {
+                    "t": time.monotonic(),
+                    "event": event,
+                    "job": job,
+                    "worker": worker,
+                    **more,
+                }
+            )
 
     def exit(self, worker: str, code: int, signal: int | None = None) -> None:
         with self.lock:
-            self.alive[worker] |= {"state": "exited", "exit_code": code, "signal": signal}
+            self.alive[worker] |= {
+                "state": "exited",
+                "exit_code": code,
+                "signal": signal,
+            }
 
     def kill(self, worker: str) -> None:
         """As when its GPU is gone: the kernel ends it."""
@@ -348,7 +419,9 @@ class Site:
             EventBus(),
             lambda: SWITCHES,
             workloads=WorkloadFiles(self.directory / "workloads"),
-            reaches=lambda gpu, others: gpu != self.unreached and set(others) <= set(GPUS),
+            reaches=lambda gpu, others: (
+                gpu != self.unreached and set(others) <= set(GPUS)
+            ),
             busy_s=0.005,
             idle_s=0.01,
         )
@@ -359,8 +432,12 @@ class Site:
         self.manager.stop()
         self.manager = self._manager()
 
-    def submit(self, name: str, ranks: list[str], hold: bool = True, **more: Any) -> dict[str, Any]:
-        return self.manager.submit(name, ranks, {"gradient_bytes": 9640}, hold=hold, **more)
+    def submit(
+        self, name: str, ranks: list[str], hold: bool = True, **more: Any
+    ) -> dict[str, Any]:
+        return self.manager.submit(
+            name, ranks, {"gradient_bytes": 9640}, hold=hold, **more
+        )
 
     def wait(self, condition: Callable[[], Any]) -> None:
         deadline = time.monotonic() + 10
@@ -397,7 +474,11 @@ class Site:
 
     def own(self, job: str) -> list[dict[str, Any]]:
         told = self.manager.events(job, 0)["events"]
-        return [event for event in told if event["event"] in ("lost", "recovering", "recovered")]
+        return [
+            event
+            for event in told
+            if event["event"] in ("lost", "recovering", "recovered")
+        ]
 
 
 @pytest.fixture
@@ -408,7 +489,11 @@ def site(tmp_path: Path) -> Any:
 
 
 def test_a_stored_job_that_cannot_be_used_is_set_aside_by_name(site: Site) -> None:
-    for name, gpus in (("red", ["g0", "g1"]), ("blue", ["g2", "g3"]), ("green", ["g4", "g5"])):
+    for name, gpus in (
+        ("red", ["g0", "g1"]),
+        ("blue", ["g2", "g3"]),
+        ("green", ["g4", "g5"]),
+    ):
         site.submit(name, gpus)
         site.make_ready(name)
     site.manager.stop()
@@ -477,7 +562,10 @@ def test_a_held_job_from_submit_to_success(site: Site) -> None:
         site.agent.exit(f"red-{rank}", 0)
     site.wait_state("red", JobState.SUCCEEDED)
     site.wait(lambda: not site.agent.alive)
-    assert [e["event"] for e in site.manager.events("red", 2)["events"]] == ["done", "done"]
+    assert [e["event"] for e in site.manager.events("red", 2)["events"]] == [
+        "done",
+        "done",
+    ]
     assert site.submit("red", ["g0"])["id"] == "red-2"
 
 
@@ -508,7 +596,9 @@ def test_release_is_all_or_none(site: Site) -> None:
     site.submit("red", ["g0"])
     site.make_ready("red")
     site.submit("blue", ["g1"])
-    with pytest.raises(ConflictError, match=r"job blue is (PENDING|STARTING), not READY"):
+    with pytest.raises(
+        ConflictError, match=r"job blue is (PENDING|STARTING), not READY"
+    ):
         site.manager.release(["red", "blue"], 0.0)
     with pytest.raises(NotFoundError):
         site.manager.release(["green"], 0.0)
@@ -594,21 +684,37 @@ def test_a_lost_rank_goes_to_a_spare(site: Site) -> None:
     ]  # fmt: skip
     assert site.agent.asked == [("red", [1])]
     for name, entry in site.agent.batches[-1].items():
-        assert (entry["attempt"], entry["checkpoint"], entry["spec"]["resume"]) == (1, True, 7)
-        assert entry["spec"]["peers"] == [FABRIC.gpus[gpu].ip for gpu in ("g3", "g2", "g1")]
+        assert (entry["attempt"], entry["checkpoint"], entry["spec"]["resume"]) == (
+            1,
+            True,
+            7,
+        )
+        assert entry["spec"]["peers"] == [
+            FABRIC.gpus[gpu].ip for gpu in ("g3", "g2", "g1")
+        ]
         assert name == f"red-{entry['rank']}-r1"
     (loss,) = job["losses"]
-    assert loss["t_lost"] == next(e["t"] for e in site.agent.events if e["event"] == "exited")
+    assert loss["t_lost"] == next(
+        e["t"] for e in site.agent.events if e["event"] == "exited"
+    )
     assert loss["t_lost"] < loss["t_recovering"] < loss["t_released"]
     assert job["t_released"] < loss["t_lost"]
-    expected = {"rank": 1, "gpu": "g0", "reason": "rank 1 on GPU g0 was killed by SIGKILL", "spare": "g2"}
+    expected = {
+        "rank": 1,
+        "gpu": "g0",
+        "reason": "rank 1 on GPU g0 was killed by SIGKILL",
+        "spare": "g2",
+    }
     assert expected.items() <= loss.items()
     assert (loss["iteration"], loss["ranks"]) == (7, ["g3", "g2", "g1"])
     lost, recovering, recovered = site.own("red")
     assert (lost["rank"], lost["gpu"], lost["t"]) == (1, "g0", loss["t_lost"])
     assert (recovering["iteration"], recovering["ranks"]) == (7, loss["ranks"])
     assert recovered["t"] == loss["t_released"]
-    assert site.agent.released[-1] == ([f"red-{rank}-r1" for rank in range(3)], loss["t_released"])
+    assert site.agent.released[-1] == (
+        [f"red-{rank}-r1" for rank in range(3)],
+        loss["t_released"],
+    )
     assert site.manager.job("blue")["state"] == "RUNNING"
     # Another worker of the lost rank's name would be none of its own.
     site.agent.say("red-1", "failed", reason="late")
@@ -626,10 +732,15 @@ def test_without_the_lost_rank_the_others_move_up(site: Site) -> None:
     job = site.recovered("red", 1)
     assert [rank["gpu"] for rank in job["ranks"]] == ["g1", "g2"]
     assert job["losses"][0]["spare"] is None
-    assert "resume" not in site.agent.specs["red-0-r1"], "no rank had a state: it begins anew"
+    assert "resume" not in site.agent.specs["red-0-r1"], (
+        "no rank had a state: it begins anew"
+    )
     site.agent.kill("red-1-r1")
     failed = site.wait_state("red", JobState.FAILED)["error"]
-    assert failed == "rank 1 on GPU g2 was killed by SIGKILL, and it cannot go on: one rank is too few"
+    assert (
+        failed
+        == "rank 1 on GPU g2 was killed by SIGKILL, and it cannot go on: one rank is too few"
+    )
     site.wait(lambda: not site.agent.alive)
 
 
@@ -641,13 +752,20 @@ def test_every_loss_takes_another_spare_until_there_is_none(site: Site) -> None:
     assert [rank["gpu"] for rank in site.recovered("red", 1)["ranks"]] == ["g4", "g1"]
     site.agent.kill("red-0-r1")
     error = site.wait_state("red", JobState.FAILED)["error"]
-    assert error.endswith("it cannot go on: spare GPUs needed: 1; free and reachable: none")
+    assert error.endswith(
+        "it cannot go on: spare GPUs needed: 1; free and reachable: none"
+    )
     assert site.manager.job("blue")["state"] == "RUNNING"
 
 
 def test_named_spares_are_kept(site: Site) -> None:
     site.run("red", ["g0", "g1"], on_loss="swap", spares=["g5", "g4"])
-    site.wait(lambda: {("red", "spare", "g5"), ("red", "spare", "g4")} <= set(map(tuple, site.agent.asked)))
+    site.wait(
+        lambda: (
+            {("red", "spare", "g5"), ("red", "spare", "g4")}
+            <= set(map(tuple, site.agent.asked))
+        )
+    )
     with pytest.raises(ConflictError, match="GPU g4 is reserved by job red"):
         site.submit("blue", ["g4"])
     with pytest.raises(ConflictError, match="spares: GPU g1 is reserved by job red"):
@@ -661,14 +779,19 @@ def test_named_spares_are_kept(site: Site) -> None:
             site.submit("blue", ["g2"], on_loss="swap", spares=spares)
     site.agent.kill("red-1")
     job = site.recovered("red", 1)
-    assert ([rank["gpu"] for rank in job["ranks"]], job["spares"]) == (["g0", "g4"], ["g5", "g4"])
+    assert ([rank["gpu"] for rank in job["ranks"]], job["spares"]) == (
+        ["g0", "g4"],
+        ["g5", "g4"],
+    )
     site.agent.kill("red-1-r1")
     error = site.wait_state("red", JobState.FAILED)["error"]
     assert error.endswith("spare GPUs needed: 1; free and reachable of g5, g4: none")
     assert site.submit("blue", ["g2", "g4", "g5"])["state"] == "PENDING"
 
 
-def test_a_spare_that_nothing_reaches_or_that_is_lost_is_passed_over(site: Site) -> None:
+def test_a_spare_that_nothing_reaches_or_that_is_lost_is_passed_over(
+    site: Site,
+) -> None:
     site.unreached, site.agent.lost = "g1", ["g2"]
     site.run("red", ["g0"], on_loss="swap")
     site.agent.kill("red-0")
@@ -717,10 +840,16 @@ def test_a_gpu_lost_before_the_start_is_replaced_too(site: Site, hold: bool) -> 
     job = site.wait_state("red", JobState.RUNNING)
     (loss,) = job["losses"]
     assert [rank["gpu"] for rank in job["ranks"]] == [loss["spare"], "g1"]
-    assert (loss["gpu"], loss["iteration"], loss["t_released"]) == ("g0", 0, job["t_released"])
+    assert (loss["gpu"], loss["iteration"], loss["t_released"]) == (
+        "g0",
+        0,
+        job["t_released"],
+    )
 
 
-def test_a_gpu_that_is_lost_before_its_worker_starts_is_replaced_too(site: Site) -> None:
+def test_a_gpu_that_is_lost_before_its_worker_starts_is_replaced_too(
+    site: Site,
+) -> None:
     site.agent.lost = ["g0"]
     site.submit("red", ["g0", "g1"], on_loss="swap")
     site.wait(lambda: "red-0-r1" in site.agent.alive)
@@ -747,7 +876,11 @@ def test_a_job_cancelled_while_it_recovers_leaves_nothing(site: Site) -> None:
     site.agent.slow.clear()
     site.agent.kill("red-1")
     site.wait(
-        lambda: site.manager.job("red")["losses"][0]["ranks"] if site.manager.job("red")["losses"] else 0
+        lambda: (
+            site.manager.job("red")["losses"][0]["ranks"]
+            if site.manager.job("red")["losses"]
+            else 0
+        )
     )
     site.manager.cancel("red")
     site.agent.slow.set()
@@ -760,26 +893,37 @@ def test_a_spare_on_which_nothing_starts_fails_the_job(site: Site) -> None:
     site.run("red", ["g0", "g1"], on_loss="swap")
     site.agent.refuse = UnavailableError("GPU g2 is lost")
     site.agent.kill("red-1")
-    assert site.wait_state("red", JobState.FAILED)["error"] == "not started: GPU g2 is lost"
+    assert (
+        site.wait_state("red", JobState.FAILED)["error"]
+        == "not started: GPU g2 is lost"
+    )
 
 
 @pytest.mark.parametrize("moment", ["stopping", "starting", "ready", "running"])
 def test_a_recovery_outlives_the_controller(site: Site, moment: str) -> None:
     site.run("red", ["g0", "g1", "g3"], on_loss="swap")
     site.agent.state = 9
-    {"stopping": site.agent.stuck, "starting": site.agent.slow}.get(moment, threading.Event()).clear()
+    {"stopping": site.agent.stuck, "starting": site.agent.slow}.get(
+        moment, threading.Event()
+    ).clear()
     site.agent.kill("red-1")
     if moment == "stopping":
         site.wait_state("red", JobState.RECOVERING)
     else:
-        site.wait(lambda: [event["event"] for event in site.own("red")] == ["lost", "recovering"])
+        site.wait(
+            lambda: (
+                [event["event"] for event in site.own("red")] == ["lost", "recovering"]
+            )
+        )
     if moment in ("ready", "running"):
         site.wait(lambda: "red-1-r1" in site.agent.alive)
         site.wait(lambda: site.manager._book.jobs["red"].started)
     if moment == "running":
         site.recovered("red", 1)
     before = site.manager.events("red", 0)["events"]
-    threading.Timer(0.2, lambda: (site.agent.stuck.set(), site.agent.slow.set())).start()
+    threading.Timer(
+        0.2, lambda: (site.agent.stuck.set(), site.agent.slow.set())
+    ).start()
     site.restart()
     if moment == "running":
         site.wait(lambda: site.manager.events("red", 0)["events"] == before)
@@ -788,7 +932,11 @@ def test_a_recovery_outlives_the_controller(site: Site, moment: str) -> None:
         assert site.manager.events("red", 0)["events"][: len(before)] == before
     job = site.manager.job("red")
     assert [rank["gpu"] for rank in job["ranks"]] == ["g0", "g2", "g3"]
-    assert [event["event"] for event in site.own("red")] == ["lost", "recovering", "recovered"]
+    assert [event["event"] for event in site.own("red")] == [
+        "lost",
+        "recovering",
+        "recovered",
+    ]
     assert len(job["losses"]) == 1
     assert set(site.agent.alive) == set(site.workers("red"))
     for worker in site.workers("red"):
@@ -802,7 +950,9 @@ def packed_workload(ranks: int) -> tuple[str, bytes]:
     book = Book()
     writer = Writer(book)
     writer.compute("work", seconds=0.1)
-    made = book.workload("work", [writer.done()], [0] * ranks, [[]] * ranks, [[]] * ranks)
+    made = book.workload(
+        "work", [writer.done()], [0] * ranks, [[]] * ranks, [[]] * ranks
+    )
     data = pack(made)
     return hashlib.sha256(data).hexdigest(), data
 
@@ -834,7 +984,9 @@ def test_a_workload_that_is_not_there_or_for_others_is_refused(site: Site) -> No
     with pytest.raises(NotFoundError, match=f"there is no workload {digest}"):
         site.manager.workloads.document(digest)
     put(site.manager.workloads, digest, packed)
-    with pytest.raises(InvalidError, match="graph: it is for 3 ranks, and the job has 2"):
+    with pytest.raises(
+        InvalidError, match="graph: it is for 3 ranks, and the job has 2"
+    ):
         site.manager.submit("red", ["g0", "g1"], {"graph": digest}, hold=True)
 
 
@@ -852,7 +1004,12 @@ def test_exit_codes_of_somebody_elses_command_mean_nothing_to_us() -> None:
     job = guest_job()
     say(job, 1, "command_ended", 4.0, exit_code=1)
     say(job, 2, "command_ended", 3.0, exit_code=3)
-    note_workers(job, workers(job, r2={"exit_code": 3, "stderr_tail": "no\nfile"}, r1={"exit_code": 1}))
+    note_workers(
+        job,
+        workers(
+            job, r2={"exit_code": 3, "stderr_tail": "no\nfile"}, r1={"exit_code": 1}
+        ),
+    )
     assert progress(job, 5.0) is JobState.FAILED
     assert job.error == "rank 2 on GPU g2 ended with exit code 3: file"
 
@@ -863,5 +1020,8 @@ def test_a_holder_is_not_told_of_the_guest_but_of_its_deadline() -> None:
     assert "shell" not in spec
     assert (spec["deadline_s"], spec["port"]) == (9.0, 29499)
     assert parse_spec(spec | {"peers": ["10.0.0.1", "10.0.0.2"]}).workload == "hold"
-    assert guest_request(job) == {"kind": "shell", "settings": {"command": "a", "port": 29500}}
+    assert guest_request(job) == {
+        "kind": "shell",
+        "settings": {"command": "a", "port": 29500},
+    }
     assert guest_request(make_job()) is None

@@ -17,7 +17,11 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import StartError
 from ringlight.controller.inventory import read_inventory, wait_for_inventory
 from ringlight.controller.openflow.messages import PortStats
-from ringlight.controller.packets.attachment import attachments, circuit_pairs, lit_circuits
+from ringlight.controller.packets.attachment import (
+    attachments,
+    circuit_pairs,
+    lit_circuits,
+)
 from ringlight.controller.packets.stats import rates
 from ringlight.controller.rest.requests import JobRequest, LightRequest
 from ringlight.controller.running import read_fabric
@@ -44,7 +48,9 @@ def test_store_replaces_whole_documents(tmp_path: Path) -> None:
     store.close()
 
 
-def test_store_has_the_old_or_the_new_document_wherever_a_write_ends(tmp_path: Path) -> None:
+def test_store_has_the_old_or_the_new_document_wherever_a_write_ends(
+    tmp_path: Path,
+) -> None:
     store, path = Store(tmp_path), tmp_path / "jobs.json"
     documents = [{"a": 1}, {"b": 2}]
     for document in documents:
@@ -54,7 +60,9 @@ def test_store_has_the_old_or_the_new_document_wherever_a_write_ends(tmp_path: P
     whole = [written.index(b"\n") + 1, len(written)]
     for end in range(whole[0], len(written) + 1):
         path.write_bytes(written[:end])
-        assert Store(tmp_path).read("jobs") == documents[sum(end >= w for w in whole) - 1]
+        assert (
+            Store(tmp_path).read("jobs") == documents[sum(end >= w for w in whole) - 1]
+        )
         # The next process goes on from there.
         successor = Store(tmp_path)
         successor.write("jobs", {"c": end})
@@ -69,7 +77,9 @@ def test_store_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # As a disk that has room for a part of it: a short write, then none.
-    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "jobs.json").stat().st_size + 3, limit[1]))
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, ((tmp_path / "jobs.json").stat().st_size + 3, limit[1])
+    )
     try:
         for _ in range(2):
             with pytest.raises(OSError):
@@ -119,7 +129,10 @@ def test_bus_orders_replays_and_drops_the_oldest() -> None:
 def test_events_of_many_publishers_are_taken_in_order() -> None:
     bus = EventBus()
     listener = bus.subscribe()
-    threads = [threading.Thread(target=lambda: [bus.publish("job") for _ in range(50)]) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: [bus.publish("job") for _ in range(50)])
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -165,7 +178,13 @@ def test_access(tmp_path: Path) -> None:
     assert not is_loopback("192.0.2.1")
     path = tmp_path / "token"
     good = "0123456789abcdef"
-    for bad in ("short", "two words but long enough", "", f"ann {good}\nbob {good}", f"a/b {good}"):
+    for bad in (
+        "short",
+        "two words but long enough",
+        "",
+        f"ann {good}\nbob {good}",
+        f"a/b {good}",
+    ):
         path.write_text(bad)
         with pytest.raises(StartError, match="token"):
             read_tokens(path)
@@ -180,7 +199,9 @@ def test_access(tmp_path: Path) -> None:
 def inventory_document() -> dict[str, Any]:
     return {
         "lab": "abcd",
-        "packet_switches": {f"tor{t}": {"dpid": t + 1, "bridge": "x"} for t in range(3)},
+        "packet_switches": {
+            f"tor{t}": {"dpid": t + 1, "bridge": "x"} for t in range(3)
+        },
         "optical_switches": {"ocs0": {"driver": "scpi"}},
     }
 
@@ -194,7 +215,9 @@ def inventory_document() -> dict[str, Any]:
         ({"time_dilation": 0}, "time_dilation"),
     ],
 )
-def test_inventory_errors_name_file_and_key(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_inventory_errors_name_file_and_key(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
     path = tmp_path / "inventory.json"
     path.write_text(json.dumps(inventory_document()))
     assert read_inventory(path, FABRIC).lab == "abcd"
@@ -207,7 +230,9 @@ def test_inventory_errors_name_file_and_key(tmp_path: Path, change: dict[str, An
 def test_waiting_for_the_inventory_has_an_end(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"no inventory after 0\.05 s"):
         wait_for_inventory(tmp_path / "absent.json", FABRIC, 0.05, lambda: False)
-    assert wait_for_inventory(tmp_path / "absent.json", FABRIC, 60, lambda: True) is None
+    assert (
+        wait_for_inventory(tmp_path / "absent.json", FABRIC, 60, lambda: True) is None
+    )
 
 
 def test_fabric_file_and_address_errors(tmp_path: Path) -> None:
@@ -226,7 +251,13 @@ def test_fabric_file_and_address_errors(tmp_path: Path) -> None:
             _address("--rest", bad)
 
 
-TRAIN = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.1, "iterations": 2}
+TRAIN = {
+    "name": "red",
+    "gpus": 2,
+    "gradient_bytes": 9640,
+    "compute_s": 0.1,
+    "iterations": 2,
+}
 
 
 @pytest.mark.parametrize(
@@ -243,9 +274,18 @@ TRAIN = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.1, "it
         ({"linktest": {"to": [None, -1]}}, "linktest.to: there is no rank -1"),
         ({"color": 1}, "color"),
         ({"on_loss": "wait"}, "on_loss"),
-        ({"workload": "linktest", "on_loss": "swap"}, "workload linktest keeps no state"),
-        ({"on_loss": "shrink", "spares": ["g4"]}, "on_loss shrink has no use for spares"),
-        ({"checkpoint_every": 2}, "checkpoint_every: with on_loss fail nothing is kept"),
+        (
+            {"workload": "linktest", "on_loss": "swap"},
+            "workload linktest keeps no state",
+        ),
+        (
+            {"on_loss": "shrink", "spares": ["g4"]},
+            "on_loss shrink has no use for spares",
+        ),
+        (
+            {"checkpoint_every": 2},
+            "checkpoint_every: with on_loss fail nothing is kept",
+        ),
     ],
 )
 def test_job_requests_are_strict(change: dict[str, Any], said: str) -> None:
@@ -261,4 +301,7 @@ def test_job_requests_are_strict(change: dict[str, Any], said: str) -> None:
 
 
 def test_a_plan_is_for_the_collective_that_a_job_would_get() -> None:
-    assert LightRequest.model_validate({"gpus": 2}).collective == JobRequest.model_validate(TRAIN).collective
+    assert (
+        LightRequest.model_validate({"gpus": 2}).collective
+        == JobRequest.model_validate(TRAIN).collective
+    )

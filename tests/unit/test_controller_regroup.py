@@ -29,15 +29,24 @@ class MovedJobs(SimpleNamespace):
 
     def running(self, job_ids: Any = None) -> list[Any]:
         gpus = tuple(f"g{number}" for number in (0, 3, 1, 4))
-        return [SimpleNamespace(id="red", gpus=gpus, plane=None, spec={"gradient_bytes": 9640})]
+        return [
+            SimpleNamespace(
+                id="red", gpus=gpus, plane=None, spec={"gradient_bytes": 9640}
+            )
+        ]
 
 
 def _targets(bench: Bench, asked: Any) -> dict[str, Target]:
     targets = {}
     for name, change in asked["plan"]["cross_connects"].items():
         gone = {xc["ingress"] for xc in change["remove"]}
-        kept = [xc for xc in bench.manager.cross_connects()[name] if xc.ingress not in gone]
-        added = [CrossConnect(xc["ingress"], xc["egress"], name=xc["name"]) for xc in change["add"]]
+        kept = [
+            xc for xc in bench.manager.cross_connects()[name] if xc.ingress not in gone
+        ]
+        added = [
+            CrossConnect(xc["ingress"], xc["egress"], name=xc["name"])
+            for xc in change["add"]
+        ]
         targets[name] = Target((*kept, *added), Mode.REPLACE)
     return targets
 
@@ -60,17 +69,23 @@ def regroups(bench: Bench) -> RegroupManager:
     return manager(bench)
 
 
-def test_a_regrouping_that_moves_nothing_is_done_at_once(regroups: RegroupManager) -> None:
+def test_a_regrouping_that_moves_nothing_is_done_at_once(
+    regroups: RegroupManager,
+) -> None:
     made = regroups.start(None, dry_run=False, who="ann")
     assert made["plan"]["fibres_moved"] == 0
     deadline = time.monotonic() + 5.0
-    while regroups.get(made["id"])["state"] == "APPLYING" and time.monotonic() < deadline:
+    while (
+        regroups.get(made["id"])["state"] == "APPLYING" and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     assert regroups.get(made["id"])["state"] == "DONE", regroups.get(made["id"])
     regroups.stop()
 
 
-def test_the_end_of_a_regrouping_that_moved_light_is_published_and_kept(bench: Bench) -> None:
+def test_the_end_of_a_regrouping_that_moved_light_is_published_and_kept(
+    bench: Bench,
+) -> None:
     regroups = manager(bench, MovedJobs())
     events = bench.bus.subscribe()
     made = regroups.start(["red"], dry_run=False, who="ann")
@@ -86,7 +101,9 @@ def test_the_end_of_a_regrouping_that_moved_light_is_published_and_kept(bench: B
     assert again.get(made["id"]) == found
 
 
-def test_old_plans_are_forgotten(regroups: RegroupManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_plans_are_forgotten(
+    regroups: RegroupManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(regroup, "KEPT", 3)
     made = [regroups.start(None, dry_run=True, who="ann")["id"] for _ in range(5)]
     assert [one["id"] for one in regroups.all()] == made[-3:]
@@ -112,7 +129,9 @@ def test_regroupings_outlast_the_controller_and_no_number_is_used_twice(
 
 
 @pytest.mark.parametrize("lit", [True, False])
-def test_a_regrouping_that_the_controllers_end_cut_short_ends(bench: Bench, lit: bool) -> None:
+def test_a_regrouping_that_the_controllers_end_cut_short_ends(
+    bench: Bench, lit: bool
+) -> None:
     regroups = manager(bench, MovedJobs())
     # The controller dies as soon as the light moves, or before.
     monkey = pytest.MonkeyPatch()

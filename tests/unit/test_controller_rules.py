@@ -13,7 +13,11 @@ from os_ken.ofproto import ofproto_parser
 
 from ringlight.controller.errors import ConflictError, NotFoundError
 from ringlight.controller.openflow.encoding import COMMANDS, PROTOCOL, flow_mod
-from ringlight.controller.openflow.errors import NotConnectedError, OpenFlowError, SwitchRefusedError
+from ringlight.controller.openflow.errors import (
+    NotConnectedError,
+    OpenFlowError,
+    SwitchRefusedError,
+)
 from ringlight.controller.openflow.messages import (
     FlowEntry,
     FlowMod,
@@ -37,7 +41,8 @@ def make_fabric() -> Fabric:
     """Six GPUs, three packet switches in a triangle (two cables on one side), an optical switch for all."""
     gpus = [f"g{i}" for i in range(6)]
     links: list[dict[str, Any]] = [
-        {"ends": [gpu, f"ocs0:{i + 1}"], "rate": "10 Gbit/s"} for i, gpu in enumerate(gpus)
+        {"ends": [gpu, f"ocs0:{i + 1}"], "rate": "10 Gbit/s"}
+        for i, gpu in enumerate(gpus)
     ]
     links += [
         {"ends": [f"tor{t}:{p}", f"ocs0:{6 + 4 * t + p}"], "rate": "10 Gbit/s"}
@@ -72,8 +77,12 @@ def entry(
     plain: bool = True,
 ) -> FlowEntry:
     """A flow of a fake table; on its wire are Python's words for match and ports."""
-    wire = Wire(idle_s, 0, 0, repr(sorted(match.items())).encode(), repr(out_ports).encode())
-    return FlowEntry(priority, match, out_ports, cookie, 0, 0, 0, 0.0, plain and not idle_s, wire)
+    wire = Wire(
+        idle_s, 0, 0, repr(sorted(match.items())).encode(), repr(out_ports).encode()
+    )
+    return FlowEntry(
+        priority, match, out_ports, cookie, 0, 0, 0, 0.0, plain and not idle_s, wire
+    )
 
 
 class FakeTables:
@@ -107,15 +116,26 @@ class FakeTables:
         if self.tells_nothing:
             raise SwitchRefusedError("OFPBRC_BAD_EXPERIMENTER", 0, "unsupported")
 
-    def send_flows(self, dpid: int, mods: Sequence[FlowMod | Rewrite], *, timeout_s: float) -> None:
+    def send_flows(
+        self, dpid: int, mods: Sequence[FlowMod | Rewrite], *, timeout_s: float
+    ) -> None:
         for mod in mods:
             self.sent.append((dpid, mod))
             if isinstance(mod, Rewrite):
                 match = dict(ast.literal_eval(mod.wire.match.decode()))
                 out_ports = ast.literal_eval(mod.wire.instructions.decode())
-                mod = FlowMod(mod.command, mod.priority, match, out_ports, mod.cookie, mod.table_id)
+                mod = FlowMod(
+                    mod.command,
+                    mod.priority,
+                    match,
+                    out_ports,
+                    mod.cookie,
+                    mod.table_id,
+                )
             kept = [
-                e for e in self.tables[dpid] if (e.priority, dict(e.match)) != (mod.priority, dict(mod.match))
+                e
+                for e in self.tables[dpid]
+                if (e.priority, dict(e.match)) != (mod.priority, dict(mod.match))
             ]
             if mod.command == "add":
                 kept.append(entry(mod.priority, mod.match, mod.out_ports, mod.cookie))
@@ -128,8 +148,12 @@ class FakeTables:
     ) -> tuple[dict[int, list[FlowEntry]], dict[int, OpenFlowError]]:
         self.readings += 1
         dpids = list(dpids)
-        failed: dict[int, OpenFlowError] = {d: NotConnectedError("away") for d in dpids if d in self.down}
-        return {d: self.flows(d, timeout_s=timeout_s) for d in dpids if d not in failed}, failed
+        failed: dict[int, OpenFlowError] = {
+            d: NotConnectedError("away") for d in dpids if d in self.down
+        }
+        return {
+            d: self.flows(d, timeout_s=timeout_s) for d in dpids if d not in failed
+        }, failed
 
     def send_all(
         self, mods: Mapping[int, Sequence[FlowMod | Rewrite]], *, timeout_s: float
@@ -146,7 +170,9 @@ class FakeTables:
 
     def rules(self) -> frozenset[Rule]:
         names = {s.dpid: name for name, s in FABRIC.packet_switches.items()}
-        return frozenset().union(*(flow_rules.rules_of(names[d], t)[0] for d, t in self.tables.items()))
+        return frozenset().union(
+            *(flow_rules.rules_of(names[d], t)[0] for d, t in self.tables.items())
+        )
 
 
 def light(places: Iterable[Port]) -> dict[str, Any]:
@@ -164,7 +190,9 @@ placements = st.permutations(PORTS).map(lambda ports: ports[:6])
 
 @settings(max_examples=60)
 @given(st.lists(placements, min_size=1, max_size=3))
-def test_any_sequence_of_moves_ends_in_the_right_tables_and_never_loops(sequence: list[list[Port]]) -> None:
+def test_any_sequence_of_moves_ends_in_the_right_tables_and_never_loops(
+    sequence: list[list[Port]],
+) -> None:
     tables = FakeTables()
     forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
     for places in sequence:
@@ -173,7 +201,9 @@ def test_any_sequence_of_moves_ends_in_the_right_tables_and_never_loops(sequence
         plan = forwarding.plan(after)
         for step in plan.steps:
             for switch, mods in step.items():
-                tables.send_flows(FABRIC.packet_switches[switch].dpid, mods, timeout_s=1)
+                tables.send_flows(
+                    FABRIC.packet_switches[switch].dpid, mods, timeout_s=1
+                )
             for source in FABRIC.gpus:
                 for gpu in FABRIC.gpus.values():
                     walk(tables.rules(), graph, source, gpu.ip, FABRIC.gpus[source].ip)
@@ -185,7 +215,12 @@ def test_any_sequence_of_moves_ends_in_the_right_tables_and_never_loops(sequence
     for source in FABRIC.gpus:
         for gpu in FABRIC.gpus.values():
             if gpu.name != source:
-                assert walk(tables.rules(), graph, source, gpu.ip, FABRIC.gpus[source].ip)[-1] == gpu.name
+                assert (
+                    walk(tables.rules(), graph, source, gpu.ip, FABRIC.gpus[source].ip)[
+                        -1
+                    ]
+                    == gpu.name
+                )
 
 
 def test_strangers_flows_stay_and_our_broken_ones_go() -> None:
@@ -206,7 +241,11 @@ def test_strangers_flows_stay_and_our_broken_ones_go() -> None:
         0.0,
     )
     ip = FABRIC.gpus["g0"].ip
-    tables.tables[1] = [e for e in tables.tables[1] if dict(e.match) != {"eth_type": 0x0806, "arp_tpa": ip}]
+    tables.tables[1] = [
+        e
+        for e in tables.tables[1]
+        if dict(e.match) != {"eth_type": 0x0806, "arp_tpa": ip}
+    ]
     tables.tables[1] += [foreign, stray, half]
     tables.sent.clear()
     assert forwarding.reconcile(after) == {}
@@ -235,7 +274,9 @@ def test_verify_names_what_is_wrong() -> None:
     forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
     after = light(PORTS[:6])
     forwarding.reconcile(after)
-    tables.tables[3] = [e for e in tables.tables[3] if e.match.get("ipv4_dst") != "10.82.0.2"]
+    tables.tables[3] = [
+        e for e in tables.tables[3] if e.match.get("ipv4_dst") != "10.82.0.2"
+    ]
     assert "tor2: the rule 10.82.0.2" in forwarding.verify(wanted(after))["tor2"]
     tables.tables[3] = [e for e in tables.tables[3] if e.priority]
     forwarding.reconcile(after)
@@ -251,7 +292,9 @@ def plugged(*down: Port) -> dict[int, list[PortDescription]]:
     """What the switches say of their ports."""
     return {
         switch.dpid: [
-            PortDescription(n, f"{switch.name}-{n}", "", Port(switch.name, n) not in down)
+            PortDescription(
+                n, f"{switch.name}-{n}", "", Port(switch.name, n) not in down
+            )
             for n in range(1, switch.ports + 1)
         ]
         for switch in FABRIC.packet_switches.values()
@@ -282,7 +325,9 @@ def test_rules_avoid_a_port_that_is_down_and_come_back() -> None:
     assert {forwarding.path(*pair, after)[1].out for pair in pairs} == {Port("tor0", 6)}
     graph = forwarding.graph(after)
     for rule in tables.rules():
-        assert Port(rule.switch, rule.out_port) in {edge.out for edge in graph.leaving[rule.switch]}
+        assert Port(rule.switch, rule.out_port) in {
+            edge.out for edge in graph.leaving[rule.switch]
+        }
 
     tables.ports_said = plugged()
     assert forwarding.learn_ports("tor1") == {lost.into: True}
@@ -296,12 +341,20 @@ def test_a_path_is_what_the_tables_say_and_not_what_they_should() -> None:
     tables = FakeTables()
     forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
     after = light([PORTS[0], PORTS[1], PORTS[4], PORTS[5], PORTS[8], PORTS[9]])
-    with pytest.raises(ConflictError, match="from g0 to g2 is dropped by tor0, which has no rule for it"):
+    with pytest.raises(
+        ConflictError,
+        match="from g0 to g2 is dropped by tor0, which has no rule for it",
+    ):
         forwarding.path("g0", "g2", after)
     forwarding.reconcile(after)
     hops = forwarding.path("g0", "g2", after)
     assert [str(hop.out.node) for hop in hops] == ["g0", "tor0", "tor1"]
-    assert [str(port) for port in hops[0].through] == ["g0:0", "ocs0:1", "ocs0:7", "tor0:1"]
+    assert [str(port) for port in hops[0].through] == [
+        "g0:0",
+        "ocs0:1",
+        "ocs0:7",
+        "tor0:1",
+    ]
     ip = FABRIC.gpus["g2"].ip
     for said, ports in (
         (r"comes out at tor0", {"tor0": 6, "tor1": 5}),
@@ -311,7 +364,9 @@ def test_a_path_is_what_the_tables_say_and_not_what_they_should() -> None:
         tables.tables = {1: [], 2: [], 3: []}
         for name, port in ports.items():
             tables.send_flows(
-                FABRIC.packet_switches[name].dpid, flow_rules.put(Rule(name, ip, port)), timeout_s=1
+                FABRIC.packet_switches[name].dpid,
+                flow_rules.put(Rule(name, ip, port)),
+                timeout_s=1,
             )
         with pytest.raises(ConflictError, match=said):
             forwarding.path("g0", "g2", after)
@@ -319,7 +374,9 @@ def test_a_path_is_what_the_tables_say_and_not_what_they_should() -> None:
         forwarding.path("g0", "g0", after)
     with pytest.raises(NotFoundError, match="there is no GPU g9"):
         forwarding.path("g0", "g9", after)
-    with pytest.raises(ConflictError, match="does not get away: nothing is lit to g0's NIC port"):
+    with pytest.raises(
+        ConflictError, match="does not get away: nothing is lit to g0's NIC port"
+    ):
         forwarding.path("g0", "g2", {})
 
 
@@ -331,11 +388,18 @@ def test_a_path_is_what_the_tables_say_and_not_what_they_should() -> None:
         *flow_rules.forget("10.0.0.3"),
         flow_rules.TABLE_MISS,
         FlowMod(
-            "modify", 7, {"ipv4_dst": "10.0.0.0/255.0.0.0", "eth_type": 0x0800, "in_port": 3}, (1, 2), 5, 3
+            "modify",
+            7,
+            {"ipv4_dst": "10.0.0.0/255.0.0.0", "eth_type": 0x0800, "in_port": 3},
+            (1, 2),
+            5,
+            3,
         ),
     ],
 )
-def test_a_flow_change_that_was_written_before_is_sent_with_a_number_of_its_own(mod: FlowMod) -> None:
+def test_a_flow_change_that_was_written_before_is_sent_with_a_number_of_its_own(
+    mod: FlowMod,
+) -> None:
     texts = []
     for xid in (1, 0xFFFF_FFFF, 1):
         message = flow_mod(mod)
@@ -344,12 +408,25 @@ def test_a_flow_change_that_was_written_before_is_sent_with_a_number_of_its_own(
         texts.append(message.buf)
         version, kind, length, told = ofproto_parser.header(message.buf)
         assert (length, told, message.xid) == (len(message.buf), xid, xid)
-        sent = ofproto_parser.msg(PROTOCOL, version, kind, length, told, bytearray(message.buf))
-        match = {k: f"{v[0]}/{v[1]}" if isinstance(v, tuple) else v for k, v in sent.match.items()}
+        sent = ofproto_parser.msg(
+            PROTOCOL, version, kind, length, told, bytearray(message.buf)
+        )
+        match = {
+            k: f"{v[0]}/{v[1]}" if isinstance(v, tuple) else v
+            for k, v in sent.match.items()
+        }
         assert match == dict(mod.match)
         assert sent.command == COMMANDS[mod.command]
-        assert (sent.priority, sent.cookie, sent.table_id) == (mod.priority, mod.cookie, mod.table_id)
-        ports = [action.port for instruction in sent.instructions for action in instruction.actions]
+        assert (sent.priority, sent.cookie, sent.table_id) == (
+            mod.priority,
+            mod.cookie,
+            mod.table_id,
+        )
+        ports = [
+            action.port
+            for instruction in sent.instructions
+            for action in instruction.actions
+        ]
         assert tuple(ports) == mod.out_ports
     assert texts[0] == texts[2] != texts[1]
 
@@ -357,7 +434,9 @@ def test_a_flow_change_that_was_written_before_is_sent_with_a_number_of_its_own(
 #: Every port that has a fibre to the optical switch.
 PLUGGED = [*(Port(f"g{i}", 0) for i in range(6)), *PORTS]
 pairings = st.permutations(PLUGGED).map(
-    lambda ports: [(a, b) for a, b in zip(ports[::2], ports[1::2], strict=True) if a.node != b.node][:8]
+    lambda ports: [
+        (a, b) for a, b in zip(ports[::2], ports[1::2], strict=True) if a.node != b.node
+    ][:8]
 )
 
 
@@ -370,7 +449,9 @@ def test_while_light_changes_packets_that_kept_light_can_carry_are_never_lost(
     stays = [pair for index, pair in enumerate(before) if index in shared]
     used = {port for pair in stays for port in pair}
     after = [*stays, *(pair for pair in after if not used & set(pair))]
-    sets = [dict(circuit_cross_connects(FABRIC, pairs)) for pairs in (before, stays, after)]
+    sets = [
+        dict(circuit_cross_connects(FABRIC, pairs)) for pairs in (before, stays, after)
+    ]
     old, kept, new = sets
     tables = FakeTables()
     forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
@@ -383,36 +464,59 @@ def test_while_light_changes_packets_that_kept_light_can_carry_are_never_lost(
         if a != b and walk(wanted(kept), dark, a, FABRIC.gpus[b].ip)[-1] == b
     }
     stages = forwarding.stages(old, kept, new)
-    phases = [(stages.detour, old, kept), (stages.dark, kept, kept), (stages.last, new, new)]
+    phases = [
+        (stages.detour, old, kept),
+        (stages.dark, kept, kept),
+        (stages.last, new, new),
+    ]
     for plan, during, then in phases:
         for step in () if plan is None else plan.steps:
             for switch, mods in step.items():
-                tables.send_flows(FABRIC.packet_switches[switch].dpid, mods, timeout_s=1)
+                tables.send_flows(
+                    FABRIC.packet_switches[switch].dpid, mods, timeout_s=1
+                )
                 for a, b in ways:
                     for source in ("", FABRIC.gpus[a].ip):
                         path = walk(
-                            tables.rules(), electrical_graph(FABRIC, during), a, FABRIC.gpus[b].ip, source
+                            tables.rules(),
+                            electrical_graph(FABRIC, during),
+                            a,
+                            FABRIC.gpus[b].ip,
+                            source,
                         )
                         assert path[-1] == b, (path, "while rules are written")
         for a, b in ways:
             for source in ("", FABRIC.gpus[a].ip):
-                path = walk(tables.rules(), electrical_graph(FABRIC, then), a, FABRIC.gpus[b].ip, source)
+                path = walk(
+                    tables.rules(),
+                    electrical_graph(FABRIC, then),
+                    a,
+                    FABRIC.gpus[b].ip,
+                    source,
+                )
                 assert path[-1] == b, path
     assert tables.rules() == stages.rules == wanted(new)
 
 
-def test_light_that_goes_back_and_forth_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_light_that_goes_back_and_forth_is_planned_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[frozenset[Rule]] = []
     batches = routing.rule_batches
 
-    def rule_batches(fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: Any) -> Any:
+    def rule_batches(
+        fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: Any
+    ) -> Any:
         asked.append(new)
         return batches(fabric, old, new, graph)
 
     monkeypatch.setattr(forwarding_module, "rule_batches", rule_batches)
     tables = FakeTables()
     forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
-    ways = [light([PORTS[0], PORTS[1], PORTS[4], PORTS[5], *more]) for more in ((), (PORTS[8], PORTS[9]))]
+    ways = [
+        light([PORTS[0], PORTS[1], PORTS[4], PORTS[5], *more])
+        for more in ((), (PORTS[8], PORTS[9]))
+    ]
     found, planned = [], []
     for turn in range(6):
         assert not forwarding.reconcile(ways[turn % 2])

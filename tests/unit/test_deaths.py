@@ -17,8 +17,16 @@ from typing import Any
 import pytest
 import requests
 
-from ringlight.experiments.backends.emulation.lab import RESTARTS, WITHOUT_SWITCH_S, EmulatedLab
-from ringlight.experiments.backends.emulation.run_state import LabJob, LabRun, is_planned
+from ringlight.experiments.backends.emulation.lab import (
+    RESTARTS,
+    WITHOUT_SWITCH_S,
+    EmulatedLab,
+)
+from ringlight.experiments.backends.emulation.run_state import (
+    LabJob,
+    LabRun,
+    is_planned,
+)
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.record.events import JobState
 from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded
@@ -92,10 +100,17 @@ def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path: Path) -
 KILLS = "events: [{when: {at: 1 s}, do: kill, target: controller, back_after: 1 s}]"
 
 
-@pytest.mark.parametrize(("kind", "planned"), [("controller", True), ("applications", False)])
-def test_only_what_an_event_of_the_run_killed_was_planned(kind: ProcessKind, planned: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "planned"), [("controller", True), ("applications", False)]
+)
+def test_only_what_an_event_of_the_run_killed_was_planned(
+    kind: ProcessKind, planned: bool
+) -> None:
     (plan,) = experiment(KILLS).plans
-    assert is_planned(plan, Death(1.0, kind, kind, "killed by SIGKILL", asked=True)) is planned
+    assert (
+        is_planned(plan, Death(1.0, kind, kind, "killed by SIGKILL", asked=True))
+        is planned
+    )
 
 
 def lab_of_run(more: str, processes: object = None) -> EmulatedLab:
@@ -109,33 +124,53 @@ def lab_of_run(more: str, processes: object = None) -> EmulatedLab:
     return lab
 
 
-@pytest.mark.parametrize(("asked", "event", "planned"), [(1, KILLS, True), (0, KILLS, False), (1, "", False)])
+@pytest.mark.parametrize(
+    ("asked", "event", "planned"), [(1, KILLS, True), (0, KILLS, False), (1, "", False)]
+)
 def test_a_death_is_on_record_with_its_return_and_planned_only_if_the_run_asked_for_it(
     asked: int, event: str, planned: bool, tmp_path: Path
 ) -> None:
     """A stranger may kill what an event of the run kills later, and the fault service what no event does."""
     file = tmp_path / "deaths"
-    lab = lab_of_run(event, SimpleNamespace(check=lambda: None, astray=list, ended=DeathLog(file).read))
+    lab = lab_of_run(
+        event,
+        SimpleNamespace(check=lambda: None, astray=list, ended=DeathLog(file).read),
+    )
     Deaths(file).ended("averager", "avg0", "killed by SIGSEGV", False)
     lab._tend()
-    lab._note_deaths([Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))])
+    lab._note_deaths(
+        [Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))]
+    )
     lab._note_back("controller", "controller", 2.5)
     averager, controller, back = lab._found
     assert isinstance(averager, ProcessEnded)
-    assert (averager.kind, averager.name, averager.how) == ("averager", "avg0", "killed by SIGSEGV")
+    assert (averager.kind, averager.name, averager.how) == (
+        "averager",
+        "avg0",
+        "killed by SIGSEGV",
+    )
     assert not averager.planned
     assert isinstance(controller, ProcessEnded)
-    assert (controller.t, controller.kind, controller.planned) == (2.0, "controller", planned)
+    assert (controller.t, controller.kind, controller.planned) == (
+        2.0,
+        "controller",
+        planned,
+    )
     assert isinstance(back, ProcessBack)
     assert (back.kind, back.away_s) == ("controller", 0.5)
 
 
 def test_without_open_vswitch_a_run_ends_and_says_what_helps() -> None:
-    lab, dead = lab_of_run(""), Death(time.monotonic(), "Open vSwitch", "ovs-vswitchd", "killed")
+    lab, dead = (
+        lab_of_run(""),
+        Death(time.monotonic(), "Open vSwitch", "ovs-vswitchd", "killed"),
+    )
     lab._note_deaths([dead])
     lab._note_deaths([])
     lab._run.away[dead.kind, dead.name] -= WITHOUT_SWITCH_S
-    with pytest.raises(BackendError, match=r"Open vSwitch has ended, .* again with: ringlight setup"):
+    with pytest.raises(
+        BackendError, match=r"Open vSwitch has ended, .* again with: ringlight setup"
+    ):
         lab._note_deaths([])
 
 
@@ -150,7 +185,9 @@ def test_a_controller_that_ends_again_and_again_ends_the_run() -> None:
 
 def test_a_controller_is_asked_again_once_it_is_started_again() -> None:
     lab = lab_of_run(KILLS)
-    lab._note_deaths([Death(2.0, "controller", "controller", "killed by SIGKILL", asked=True)])
+    lab._note_deaths(
+        [Death(2.0, "controller", "controller", "killed by SIGKILL", asked=True)]
+    )
     assert lab._run.killed
     lab._note_deaths([Death(2.5, "controller", "controller")])
     assert not lab._run.killed
@@ -165,14 +202,21 @@ def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
     fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
     testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path))
-    kept = testbed._supervised("O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics")
+    kept = testbed._supervised(
+        "O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics"
+    )
     try:
         os.kill(kept.lives()["g0"].pid, 9)
         _wait(lambda: kept.lives()["g0"].restarts == 1)
     finally:
         kept.stop()
-    found = [(one.kind, one.name, one.how) for one in DeathLog(tmp_path / deaths.FILE).read()]
-    assert found == [("O-NIC agent", "g0", "killed by SIGKILL"), ("O-NIC agent", "g0", None)]
+    found = [
+        (one.kind, one.name, one.how) for one in DeathLog(tmp_path / deaths.FILE).read()
+    ]
+    assert found == [
+        ("O-NIC agent", "g0", "killed by SIGKILL"),
+        ("O-NIC agent", "g0", None),
+    ]
 
 
 def test_the_controller_of_a_standing_lab_is_started_again_and_its_new_process_is_in_the_inventory(
@@ -181,7 +225,9 @@ def test_the_controller_of_a_standing_lab_is_started_again_and_its_new_process_i
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
     keeps = emulated.KeptController(("sleep", "60"), "127.0.0.1:1", tmp_path / "log")
     fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
-    testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path, keeps=keeps))
+    testbed = emulated.Testbed(
+        emulated.Settings(Lab("zz9z"), fabric, tmp_path, keeps=keeps)
+    )
     testbed._launch_controller()
     kept = testbed.controller
     assert kept is not None
@@ -190,14 +236,18 @@ def test_the_controller_of_a_standing_lab_is_started_again_and_its_new_process_i
         testbed.inventory = {"processes": {"controller": {"pid": first}}}
         os.kill(first, 9)
         _wait(lambda: (tmp_path / "inventory.json").exists())
-        found = json.loads((tmp_path / "inventory.json").read_text())["processes"]["controller"]
+        found = json.loads((tmp_path / "inventory.json").read_text())["processes"][
+            "controller"
+        ]
         assert found == {"pid": kept.lives()["controller"].pid, "restarts": 1}
         assert found["pid"] != first
     finally:
         testbed.stop()
 
 
-def test_open_vswitch_is_named_when_it_ends_and_when_its_monitor_has_started_it_again(tmp_path: Path) -> None:
+def test_open_vswitch_is_named_when_it_ends_and_when_its_monitor_has_started_it_again(
+    tmp_path: Path,
+) -> None:
     pid_file, log_file = tmp_path / "pid", tmp_path / "log"
     log = DeathLog(tmp_path / "deaths")
     first, second = _sleeper(), _sleeper()
@@ -206,7 +256,9 @@ def test_open_vswitch_is_named_when_it_ends_and_when_its_monitor_has_started_it_
         died = f"pid {first.pid} died, killed (Segmentation fault), core dumped, restarting"
         log_file.write_text(f"2026|00003|daemon_unix(monitor)|ERR|1 crashes: {died}\n")
         again: list[int] = []
-        with VswitchdWatch(Deaths(tmp_path / "deaths"), lambda: again.append(1), pid_file, log_file):
+        with VswitchdWatch(
+            Deaths(tmp_path / "deaths"), lambda: again.append(1), pid_file, log_file
+        ):
             assert log.read() == []
             first.kill()
             first.wait(5)
@@ -233,7 +285,9 @@ def test_too_few_descriptors_are_named_and_not_taken_for_a_service_that_does_not
 
     monkeypatch.setattr(services, "check_privileges", lambda: None)
     monkeypatch.setattr(services.socket, "socket", none_left)
-    with pytest.raises(Exception, match=r"^too few file descriptors: .* ulimit -n \d+$") as raised:
+    with pytest.raises(
+        Exception, match=r"^too few file descriptors: .* ulimit -n \d+$"
+    ) as raised:
         check_ready("docker", Addresses())
     assert "not running" not in str(raised.value)
 
@@ -249,13 +303,18 @@ def test_too_few_descriptors_are_found_however_deep_they_lie() -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_a_recovery_between_two_looks_is_on_record_as_one_that_was_seen(*, seen: bool) -> None:
+def test_a_recovery_between_two_looks_is_on_record_as_one_that_was_seen(
+    *, seen: bool
+) -> None:
     lab = lab_of_run("")
     (plan,) = lab._now.plan.jobs[:1]
     job = LabJob(plan, "own", {}, state="RUNNING", released=True, gpus=["g0", "g1"])
     lost = {"t": 2.0, "event": "lost", "rank": 1, "gpu": "g1", "reason": ""}
     recovered = {"t": 2.14, "event": "recovered", "iteration": 3, "ranks": ["g0", "g2"]}
-    answers = [("RECOVERING", ["g0", "g1"], [lost]), ("READY", ["g0", "g2"], [recovered])]
+    answers = [
+        ("RECOVERING", ["g0", "g1"], [lost]),
+        ("READY", ["g0", "g2"], [recovered]),
+    ]
     if not seen:
         answers = [("RUNNING", ["g0", "g2"], [lost, recovered])]
     answers += [("RUNNING", ["g0", "g2"], []), ("SUCCEEDED", ["g0", "g2"], [])]
@@ -269,10 +328,14 @@ def test_a_recovery_between_two_looks_is_on_record_as_one_that_was_seen(*, seen:
             },
             "/v1/jobs/own/events": {"cursor": 0, "events": events},
         }
-        api: Any = SimpleNamespace(get=lambda path, documents=documents, **_: documents[path])
+        api: Any = SimpleNamespace(
+            get=lambda path, documents=documents, **_: documents[path]
+        )
         lab._api = api
         lab._look_at(job)
-    told = [(one.t, one.state, one.gpus) for one in lab._found if isinstance(one, JobState)]
+    told = [
+        (one.t, one.state, one.gpus) for one in lab._found if isinstance(one, JobState)
+    ]
     assert told == [
         (2.0, "RECOVERING", ["g0", "g1"]),
         (2.14, "RUNNING", ["g0", "g2"]),

@@ -35,7 +35,13 @@ def test_a_few_swept_values_all_have_a_tick_and_sizes_are_written_alike() -> Non
     _, axis = chart(2.0)
     rates = ["0.5 Tbit/s", "1 Tbit/s", "2 Tbit/s", "4 Tbit/s", "8 Tbit/s"]
     along(axis, rates, rates, "bandwidth", most=4)
-    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["500", "1000", "2000", "4000", "8000"]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == [
+        "500",
+        "1000",
+        "2000",
+        "4000",
+        "8000",
+    ]
     assert axis.get_xlabel() == "bandwidth, Gbit/s"
     assert [_amount(size) for size in ("10 kB", "0.1 MB", "1 MB", "some")] == [
         "10 kB",

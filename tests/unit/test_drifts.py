@@ -50,7 +50,9 @@ def test_what_the_controller_says_of_switches_is_on_record_of_the_run(
         log = DriftLog(api, plan)
         bus.publish("flows_mended", switch="t1", problem=None)
         assert told(log) == []
-        drift = bus.publish("flow_drift", switch="t1", text="1 rule is missing", missing=["a"])
+        drift = bus.publish(
+            "flow_drift", switch="t1", text="1 rule is missing", missing=["a"]
+        )
         bus.publish("job", job="x", state="RUNNING")
         bus.publish("drift", switch="ocs0", text="1->5 is missing", policy="mend")
         bus.publish("flow_drift", switch="t0", text="13 rules are missing")
@@ -99,7 +101,9 @@ def test_another_controller_numbers_its_events_anew() -> None:
     assert drifts.LOOK_S <= 1.0
 
 
-def strange(planned: bool = False, mended: bool = True, late: bool = False) -> Callable[[Any], list[Record]]:
+def strange(
+    planned: bool = False, mended: bool = True, late: bool = False
+) -> Callable[[Any], list[Record]]:
     """As if somebody had written to a switch while the jobs ran, or after that."""
 
     def change(records: list[Record]) -> list[Record]:
@@ -122,12 +126,16 @@ def strange(planned: bool = False, mended: bool = True, late: bool = False) -> C
         ({"late": True}, None),
     ],
 )
-def test_a_run_whose_switches_others_changed_is_doubtful(how: dict[str, bool], then: str | None) -> None:
+def test_a_run_whose_switches_others_changed_is_doubtful(
+    how: dict[str, bool], then: str | None
+) -> None:
     found = experiment()
     records = strange(**how)(with_links(list(with_workers(records_of(found))), 0.993))
     fidelity = analyse(found, records, "measured").fidelity
     said = f"base: flow table of tor0: 2 rules are missing, which no event asked for, {then}"
-    assert [reason["text"] for reason in fidelity["reasons"]] == ([said] if then else [])
+    assert [reason["text"] for reason in fidelity["reasons"]] == (
+        [said] if then else []
+    )
     assert fidelity["verdict"] == ("doubtful" if then else "good")
 
 
@@ -137,15 +145,23 @@ def test_the_timeline_shows_it(tmp_path: Path) -> None:
     assert "flow table of tor0: 2 rules are missing" in shown
     assert "put right by the controller" in shown
     assert "switch changed by others" in (tmp_path / "timeline.svg").read_text()
-    assert "flow table" not in text_of(Page(render(view_of_file(FABRIC + ONE_JOB, "small.yaml"), tmp_path)))
+    assert "flow table" not in text_of(
+        Page(render(view_of_file(FABRIC + ONE_JOB, "small.yaml"), tmp_path))
+    )
 
 
 def test_it_is_said_when_it_happens(capsys: pytest.CaptureFixture[str]) -> None:
     (plan,) = experiment().plans
     lab: Any = None
     _Run(lab, plan, lambda _: None, Reporter())._keep(
-        [record for record in strange()([RunEnded(t=1.0)]) if not isinstance(record, RunEnded)]
+        [
+            record
+            for record in strange()([RunEnded(t=1.0)])
+            if not isinstance(record, RunEnded)
+        ]
     )
     said = capsys.readouterr().err
     assert re.search(r" s  +flow table of tor0: 2 rules are missing\n", said)
-    assert re.search(r" s  +flow table of tor0 is as it should be again after 0\.25 s\n", said)
+    assert re.search(
+        r" s  +flow table of tor0 is as it should be again after 0\.25 s\n", said
+    )

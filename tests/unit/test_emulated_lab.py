@@ -36,7 +36,9 @@ def test_a_link_between_switches_is_counted_by_who_sends() -> None:
     ]
 
 
-def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(tmp_path: Path) -> None:
+def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(
+    tmp_path: Path,
+) -> None:
     """Also as it began: whoever asked for the end would wait, and be told of a link test instead."""
 
     class Doubts:
@@ -51,12 +53,17 @@ def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(tmp_p
     def closed(*, broken: bool) -> int:
         plan = plan_of(SWITCH + PAIR)
         processes: Any = SimpleNamespace(
-            inventory={"agent": "unix:/none"}, stop=lambda: None, state=tmp_path, astray=list
+            inventory={"agent": "unix:/none"},
+            stop=lambda: None,
+            state=tmp_path,
+            astray=list,
         )
         api: Any = SimpleNamespace(close=lambda: None)
         links: Any = Doubts()
         nothing: Any = None
-        lab = emulation.EmulatedLab(plan.setting, processes, api, links, nothing, lambda: None)
+        lab = emulation.EmulatedLab(
+            plan.setting, processes, api, links, nothing, lambda: None
+        )
         if broken:
             links.broken = True
             with pytest.raises(KeyboardInterrupt):
@@ -68,18 +75,24 @@ def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(tmp_p
     assert closed(broken=True) == 0
 
 
-def test_processes_of_a_lab_end_though_its_clients_are_interrupted_while_they_do() -> None:
+def test_processes_of_a_lab_end_though_its_clients_are_interrupted_while_they_do() -> (
+    None
+):
     ended: list[str] = []
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     inventory = {"agent": "unix:/none"}
-    processes: Any = SimpleNamespace(inventory=inventory, stop=lambda: ended.append("processes"), astray=list)
+    processes: Any = SimpleNamespace(
+        inventory=inventory, stop=lambda: ended.append("processes"), astray=list
+    )
     api: Any = SimpleNamespace(close=interrupted)
     links: Any = SimpleNamespace(repeat=lambda *, last: ended.append("links"))
     nothing: Any = None
-    lab = emulation.EmulatedLab(plan_of(SWITCH + PAIR).setting, processes, api, links, nothing, nothing)
+    lab = emulation.EmulatedLab(
+        plan_of(SWITCH + PAIR).setting, processes, api, links, nothing, nothing
+    )
     with pytest.raises(KeyboardInterrupt):
         lab.close()
     assert ended == ["links", "processes"]

@@ -68,12 +68,21 @@ def check_asked(text: str, where: dict[str, str]) -> None:
         # 2 * 3/4 of 100 kB at 10 Mbit/s are 0.12 s; twice, with all four on one link, 0.96 s.
         (SWITCH, 15.96, 15.97),
         (
-            SWITCH + "events: [{when: {at: 1 s}, do: kill, target: switch tor0, back_after: 50 s}]\n",
+            SWITCH
+            + "events: [{when: {at: 1 s}, do: kill, target: switch tor0, back_after: 50 s}]\n",
             80.0,
             80.0,
         ),
-        (SWITCH + "events: [{when: {at: 1 s}, do: cut, target: link g0 tor0:1}]\n", 60.0, 60.0),
-        (SWITCH + "events: [{when: {at: 1 s}, do: cancel, target: job train}]\n", 15.96, 15.97),
+        (
+            SWITCH + "events: [{when: {at: 1 s}, do: cut, target: link g0 tor0:1}]\n",
+            60.0,
+            60.0,
+        ),
+        (
+            SWITCH + "events: [{when: {at: 1 s}, do: cancel, target: job train}]\n",
+            15.96,
+            15.97,
+        ),
     ],
 )
 def test_a_worker_waits_for_its_peers_as_long_as_what_happens_needs(
@@ -140,9 +149,13 @@ PLUGGED = ', {ends: ["tor0:2", "ocs0:1"], rate: 4 Gbit/s}'
         ),
     ],
 )
-def test_a_switch_that_is_elsewhere_passes_no_packets(driver: str, link: str, why: str | None) -> None:
+def test_a_switch_that_is_elsewhere_passes_no_packets(
+    driver: str, link: str, why: str | None
+) -> None:
     text = HEAD + ELSEWHERE.replace("DRIVER", driver).replace("LINK", link)
-    text = text.replace("tor0: {ports: 2}", "tor0: {ports: 3}").replace('"tor0:2", "ocs0', '"tor0:3", "ocs0')
+    text = text.replace("tor0: {ports: 2}", "tor0: {ports: 3}").replace(
+        '"tor0:2", "ocs0', '"tor0:3", "ocs0'
+    )
     (plan,) = parse(text, "small.yaml").plans
     assert EmulationBackend("namespace").refuses(plan) == why
     # Nothing is sent over it in virtual time but what its profile says.
@@ -152,19 +165,33 @@ def test_a_switch_that_is_elsewhere_passes_no_packets(driver: str, link: str, wh
 @pytest.mark.parametrize(
     ("key", "figure", "said"),
     [
-        ("gradient_bytes", LIMITS["gradient_bytes"].most, "training: {gradient: 500 GB}"),
+        (
+            "gradient_bytes",
+            LIMITS["gradient_bytes"].most,
+            "training: {gradient: 500 GB}",
+        ),
         ("compute_s", LIMITS["compute_s"].most, "training: {compute: 7200 s}"),
         ("iterations", LIMITS["iterations"].most, "training: {iterations: 1000001}"),
         ("batch", LIMITS["batch"].most, "training: {batch: 100001}"),
         ("seed", LIMITS["seed"].most, "training: {seed: 4294967296}"),
-        ("learning_rate", LIMITS["learning_rate"].most, "training: {learning_rate: 1001}"),
+        (
+            "learning_rate",
+            LIMITS["learning_rate"].most,
+            "training: {learning_rate: 1001}",
+        ),
         ("beacon_interval_s", LIMITS["beacon_interval_s"].most, "beacon: 61 s"),
     ],
 )
 def test_figures_that_the_controller_does_not_take_are_told_before_a_lab_is_built(
     key: str, figure: float, said: str
 ) -> None:
-    usual = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.0, "iterations": 1}
+    usual = {
+        "name": "red",
+        "gpus": 2,
+        "gradient_bytes": 9640,
+        "compute_s": 0.0,
+        "iterations": 1,
+    }
     JobRequest.model_validate({**usual, key: figure})
     with pytest.raises(ValidationError):
         JobRequest.model_validate({**usual, key: figure + 4})
@@ -172,20 +199,31 @@ def test_figures_that_the_controller_does_not_take_are_told_before_a_lab_is_buil
     why = EmulationBackend("namespace").refuses(plan)
     assert why is not None
     named = said.replace(": {", ".").partition(":")[0]
-    assert why.startswith(f"jobs.red.{named.removeprefix('training.') if key == 'iterations' else named}: ")
+    assert why.startswith(
+        f"jobs.red.{named.removeprefix('training.') if key == 'iterations' else named}: "
+    )
     assert "a worker takes" in why
     assert SimulationBackend().refuses(plan) is None
 
 
-def test_a_job_that_went_on_is_told_to_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_went_on_is_told_to_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its event may be there while the controller still says that it is let go."""
     states, told = iter(["READY", "RUNNING", "SUCCEEDED"]), list[str]()
     lab = EmulatedLab.__new__(EmulatedLab)
     lab._api = SimpleNamespace(  # type: ignore[assignment]
-        get=lambda _: {"state": next(states), "ranks": [{"gpu": "g0"}], "t_ended": 1.0, "error": None}
+        get=lambda _: {
+            "state": next(states),
+            "ranks": [{"gpu": "g0"}],
+            "t_ended": 1.0,
+            "error": None,
+        }
     )
     monkeypatch.setattr(EmulatedLab, "_events", lambda *_: True)
-    monkeypatch.setattr(EmulatedLab, "_tell_state", lambda _, job, *__: told.append(job.state))
+    monkeypatch.setattr(
+        EmulatedLab, "_tell_state", lambda _, job, *__: told.append(job.state)
+    )
     plan: Any = SimpleNamespace(guest=None)
     job = LabJob(plan, "1", {}, state="RUNNING", released=True)
     for _ in range(3):
@@ -197,12 +235,19 @@ def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
     """The controller says that the job recovers; the events that are asked for next, that it has."""
     states = iter(["RUNNING", "RECOVERING", "RUNNING", "SUCCEEDED"])
     recovered = {"event": "recovered", "t": 2.0, "iteration": 3, "ranks": ["g0", "g2"]}
-    events = iter([[], [{"event": "lost", "t": 1.0, "rank": 1, "gpu": "g1"}, recovered], [], []])
+    events = iter(
+        [[], [{"event": "lost", "t": 1.0, "rank": 1, "gpu": "g1"}, recovered], [], []]
+    )
 
     def get(path: str, **_: object) -> dict[str, Any]:
         if path.endswith("/events"):
             return {"cursor": 1, "events": next(events)}
-        return {"state": next(states), "ranks": [{"gpu": "g0"}], "t_ended": 3.0, "error": None}
+        return {
+            "state": next(states),
+            "ranks": [{"gpu": "g0"}],
+            "t_ended": 3.0,
+            "error": None,
+        }
 
     lab = EmulatedLab.__new__(EmulatedLab)
     lab._api = SimpleNamespace(get=get)  # type: ignore[assignment]
@@ -216,8 +261,16 @@ def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
 
 
 @pytest.mark.parametrize(("latency", "refused"), [("0 s", False), ("1 us", True)])
-def test_a_latency_of_none_is_emulated_as_if_it_were_not_given(latency: str, refused: bool) -> None:
-    why = "costs: only a simulation counts them; here a step costs what it costs" if refused else None
+def test_a_latency_of_none_is_emulated_as_if_it_were_not_given(
+    latency: str, refused: bool
+) -> None:
+    why = (
+        "costs: only a simulation counts them; here a step costs what it costs"
+        if refused
+        else None
+    )
     jobs = "jobs: {red: {gpus: 4}}\narms: {a: {}}\n"
-    (plan,) = parse(f"{HEAD}{SWITCH}{jobs}costs: {{latency: {latency}}}\n", "small.yaml").plans
+    (plan,) = parse(
+        f"{HEAD}{SWITCH}{jobs}costs: {{latency: {latency}}}\n", "small.yaml"
+    ).plans
     assert only_simulated(plan) == why

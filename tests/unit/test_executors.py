@@ -76,23 +76,32 @@ with beside(begin, work) as there:
 
 
 def test_a_forked_process_prepares_for_what_it_is_to_do() -> None:
-    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE], capture_output=True, text=True, timeout=60
+    )
     assert (done.stdout, done.stderr) == ("plots: no space left\n'meanwhile'\n", "")
 
 
 def test_forked_processes_do_what_cannot_be_sent_to_others() -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60
+    )
     assert (done.stdout, done.stderr) == ("28 plots/7\n", "")
 
 
-def test_beside_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_other_threads_nothing_is_forked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     over = threading.Event()
     other = threading.Thread(target=over.wait, args=(60,))
     other.start()
     try:
-        assert in_forks(lambda number: (number, os.getpid()), 2) == [(0, os.getpid()), (1, os.getpid())]
+        assert in_forks(lambda number: (number, os.getpid()), 2) == [
+            (0, os.getpid()),
+            (1, os.getpid()),
+        ]
     finally:
         over.set()
         other.join(10)
@@ -115,7 +124,9 @@ result_of(Future())
 
 
 def test_a_wait_heeds_a_signal_that_did_not_interrupt_it() -> None:
-    done = subprocess.run([sys.executable, "-c", HEEDED], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", HEEDED], capture_output=True, text=True, timeout=20
+    )
     assert done.returncode == 1
     assert "Interrupted" in done.stderr
 
@@ -143,9 +154,14 @@ else:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.parametrize("how", ["forks", "processes"])
-def test_a_signal_ends_the_processes_too_and_at_once(how: str, number: signal.Signals) -> None:
+def test_a_signal_ends_the_processes_too_and_at_once(
+    how: str, number: signal.Signals
+) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", ENDED, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", ENDED, how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as command:
         assert command.stdout is not None
         workers = [int(command.stdout.readline()) for _ in range(2)]

@@ -16,7 +16,13 @@ from ringlight.experiments.analysis.rows import Label
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.record.events import JobState, Record, Reference, WorkerDone, WorkerReady
+from ringlight.experiments.record.events import (
+    JobState,
+    Record,
+    Reference,
+    WorkerDone,
+    WorkerReady,
+)
 from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.report.perfetto import write_trace
 from ringlight.experiments.report.report import render
@@ -71,7 +77,9 @@ def view_of_file(text: str, path: str, disturbed: Disturb | None = None) -> View
 
 
 def appearing(view: View) -> set[str]:
-    return {section.name for section in sections() if section.body(view, lambda *_: "drawn")}
+    return {
+        section.name for section in sections() if section.body(view, lambda *_: "drawn")
+    }
 
 
 ALWAYS = {"header", "jobs", "limits", "parameters", "footer", "simulation"}
@@ -88,7 +96,15 @@ def test_every_section_has_its_place_and_says_what_it_needs() -> None:
 def test_a_job_alone_has_no_comparison(tmp_path: Path) -> None:
     view = simulated(ONE_JOB)
     assert appearing(view) >= ALWAYS
-    assert not appearing(view) & {"comparison", "left_out", "fidelity", "sweep", "rings", "light", "faults"}
+    assert not appearing(view) & {
+        "comparison",
+        "left_out",
+        "fidelity",
+        "sweep",
+        "rings",
+        "light",
+        "faults",
+    }
     text = render(view, tmp_path)
     check_alone(text)
     assert "job completion time" in text
@@ -154,13 +170,30 @@ def test_an_incomplete_run_is_said_to_be_one(tmp_path: Path) -> None:
 def test_a_measured_run_is_judged_on_the_page(tmp_path: Path) -> None:
     """Disturbed as a machine would: the same run, its links 12 % short."""
     view = simulated(ONE_JOB)
-    link = {"link": "g0 tor0:1", "direction": "up", "set_bps": 2.5e7, "measured_bps": 2.2e7, "ratio": 0.88}
+    link = {
+        "link": "g0 tor0:1",
+        "direction": "up",
+        "set_bps": 2.5e7,
+        "measured_bps": 2.2e7,
+        "ratio": 0.88,
+    }
     fidelity = {
         "verdict": "bad",
         "arms": dict.fromkeys(view.arms, "bad"),
-        "reasons": [{"code": "link_rate", "level": "bad", "text": "link g0 gave <88 %> of its setting"}],
+        "reasons": [
+            {
+                "code": "link_rate",
+                "level": "bad",
+                "text": "link g0 gave <88 %> of its setting",
+            }
+        ],
         "links": [{**link, "fabric": "small", "stolen": None, "others": 0.1}],
-        "timer": {"median_s": 1e-4, "p99_s": 1e-3, "max_s": 2e-3, "p99_share_of_compute": 0.01},
+        "timer": {
+            "median_s": 1e-4,
+            "p99_s": 1e-3,
+            "max_s": 2e-3,
+            "p99_share_of_compute": 0.01,
+        },
         "cpu": {},
         "samples_missing": {},
         "repeated": [],
@@ -182,7 +215,9 @@ def test_every_table_says_how_its_figures_are_known(text: str, tmp_path: Path) -
     """In its head, in the sentence before or in the note after it."""
     page = render(simulated(text), tmp_path)
     pieces = re.split(r"(<div class=\"scroll\">.*?</div>)", page, flags=re.DOTALL)
-    for before, shown, after in zip(pieces[0::2], pieces[1::2], pieces[2::2], strict=False):
+    for before, shown, after in zip(
+        pieces[0::2], pieces[1::2], pieces[2::2], strict=False
+    ):
         if re.search(r"class=n", shown):
             around = before[-900:] + shown + after[:400]
             assert re.search(r"simulated|measured|analytic|published", around)
@@ -235,7 +270,9 @@ def _page(view: View, folder: Path) -> str:
     return text_of(Page(text))
 
 
-def test_jobs_that_arrive_and_gpus_that_are_lost_have_a_timeline(tmp_path: Path) -> None:
+def test_jobs_that_arrive_and_gpus_that_are_lost_have_a_timeline(
+    tmp_path: Path,
+) -> None:
     view = simulated(FAULTS)
     assert appearing(view) >= {"timeline", "faults"}
     shown = _page(view, tmp_path)
@@ -248,7 +285,13 @@ def test_jobs_that_arrive_and_gpus_that_are_lost_have_a_timeline(tmp_path: Path)
 
 
 def test_nothing_that_happens_has_no_timeline() -> None:
-    assert not appearing(simulated(TWO_ARMS)) & {"timeline", "faults", "regroup", "topology", "throughput"}
+    assert not appearing(simulated(TWO_ARMS)) & {
+        "timeline",
+        "faults",
+        "regroup",
+        "topology",
+        "throughput",
+    }
 
 
 def test_a_sweep_has_a_picture_and_every_point(tmp_path: Path) -> None:
@@ -267,7 +310,9 @@ def test_sweeps_beside_each_other_have_a_picture_each(tmp_path: Path) -> None:
     beside += "  - {over: {training.compute: [5 ms, 10 ms, 15 ms, 20 ms]}}\n"
     view = simulated(re.sub("sweep: .*\nrepeat: 2\n", beside, SWEEP))
     _page(view, tmp_path)
-    first, second = ((tmp_path / f"sweep-{number}.svg").read_text() for number in (1, 2))
+    first, second = (
+        (tmp_path / f"sweep-{number}.svg").read_text() for number in (1, 2)
+    )
     assert "gradient, MB" in first
     assert "compute, ms" in second
     assert "nan" not in first + second
@@ -296,9 +341,9 @@ def test_a_sweep_draws_what_there_is_of_what_is_compared(tmp_path: Path) -> None
 
 
 def test_a_comparison_of_what_one_side_has_says_which() -> None:
-    mixed = REDUCED.replace("workload: {collective: all-reduce, size: 10 MB, iterations: 2}", "").replace(
-        "g4], }", "g4]}"
-    )
+    mixed = REDUCED.replace(
+        "workload: {collective: all-reduce, size: 10 MB, iterations: 2}", ""
+    ).replace("g4], }", "g4]}")
     mixed = (
         mixed.partition("arms:")[0]
         + """
@@ -313,14 +358,19 @@ compare: {baseline: ring, metrics: [iteration, allreduce]}
 
 
 def test_a_sweep_beside_one_with_a_title_draws_too(tmp_path: Path) -> None:
-    beside = "sweep:\n  - {title: Gradients, over: {training.gradient: [10 MB, 20 MB]}}\n"
+    beside = (
+        "sweep:\n  - {title: Gradients, over: {training.gradient: [10 MB, 20 MB]}}\n"
+    )
     beside += "  - {over: {training.compute: [5 ms, 10 ms, 15 ms]}}\n"
     view = simulated(re.sub("sweep: .*\nrepeat: 2\n", beside, SWEEP))
     shown = _page(view, tmp_path)
     assert "Gradients" in shown
     assert (tmp_path / "series-1.svg").exists()
     assert "compute, ms" in (tmp_path / "sweep-1.svg").read_text()
-    assert "20 MB" not in shown.partition("Sweep\n")[2].partition("Halving and doubling\n")[0]
+    assert (
+        "20 MB"
+        not in shown.partition("Sweep\n")[2].partition("Halving and doubling\n")[0]
+    )
     assert not (tmp_path / "sweep-2.svg").exists()
 
 
@@ -336,7 +386,11 @@ def test_a_sweep_of_two_paths_is_a_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "there", "pictures"),
     [
-        ("mini", {"topology", "throughput", "regroup"}, {"topology-1", "throughput-0", "regroup-live-1"}),
+        (
+            "mini",
+            {"topology", "throughput", "regroup"},
+            {"topology-1", "throughput-0", "regroup-live-1"},
+        ),
     ],
 )
 def test_sections_of_the_bundled_fabrics(
@@ -345,10 +399,20 @@ def test_sections_of_the_bundled_fabrics(
     check_sections(DATA / f"{name}.yaml", there, pictures, tmp_path)
 
 
-def check_sections(path: Path, there: set[str], pictures: set[str], tmp_path: Path) -> None:
+def check_sections(
+    path: Path, there: set[str], pictures: set[str], tmp_path: Path
+) -> None:
     """Check which sections and pictures are on the page of a file."""
     view = view_of_file(path.read_text(), str(path))
-    other = {"topology", "throughput", "regroup", "light", "rings", "break_even", "sweep"} - there
+    other = {
+        "topology",
+        "throughput",
+        "regroup",
+        "light",
+        "rings",
+        "break_even",
+        "sweep",
+    } - there
     assert appearing(view) >= there
     assert not appearing(view) & other
     _page(view, tmp_path)
@@ -384,7 +448,9 @@ def trained(records: list[Record]) -> list[Record]:
 
 def differing(records: list[Record]) -> list[Record]:
     return [
-        replace(r, parameters_sha256="cd" * 32) if isinstance(r, WorkerDone) and r.rank == 1 else r
+        replace(r, parameters_sha256="cd" * 32)
+        if isinstance(r, WorkerDone) and r.rank == 1
+        else r
         for r in trained(records)
     ]
 
@@ -402,7 +468,9 @@ def test_what_was_trained_is_shown_bit_by_bit(tmp_path: Path) -> None:
 
 def test_parameters_that_differ_are_told(tmp_path: Path) -> None:
     view = view_of_file(FABRIC + TWO_ARMS, "small.yaml", differing)
-    assert "bit-identical to the same training in one process: no" in _page(view, tmp_path)
+    assert "bit-identical to the same training in one process: no" in _page(
+        view, tmp_path
+    )
     assert view.fidelity["verdict"] == "bad"
 
 
@@ -413,12 +481,21 @@ def test_a_trace_opens_with_names_and_slices(tmp_path: Path) -> None:
     assert {event["ph"] for event in events} == {"M", "X"}
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    of_red = {names[e["pid"]] for e in events if e["ph"] == "X" and e["args"].get("job") == "red"}
-    assert {"lost: g4", "lost: g5"} <= of_red  # the lost GPU, and the spare in its place
+    of_red = {
+        names[e["pid"]]
+        for e in events
+        if e["ph"] == "X" and e["args"].get("job") == "red"
+    }
+    assert {
+        "lost: g4",
+        "lost: g5",
+    } <= of_red  # the lost GPU, and the spare in its place
     assert "lost: events" in names.values()
 
 
-def test_of_many_jobs_failed_and_slow_ones_are_listed_and_the_compared_one_is_drawn(tmp_path: Path) -> None:
+def test_of_many_jobs_failed_and_slow_ones_are_listed_and_the_compared_one_is_drawn(
+    tmp_path: Path,
+) -> None:
     text = """
 name: many
 description: Thirty jobs of two GPUs.
@@ -431,7 +508,8 @@ arms:
 compare: {baseline: slow, job: j1, metrics: [jct]}
 """
     jobs = ", ".join(
-        f"j{k}: {{ranks: [g{2 * k}, g{2 * k + 1}], slower: {{0: {1 + k / 100}}}}}" for k in range(30)
+        f"j{k}: {{ranks: [g{2 * k}, g{2 * k + 1}], slower: {{0: {1 + k / 100}}}}}"
+        for k in range(30)
     )
     view = view_of_file(text.replace("JOBS", jobs), "many.yaml")
     assert view.listed("slow") == [f"j{k}" for k in range(20, 30)]

@@ -112,8 +112,12 @@ def test_everything_that_ours_name_is_there() -> None:
 
 
 def test_what_two_have_by_one_name_is_named() -> None:
-    one = InstalledExtension(Extension("torus", drivers={"scpi": "kinds:SCPI"}), "torus")
-    with pytest.raises(ExtensionError, match="extension torus: drivers: there is a scpi already"):
+    one = InstalledExtension(
+        Extension("torus", drivers={"scpi": "kinds:SCPI"}), "torus"
+    )
+    with pytest.raises(
+        ExtensionError, match="extension torus: drivers: there is a scpi already"
+    ):
         entries_of("drivers", (CORE, one))
     assert entries_of("drivers", (one,)).keys() == {"scpi"}
 
@@ -126,7 +130,10 @@ def test_an_extension_comes_after_those_that_it_requires() -> None:
 @pytest.mark.parametrize(
     ("items", "names"),
     [
-        ([installed("a", package="one"), installed("a", package="two")], ("a", "one", "two")),
+        (
+            [installed("a", package="one"), installed("a", package="two")],
+            ("a", "one", "two"),
+        ),
         ([installed("a", "b")], ("a", "b")),
         ([installed("a", "b"), installed("b", "a")], ("a", "b")),
     ],
@@ -139,7 +146,9 @@ def test_extensions_that_do_not_fit_are_named(
     assert all(name in str(caught.value) for name in names)
 
 
-@pytest.mark.parametrize("value", ["no.such.module:EXTENSION", "json:EXTENSION", "json:dumps", "tests:house"])
+@pytest.mark.parametrize(
+    "value", ["no.such.module:EXTENSION", "json:EXTENSION", "json:dumps", "tests:house"]
+)
 def test_an_entry_point_that_gives_no_extension_is_named(value: str) -> None:
     with pytest.raises(ExtensionError, match="extension torus: "):
         _of_entry_point(EntryPoint("torus", value, "ringlight.extensions"))
@@ -152,7 +161,10 @@ def test_a_folder_that_gives_no_extension_is_named(
     (tmp_path / "ripped").mkdir()
     (tmp_path / "ripped/__init__.py").write_text(text)
     monkeypatch.setattr("ringlight.extensions.__path__", [str(tmp_path)])
-    with pytest.raises(ExtensionError, match=r"extension ripped: ringlight\.extensions\.ripped cannot be"):
+    with pytest.raises(
+        ExtensionError,
+        match=r"extension ripped: ringlight\.extensions\.ripped cannot be",
+    ):
         _of_folders()
 
 
@@ -171,7 +183,9 @@ def torus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     package.mkdir()
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    adds = Extension("torus", metrics=("added",), sections=("added:ranks_of_jobs", "added:more"))
+    adds = Extension(
+        "torus", metrics=("added",), sections=("added:ranks_of_jobs", "added:more")
+    )
     found = (*extensions(), InstalledExtension(adds, "acme_torus"))
     # What is imported now stays known after the test.
     metrics_of_core.metrics()
@@ -180,7 +194,11 @@ def torus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for reader in readers:
         monkeypatch.setattr(reader, "_FOUND", reader._FOUND.copy())  # type: ignore[attr-defined]
     monkeypatch.setattr(sections_of_core, "extensions", lambda: found)
-    cached = (metrics_of_core.metrics, sections_of_core.sections, sections_of_core.names)
+    cached = (
+        metrics_of_core.metrics,
+        sections_of_core.sections,
+        sections_of_core.names,
+    )
     with door(*found, readers=cached):
         yield package / "added.py"
     for name in ("acme_torus", "acme_torus.added"):
@@ -190,7 +208,9 @@ def torus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_metrics_and_sections_of_an_extension_are_among_the_core_s(torus: Path) -> None:
     torus.write_text(ADDED.replace("{after}", "jobs"))
     assert metrics_of_core.metrics()["ranks"].help == "Ranks of the job"
-    assert "| `ranks` | count | job | Ranks of the job |" in metrics_of_core.table("acme_torus")
+    assert "| `ranks` | count | job | Ranks of the job |" in metrics_of_core.table(
+        "acme_torus"
+    )
     assert "`ranks`" not in metrics_of_core.table()
     there = [section.name for section in sections_of_core.sections()]
     place = there.index("jobs")
@@ -211,7 +231,13 @@ from ringlight.fabric.extension import Extension, InstalledExtension
 app.extensions = lambda: [InstalledExtension(Extension("torus", commands="none:register"), "json")]
 app.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("ringlight: extension torus: none:register")
     assert done.stderr.count("\n") == 1
@@ -225,9 +251,16 @@ from ringlight.experiments.cli.app import main
 sys.argv = ["ringlight", *sys.argv[1:]]
 main()
 """
-    for words, shown in ((["--help"], "simulate"), (["check", "scenarios/disaggregation.yaml"], "regrouped")):
+    for words, shown in (
+        (["--help"], "simulate"),
+        (["check", "scenarios/disaggregation.yaml"], "regrouped"),
+    ):
         done = subprocess.run(
-            [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code, *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert shown in done.stdout
         assert "crosscheck " not in done.stdout
@@ -247,7 +280,9 @@ def alone(**values: Any) -> InstalledExtension:
     return InstalledExtension(Extension("torus", **values), "acme_torus")
 
 
-def test_modules_for_workers_go_into_their_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_for_workers_go_into_their_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "acme_ring"
     package.mkdir()
     for name in ("__init__", "steps", "report"):
@@ -255,8 +290,14 @@ def test_modules_for_workers_go_into_their_image(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(str(tmp_path))
     adds = InstalledExtension(Extension("ring", worker=("steps",)), "acme_ring")
     monkeypatch.setattr(image, "extensions", lambda: (adds,))
-    there = {name: path for name, path in code_files().items() if name.startswith("acme_ring")}
-    expected = {f"acme_ring/{name}.py": package / f"{name}.py" for name in ("__init__", "steps")}
+    there = {
+        name: path
+        for name, path in code_files().items()
+        if name.startswith("acme_ring")
+    }
+    expected = {
+        f"acme_ring/{name}.py": package / f"{name}.py" for name in ("__init__", "steps")
+    }
     assert there == expected
 
 
@@ -281,7 +322,9 @@ def test_commands_that_build_labs_have_the_flags_of_extensions(
         shown = CliRunner().invoke(app, ["--help"]).output
         plain = CliRunner().invoke(app, ["--rest", "127.0.0.1:7"])
         assert (plain.exit_code, heard) == (0, [])
-        assert CliRunner().invoke(app, ["--rest", "127.0.0.1:7", "--glow"]).exit_code == 0
+        assert (
+            CliRunner().invoke(app, ["--rest", "127.0.0.1:7", "--glow"]).exit_code == 0
+        )
     assert "--glow" in shown
     assert "Let it glow." in shown
     assert heard == ["http://127.0.0.1:7"]
@@ -289,7 +332,9 @@ def test_commands_that_build_labs_have_the_flags_of_extensions(
 
 @dataclass(frozen=True)
 class OnMoon:
-    moon: Annotated[str | None, typer.Option("--moon", help="Build labs on the moon.")] = None
+    moon: Annotated[
+        str | None, typer.Option("--moon", help="Build labs on the moon.")
+    ] = None
     craters: Annotated[int, typer.Option("--craters")] = 1
 
     @contextmanager
@@ -311,7 +356,9 @@ def moon(cube: ModuleType) -> Iterator[None]:
         with ThreadPoolExecutor(1) as executor:
             yield executor
 
-    cube.__dict__["MOON"] = ExecutorKind(counted, "Compute on the moon.", OnMoon, lambda: (LostInSpace,))
+    cube.__dict__["MOON"] = ExecutorKind(
+        counted, "Compute on the moon.", OnMoon, lambda: (LostInSpace,)
+    )
     # What other kinds of options there are is read once, and not in here.
     cli.add_commands()
     with door(alone(executors={"moon": "torus:MOON"}), readers=(executor_kinds,)):
@@ -319,7 +366,9 @@ def moon(cube: ModuleType) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("moon")
-def test_runs_are_made_by_executors_of_extensions(cube: ModuleType, tmp_path: Path) -> None:
+def test_runs_are_made_by_executors_of_extensions(
+    cube: ModuleType, tmp_path: Path
+) -> None:
     app = typer.Typer()
     app.command()(options.with_groups(inspect.unwrap(experiments_of_cli.simulate)))
     words = [str(MINI), "--runs", str(tmp_path), "--json"]
@@ -337,7 +386,9 @@ def test_labs_are_built_where_options_of_extensions_say() -> None:
 
     @app.command()
     @options.with_groups
-    def build(context: typer.Context, lab: options.OpenLab, remote: options.Remote) -> None:
+    def build(
+        context: typer.Context, lab: options.OpenLab, remote: options.Remote
+    ) -> None:
         with emulation(lab, context, remote) as backend:
             made.append(backend)
 
@@ -363,7 +414,11 @@ def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(
             self._app = app
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            answer = PlainTextResponse("the torus") if scope.get("path") == "/sign" else self._app
+            answer = (
+                PlainTextResponse("the torus")
+                if scope.get("path") == "/sign"
+                else self._app
+            )
             await answer(scope, receive, send)
 
     def add(application: FastAPI, controller: Controller) -> None:
@@ -375,7 +430,10 @@ def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(
         application = rest.create_app(controller, {"secret": "lab"})
     assert call(application, "GET", "/sign", {}) == (200, b"the torus")
     assert call(application, "GET", "/torus", {})[0] == 401
-    assert call(application, "GET", "/torus", {"authorization": "Bearer secret"}) == (200, b"6")
+    assert call(application, "GET", "/torus", {"authorization": "Bearer secret"}) == (
+        200,
+        b"6",
+    )
 
 
 def test_a_report_leads_to_the_pages_of_extensions(
@@ -389,9 +447,16 @@ def test_a_report_leads_to_the_pages_of_extensions(
     experiment, quiet = load(MINI), Reporter(quiet=True)
     with door(alone(pages={"torus.html": "torus:leave"})):
         done, _ = command.carry_out_experiment(
-            experiment, SimulationBackend(), tmp_path, arms=["live"], reporter=quiet, watched=True
+            experiment,
+            SimulationBackend(),
+            tmp_path,
+            arms=["live"],
+            reporter=quiet,
+            watched=True,
         )
-    assert '<a href="torus.html">The torus</a>' in (done.path / "report.html").read_text()
+    assert (
+        '<a href="torus.html">The torus</a>' in (done.path / "report.html").read_text()
+    )
     assert (done.path / "torus.html").read_text() == "watched: True"
 
 
@@ -404,7 +469,13 @@ extension.extensions = lambda: [
 from ringlight.experiments.cli import app
 app.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("ringlight: extension torus: none:TORUS")
     assert done.stderr.count("\n") == 1

@@ -17,7 +17,9 @@ from ringlight.testbed.lab import LabError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def ringlight(*words: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def ringlight(
+    *words: str, folder: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ringlight.experiments.cli.app", *words], cwd=folder, text=True,
         capture_output=True, timeout=60, check=False,
@@ -27,11 +29,26 @@ def ringlight(*words: str, folder: Path = ROOT, **environment: str) -> subproces
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("docker", "emulate"), ("os_ken.base", "emulate"), ("google.protobuf", "chakra"), ("torch", "onn")],
+    [
+        ("docker", "emulate"),
+        ("os_ken.base", "emulate"),
+        ("google.protobuf", "chakra"),
+        ("torch", "onn"),
+    ],
 )
-def test_a_missing_package_names_its_extra(module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = ["numpy>=1", 'docker<8,>=7.1; extra == "emulate"', 'os-ken>=4; extra == "emulate"']
-    needed += ['protobuf>=5; extra == "chakra"', 'torch<3; extra == "onn"', 'docker; extra == "dev"']
+def test_a_missing_package_names_its_extra(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = [
+        "numpy>=1",
+        'docker<8,>=7.1; extra == "emulate"',
+        'os-ken>=4; extra == "emulate"',
+    ]
+    needed += [
+        'protobuf>=5; extra == "chakra"',
+        'torch<3; extra == "onn"',
+        'docker; extra == "dev"',
+    ]
     monkeypatch.setattr(metadata, "requires", lambda _: needed)
     line = extras.advice(ModuleNotFoundError(name=module))
     assert line is not None
@@ -41,8 +58,12 @@ def test_a_missing_package_names_its_extra(module: str, extra: str, monkeypatch:
 
 def test_labs_name_the_package_that_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     packages.check_packages()
-    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "mininet" else object())
-    with pytest.raises(LabError, match=r"labs need the package mininet; .*ringlight\[emulate\]"):
+    monkeypatch.setattr(
+        packages, "find_spec", lambda name: None if name == "mininet" else object()
+    )
+    with pytest.raises(
+        LabError, match=r"labs need the package mininet; .*ringlight\[emulate\]"
+    ):
         packages.check_packages()
 
 
@@ -95,7 +116,9 @@ def test_every_listed_example_is_there_and_every_file_is_listed() -> None:
     assert set(listed()) == files
 
 
-def test_examples_are_copied_with_their_files_and_never_over_others(tmp_path: Path) -> None:
+def test_examples_are_copied_with_their_files_and_never_over_others(
+    tmp_path: Path,
+) -> None:
     done = ringlight("examples", "copy", "own_algorithm", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -103,7 +126,10 @@ def test_examples_are_copied_with_their_files_and_never_over_others(tmp_path: Pa
     again = ringlight("examples", "copy", "own_algorithm", folder=tmp_path)
     assert (again.returncode, "exists already" in again.stderr) == (1, True)
     unknown = ringlight("examples", "copy", "nothing", folder=tmp_path)
-    assert (unknown.returncode, unknown.stderr.startswith("ringlight: there is no example nothing")) == (
+    assert (
+        unknown.returncode,
+        unknown.stderr.startswith("ringlight: there is no example nothing"),
+    ) == (
         2,
         True,
     )
@@ -111,7 +137,11 @@ def test_examples_are_copied_with_their_files_and_never_over_others(tmp_path: Pa
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_shells_complete_commands(shell: str) -> None:
-    words = {"COMP_WORDS": "ringlight sim", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "ringlight sim"}
+    words = {
+        "COMP_WORDS": "ringlight sim",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "ringlight sim",
+    }
     done = ringlight(**{"_RINGLIGHT_COMPLETE": f"complete_{shell}", **words})
     assert "simulate" in done.stdout
     script = ringlight(_RINGLIGHT_COMPLETE=f"source_{shell}")

@@ -30,7 +30,9 @@ def vectors_sent(schedule: Schedule) -> list[float]:
 def test_a_ring_sends_once_a_step_to_the_next_rank(n: int) -> None:
     schedule = all_reduce("ring", n)
     assert schedule.steps == 2 * (n - 1)
-    assert [t.step for t in schedule.transfers] == sorted(t.step for t in schedule.transfers)
+    assert [t.step for t in schedule.transfers] == sorted(
+        t.step for t in schedule.transfers
+    )
     for step in range(schedule.steps):
         now = [t for t in schedule.transfers if t.step == step]
         assert sorted(t.source for t in now) == list(range(n))
@@ -62,7 +64,9 @@ def test_halving_doubling_folds_the_other_ranks_in_and_out(n: int) -> None:
     exchange = 2 * (core - 1) / core
     for rank, sent in enumerate(vectors_sent(schedule)):
         folded, partner = rank >= core, rank < n - core
-        assert sent == pytest.approx(1.0 if folded else exchange + 1.0 if partner else exchange)
+        assert sent == pytest.approx(
+            1.0 if folded else exchange + 1.0 if partner else exchange
+        )
     outside = [t for t in schedule.transfers if max(t.source, t.destination) >= core]
     assert {t.step for t in outside} == {0, schedule.steps - 1}
     assert all(abs(t.source - t.destination) == core for t in outside)
@@ -82,8 +86,15 @@ def test_an_all_reduce_without_ranks_is_refused(name: str) -> None:
         all_reduce(name, 0)
 
 
-@given(st.sampled_from(COLLECTIVES), st.integers(1, 9), st.integers(0, 40), st.integers(0, 2**31))
-def test_all_ranks_end_with_the_sum_and_the_same_bits(name: str, n: int, length: int, seed: int) -> None:
+@given(
+    st.sampled_from(COLLECTIVES),
+    st.integers(1, 9),
+    st.integers(0, 40),
+    st.integers(0, 2**31),
+)
+def test_all_ranks_end_with_the_sum_and_the_same_bits(
+    name: str, n: int, length: int, seed: int
+) -> None:
     random = np.random.default_rng(seed)
     vectors = [random.standard_normal(length).astype(np.float32) for _ in range(n)]
     copies = [vector.copy() for vector in vectors]
@@ -94,12 +105,18 @@ def test_all_ranks_end_with_the_sum_and_the_same_bits(name: str, n: int, length:
         assert len({result.tobytes() for result in results}) == 1
     assert results[0].dtype == np.float32
     for result in results:
-        np.testing.assert_allclose(result, np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            result, np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_a_sender_sends_what_it_had_before_the_step() -> None:
-    exchange = Schedule(2, 1, (Transfer(0, 0, 1, 0, "reduce"), Transfer(0, 1, 0, 0, "reduce")))
-    results = apply_schedule(exchange, [np.array([1], np.float32), np.array([2], np.float32)])
+    exchange = Schedule(
+        2, 1, (Transfer(0, 0, 1, 0, "reduce"), Transfer(0, 1, 0, 0, "reduce"))
+    )
+    results = apply_schedule(
+        exchange, [np.array([1], np.float32), np.array([2], np.float32)]
+    )
     assert [result.tolist() for result in results] == [[3], [3]]
 
 
@@ -127,6 +144,10 @@ def test_a_worker_needs_only_numpy() -> None:
         "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout.strip() == ""

@@ -26,9 +26,13 @@ GRADIENT_BYTES = 0.096 * NIC_BPS / 8
 BATCHES = 1000
 
 
-def completion_s(red: list[str], blue: list[str], circuits: list[tuple[str, str]]) -> float:
+def completion_s(
+    red: list[str], blue: list[str], circuits: list[tuple[str, str]]
+) -> float:
     fabric = six_gpu_fabric()
-    lit = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
+    lit = circuit_cross_connects(
+        fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits]
+    )
     jobs = [
         RingJob.all_reduce("red", red, GRADIENT_BYTES, COMPUTE_S),
         RingJob.all_reduce("blue", blue, GRADIENT_BYTES, COMPUTE_S),
@@ -67,7 +71,10 @@ REGROUPED_B = [
     ],
 )
 def test_one_oversubscription_explains_the_four_completion_times(
-    case: tuple[list[str], list[str]], circuits: list[tuple[str, str]], model_s: float, paper_s: float
+    case: tuple[list[str], list[str]],
+    circuits: list[tuple[str, str]],
+    model_s: float,
+    paper_s: float,
 ) -> None:
     predicted = completion_s(*case, circuits)
     assert predicted == pytest.approx(model_s, abs=0.05)
@@ -77,7 +84,9 @@ def test_one_oversubscription_explains_the_four_completion_times(
 def test_a_contiguous_ring_crosses_once_in_each_direction() -> None:
     fabric = six_gpu_fabric()
     lit = circuit_cross_connects(fabric, fabric.circuits)
-    rates = ring_rates(PacketView(fabric, lit), [RingJob("red", ("g0", "g1", "g3", "g4"), 1e6)])["red"]
+    rates = ring_rates(
+        PacketView(fabric, lit), [RingJob("red", ("g0", "g1", "g3", "g4"), 1e6)]
+    )["red"]
     trunk = NIC_BPS / OVERSUBSCRIPTION
     assert rates == pytest.approx((NIC_BPS, trunk, NIC_BPS, trunk))
 
@@ -85,7 +94,10 @@ def test_a_contiguous_ring_crosses_once_in_each_direction() -> None:
 def test_jobs_of_one_rank_or_no_bytes_only_compute() -> None:
     fabric = six_gpu_fabric()
     lit = circuit_cross_connects(fabric, fabric.circuits)
-    jobs = [RingJob.all_reduce("one", ["g0"], 1e9, 0.5), RingJob("idle", ("g1", "g2"), 0.0, 0.25)]
+    jobs = [
+        RingJob.all_reduce("one", ["g0"], 1e9, 0.5),
+        RingJob("idle", ("g1", "g2"), 0.0, 0.25),
+    ]
     assert predict(PacketView(fabric, lit), jobs) == {"one": 0.5, "idle": 0.25}
     assert predict(PacketView(fabric, lit), []) == {}
 
@@ -109,14 +121,23 @@ def test_a_dark_gpu_is_named() -> None:
     ("jobs", "message"),
     [
         ([RingJob("red", ("g0", "g9"), 1)], "job red rank 1: there is no GPU g9"),
-        ([RingJob("red", ("g0", "g0"), 1)], "job red rank 1: GPU g0 is used twice by that job"),
+        (
+            [RingJob("red", ("g0", "g0"), 1)],
+            "job red rank 1: GPU g0 is used twice by that job",
+        ),
         (
             [RingJob("red", ("g0", "g1"), 1), RingJob("blue", ("g2", "g1"), 1)],
             "job blue rank 1: GPU g1 is used by job red too",
         ),
-        ([RingJob("red", ("g0",), 1), RingJob("red", ("g1",), 1)], "two jobs are called red"),
+        (
+            [RingJob("red", ("g0",), 1), RingJob("red", ("g1",), 1)],
+            "two jobs are called red",
+        ),
         ([RingJob("red", (), 1)], "job red has no ranks"),
-        ([RingJob("red", ("g0",), -1)], "job red: bytes_per_edge is -1; it must be 0 or more"),
+        (
+            [RingJob("red", ("g0",), -1)],
+            "job red: bytes_per_edge is -1; it must be 0 or more",
+        ),
         ([RingJob("red", ("g0",), math.nan)], "job red: bytes_per_edge is nan"),
         ([RingJob("red", ("g0",), 1, math.inf)], "job red: compute_s is inf"),
     ],
@@ -140,13 +161,20 @@ def test_a_flow_that_passes_a_link_twice_loads_it_twice() -> None:
 @given(st.data())
 def test_every_flow_has_a_bottleneck(data: st.DataObject) -> None:
     """The definition of max-min fairness: on some full link of its path no flow is faster."""
-    capacities = dict(enumerate(data.draw(st.lists(st.floats(0.1, 100), min_size=1, max_size=6))))
+    capacities = dict(
+        enumerate(data.draw(st.lists(st.floats(0.1, 100), min_size=1, max_size=6)))
+    )
     flows = data.draw(
-        st.lists(st.lists(st.sampled_from(sorted(capacities)), min_size=1, max_size=4), max_size=8)
+        st.lists(
+            st.lists(st.sampled_from(sorted(capacities)), min_size=1, max_size=4),
+            max_size=8,
+        )
     )
     rates = max_min_rates(flows, capacities)
     load = {
-        link: sum(rate * path.count(link) for rate, path in zip(rates, flows, strict=True))
+        link: sum(
+            rate * path.count(link) for rate, path in zip(rates, flows, strict=True)
+        )
         for link in capacities
     }
     for link, capacity in capacities.items():
@@ -154,7 +182,9 @@ def test_every_flow_has_a_bottleneck(data: st.DataObject) -> None:
     for rate, path in zip(rates, flows, strict=True):
         assert any(
             load[link] >= capacities[link] * (1 - 1e-9)
-            and rate >= max(r for r, p in zip(rates, flows, strict=True) if link in p) * (1 - 1e-9)
+            and rate
+            >= max(r for r, p in zip(rates, flows, strict=True) if link in p)
+            * (1 - 1e-9)
             for link in path
         )
 
@@ -167,4 +197,6 @@ def test_jobs_on_switches_of_their_own_do_not_meet() -> None:
         RingJob.all_reduce("red", ["g0", "g1"], 125e6, 0.5),
         RingJob.all_reduce("blue", ["g2", "g3"], 250e6, 0),
     ]
-    assert predict(PacketView(fabric, lit), jobs) == pytest.approx({"red": 1.5, "blue": 2.0})
+    assert predict(PacketView(fabric, lit), jobs) == pytest.approx(
+        {"red": 1.5, "blue": 2.0}
+    )

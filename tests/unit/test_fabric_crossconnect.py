@@ -21,7 +21,9 @@ PORTS = 5
 
 def share_light(a: CrossConnect, b: CrossConnect) -> bool:
     """Whether two cross-connects would use one port for one colour; a second opinion."""
-    colours_meet = a.wavelength is None or b.wavelength is None or a.wavelength == b.wavelength
+    colours_meet = (
+        a.wavelength is None or b.wavelength is None or a.wavelength == b.wavelength
+    )
     return colours_meet and (a.ingress == b.ingress or a.egress == b.egress)
 
 
@@ -46,7 +48,9 @@ def matchings(draw: st.DrawFn) -> frozenset[CrossConnect]:
     return frozenset(chosen)
 
 
-def apply(current: frozenset[CrossConnect], changes: Changes) -> frozenset[CrossConnect]:
+def apply(
+    current: frozenset[CrossConnect], changes: Changes
+) -> frozenset[CrossConnect]:
     """What a device holds when it does the removals, then the additions; it refuses a busy port."""
     held = set(current)
     assert changes.remove <= held
@@ -76,13 +80,24 @@ def test_check_matching_agrees_with_the_definition(group: list[CrossConnect]) ->
 def test_a_plan_does_what_its_mode_promises(
     current: frozenset[CrossConnect], wanted: frozenset[CrossConnect], mode: Mode
 ) -> None:
-    in_the_way = {old for old in current - wanted for new in wanted - current if share_light(old, new)}
+    in_the_way = {
+        old
+        for old in current - wanted
+        for new in wanted - current
+        if share_light(old, new)
+    }
     if mode is Mode.SAFE and in_the_way:
         with pytest.raises(BusyError) as caught:
             plan_changes(current, wanted, mode)
         assert caught.value.holder in in_the_way
-        assert f"port {caught.value.port} is busy: it carries {caught.value.holder}" == str(caught.value)
-        assert caught.value.port in (caught.value.holder.ingress, caught.value.holder.egress)
+        assert (
+            f"port {caught.value.port} is busy: it carries {caught.value.holder}"
+            == str(caught.value)
+        )
+        assert caught.value.port in (
+            caught.value.holder.ingress,
+            caught.value.holder.egress,
+        )
         return
     changes = plan_changes(current, wanted, mode)
     result = apply(current, changes)
@@ -99,7 +114,9 @@ def test_a_plan_does_what_its_mode_promises(
     else:
         assert not changes.remove
     assert bool(changes) == (result != current)
-    assert not bool(plan_changes(result, wanted, mode)), "doing it again must change nothing"
+    assert not bool(plan_changes(result, wanted, mode)), (
+        "doing it again must change nothing"
+    )
 
 
 @given(matchings(), matchings())
@@ -109,7 +126,11 @@ def test_kept_light_shares_no_colour_with_what_goes_dark(
     changes = plan_changes(current, wanted, Mode.REPLACE)
     touched = changes.remove | changes.add
     dark = {(p, xc.wavelength) for xc in touched for p in (xc.ingress, xc.egress)}
-    assert not any((p, xc.wavelength) in dark for xc in changes.keep for p in (xc.ingress, xc.egress))
+    assert not any(
+        (p, xc.wavelength) in dark
+        for xc in changes.keep
+        for p in (xc.ingress, xc.egress)
+    )
     assert current & wanted == changes.keep
 
 
@@ -134,12 +155,16 @@ def test_colours_share_a_port_on_a_switch_that_tells_them_apart() -> None:
 
 @pytest.mark.parametrize("mode", Mode)
 def test_a_wanted_clash_is_refused_in_every_mode(mode: Mode) -> None:
-    with pytest.raises(MatchingError, match="port 11 is wanted by both 1->11 and 2->11"):
+    with pytest.raises(
+        MatchingError, match="port 11 is wanted by both 1->11 and 2->11"
+    ):
         plan_changes([], [CrossConnect(1, 11), CrossConnect(2, 11)], mode)
 
 
 def test_a_swap_takes_both_down_and_leaves_the_rest() -> None:
     current = [CrossConnect(1, 11), CrossConnect(2, 12), CrossConnect(3, 13)]
-    changes = plan_changes(current, [CrossConnect(1, 12), CrossConnect(2, 11)], Mode.UPDATE)
+    changes = plan_changes(
+        current, [CrossConnect(1, 12), CrossConnect(2, 11)], Mode.UPDATE
+    )
     assert changes.keep == {CrossConnect(3, 13)}
     assert changes.remove == {CrossConnect(1, 11), CrossConnect(2, 12)}

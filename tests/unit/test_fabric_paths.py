@@ -56,7 +56,9 @@ def paths_of(fabric: Fabric) -> dict[tuple[str, str], tuple[Hop, ...]]:
 
 @settings(max_examples=150)
 @given(multigraphs())
-def test_packets_arrive_once_over_the_shortest_path_that_was_chosen(fabric: Fabric) -> None:
+def test_packets_arrive_once_over_the_shortest_path_that_was_chosen(
+    fabric: Fabric,
+) -> None:
     graph = electrical_graph(fabric, {})
     known = as_networkx(graph)
     rules = forwarding_rules(fabric, graph)
@@ -78,7 +80,9 @@ def test_packets_arrive_once_over_the_shortest_path_that_was_chosen(fabric: Fabr
         # In the switches, packet by packet, and ARP; and in the simulator.
         ports = {r.switch: r.out_port for r in sorted(rules, key=lambda r: r.source) if r.ip == b.ip
                  and r.source in ("", a.ip)}  # fmt: skip
-        assert [ports[hop.out.node] for hop in path[1:]] == [hop.out.number for hop in path[1:]]
+        assert [ports[hop.out.node] for hop in path[1:]] == [
+            hop.out.number for hop in path[1:]
+        ]
         assert walk(rules, graph, source, b.ip, a.ip) == nodes_of(path)
         assert walk(rules, graph, source, b.ip)[-1] == destination
         assert [network.key(link) for link in network.path(source, destination)] == [
@@ -88,7 +92,9 @@ def test_packets_arrive_once_over_the_shortest_path_that_was_chosen(fabric: Fabr
 
 @settings(max_examples=150)
 @given(multigraphs(), st.data())
-def test_under_hash_a_cut_link_moves_only_the_pairs_that_used_it(fabric: Fabric, data: st.DataObject) -> None:
+def test_under_hash_a_cut_link_moves_only_the_pairs_that_used_it(
+    fabric: Fabric, data: st.DataObject
+) -> None:
     fabric = replace(fabric, paths="hash")
     before = paths_of(fabric)
     trunks = [link for link in fabric.links if link.a.node not in fabric.gpus]
@@ -122,14 +128,23 @@ def test_there_are_as_many_shortest_paths_as_networkx_finds(fabric: Fabric) -> N
 def test_the_hash_is_what_it_was() -> None:
     """Measured figures rest on which cable a pair takes."""
     options = [Hop(Port("leaf0", n), Port(f"spine{n}", 1), 1e9) for n in range(1, 5)]
-    taken = [hashed("10.82.0.2", f"10.82.0.{n}", options).out.number for n in range(3, 15)]
+    taken = [
+        hashed("10.82.0.2", f"10.82.0.{n}", options).out.number for n in range(3, 15)
+    ]
     assert taken == [2, 3, 4, 4, 1, 1, 1, 3, 4, 2, 4, 1]
-    assert [hashed("10.82.0.2", f"10.82.0.{n}", options[::-1]).out.number for n in range(3, 15)] == taken
+    assert [
+        hashed("10.82.0.2", f"10.82.0.{n}", options[::-1]).out.number
+        for n in range(3, 15)
+    ] == taken
 
 
 def test_the_hash_spreads_many_pairs_evenly() -> None:
     options = [Hop(Port("leaf0", n), Port(f"spine{n}", 1), 1e9) for n in range(4)]
-    count = Counter(hashed(f"10.82.0.{a}", f"10.82.1.{b}", options).out for a in range(50) for b in range(50))
+    count = Counter(
+        hashed(f"10.82.0.{a}", f"10.82.1.{b}", options).out
+        for a in range(50)
+        for b in range(50)
+    )
     # 625 expected, standard deviation 22.
     assert all(530 < found < 720 for found in count.values())
 
@@ -137,9 +152,13 @@ def test_the_hash_spreads_many_pairs_evenly() -> None:
 def two_racks(cables: int, paths: PathChoice) -> Fabric:
     """Eight GPUs on each of two switches, with so many cables of 12.9 Gbit/s between."""
     links: list[dict[str, object]] = [
-        {"ends": [f"g{i}", f"tor{i // 8}:{i % 8 + 1}"], "rate": "40 Gbit/s"} for i in range(16)
+        {"ends": [f"g{i}", f"tor{i // 8}:{i % 8 + 1}"], "rate": "40 Gbit/s"}
+        for i in range(16)
     ]
-    links += [{"ends": [f"tor0:{9 + c}", f"tor1:{9 + c}"], "rate": "12.9 Gbit/s"} for c in range(cables)]
+    links += [
+        {"ends": [f"tor0:{9 + c}", f"tor1:{9 + c}"], "rate": "12.9 Gbit/s"}
+        for c in range(cables)
+    ]
     spec = {
         "servers": {f"s{i}": {"gpus": {f"g{i}": "titan-v"}} for i in range(16)},
         "packet_switches": {"tor0": {"ports": 10}, "tor1": {"ports": 10}},
@@ -149,11 +168,15 @@ def two_racks(cables: int, paths: PathChoice) -> Fabric:
     return build_fabric(FabricSpec.model_validate(spec))
 
 
-@pytest.mark.parametrize("job", [[0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15], list(range(16))])
+@pytest.mark.parametrize(
+    "job", [[0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15], list(range(16))]
+)
 def test_two_cables_carry_twice_what_one_does(job: list[int]) -> None:
     """Defect 3: a second cable was silently ignored."""
     jobs = [RingJob("a", tuple(f"g{i}" for i in job), 1e9)]
-    one, two = (predict(PacketView(two_racks(n, "even"), {}), jobs)["a"] for n in (1, 2))
+    one, two = (
+        predict(PacketView(two_racks(n, "even"), {}), jobs)["a"] for n in (1, 2)
+    )
     crossing = sum(a // 8 < b // 8 for a, b in itertools.pairwise([*job, job[0]]))
     # Eight flows cross each way, or one.
     assert one / two == pytest.approx(2 if crossing > 1 else 1)
@@ -167,7 +190,9 @@ def test_an_even_fat_tree_carries_collectives_without_two_flows_on_a_link() -> N
         for step in steps:
             used = Counter(
                 hop.out
-                for a, b in zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
+                for a, b in zip(
+                    step.sources.tolist(), step.destinations.tolist(), strict=True
+                )
                 for hop in router.path(ranks[a], ranks[b])
             )
             assert max(used.values()) == 1, (steps.name, used.most_common(1))
@@ -182,7 +207,11 @@ def test_an_even_fat_tree_carries_collectives_without_two_flows_on_a_link() -> N
         router, ranks = router_of(fabric), list(fabric.gpus)
         n = len(ranks)
         for shift in range(1, n):
-            load = Counter(hop.out for i in range(n) for hop in router.path(ranks[i], ranks[(i + shift) % n]))
+            load = Counter(
+                hop.out
+                for i in range(n)
+                for hop in router.path(ranks[i], ranks[(i + shift) % n])
+            )
             most = max(load[link.a] * NIC / link.rate_bps for link in fabric.links)
             assert most <= 1 + 1e-9, shift
 
@@ -196,7 +225,12 @@ def test_a_fat_tree_is_that_of_the_paper() -> None:
     assert Counter(tree.switches.values()) == {4: 20}
     fabric = tree.fabric()
     router = router_of(fabric)
-    assert [router.count("g0", other) for other in ("g1", "g2", "g4", "g15")] == [1, 2, 4, 4]
+    assert [router.count("g0", other) for other in ("g1", "g2", "g4", "g15")] == [
+        1,
+        2,
+        4,
+        4,
+    ]
     assert nodes_of(router.path("g0", "g3"))[2] in ("p0-a0", "p0-a1")
     graph = electrical_graph(fabric, {})
     for pod, i in itertools.product(range(4), range(2)):
@@ -210,18 +244,28 @@ def test_a_fat_tree_is_that_of_the_paper() -> None:
 
 def test_a_leaf_spine_fabric_has_its_cables() -> None:
     tree = leaf_spine(3, 4, 10e9, spines=2, cables=2, oversubscription=2)
-    assert tree.switches == {"leaf0": 8, "leaf1": 8, "leaf2": 8, "spine0": 6, "spine1": 6}
+    assert tree.switches == {
+        "leaf0": 8,
+        "leaf1": 8,
+        "leaf2": 8,
+        "spine0": 6,
+        "spine1": 6,
+    }
     assert {link.rate_bps for link in tree.links if link.a.node[0] == "l"} == {5e9}
     assert router_of(tree.fabric()).count("g0", "g11") == 8
 
 
 @pytest.mark.parametrize("paths", ["hash", "even"])
-def test_a_link_test_fills_every_direction_of_every_link_once(paths: PathChoice) -> None:
+def test_a_link_test_fills_every_direction_of_every_link_once(
+    paths: PathChoice,
+) -> None:
     for tree in (fat_tree(4, 1e9), leaf_spine(3, 4, 1e9, spines=2, cables=2)):
         fabric = tree.fabric(paths=paths)
         router = router_of(fabric)
         batches, unmeasured = trunk_tests(fabric, router)
-        measured = Counter(link for batch in batches for stream in batch for link in stream.links)
+        measured = Counter(
+            link for batch in batches for stream in batch for link in stream.links
+        )
         between = {p for link in tree.links[len(tree.gpus) :] for p in (link.a, link.b)}
         assert measured == Counter(
             (f"{link.a} - {link.b}", f"{port.node} to {link.other(port).node}")
@@ -233,24 +277,33 @@ def test_a_link_test_fills_every_direction_of_every_link_once(paths: PathChoice)
             pairs = [(stream.source, stream.destination) for stream in batch]
             senders, receivers = zip(*pairs, strict=True)
             assert len(set(senders)) == len(set(receivers)) == len(batch)
-            links = Counter(frozenset((h.out, h.into)) for pair in pairs for h in router.path(*pair)[1:-1])
+            links = Counter(
+                frozenset((h.out, h.into))
+                for pair in pairs
+                for h in router.path(*pair)[1:-1]
+            )
             assert set(links.values()) <= {1}
 
 
 def test_a_comparisons_model_knows_the_links_between_switches() -> None:
     """It took a NIC's rate for all there is: check gave one time for one cable and for two."""
     ranks = [f"g{i}" for pair in zip(range(8), range(8, 16), strict=True) for i in pair]
-    one, two = (steps_time(PacketView(two_racks(n, "even"), {}), ranks, ring(16), 1e9) for n in (1, 2))
+    one, two = (
+        steps_time(PacketView(two_racks(n, "even"), {}), ranks, ring(16), 1e9)
+        for n in (1, 2)
+    )
     assert one == pytest.approx(8 * 2 * 15 / 16 * 8e9 / 12.9e9)
     assert one / two == pytest.approx(2)
     alone = leaf_spine(1, 16, 40e9).fabric()
     for steps in (ring(16), halving_doubling(16)):
-        assert steps_time(PacketView(alone, {}), list(alone.gpus), steps, 1e9) == pytest.approx(
-            all_reduce_time(steps, 1e9, 40e9)
-        )
+        assert steps_time(
+            PacketView(alone, {}), list(alone.gpus), steps, 1e9
+        ) == pytest.approx(all_reduce_time(steps, 1e9, 40e9))
 
 
-def test_check_writes_short_forms_out_and_tells_of_several_paths(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_writes_short_forms_out_and_tells_of_several_paths(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = check_document(load(EXAMPLES / "fat_tree_4.yaml"))
     show_check(found)
     said = capsys.readouterr().out
@@ -258,7 +311,12 @@ def test_check_writes_short_forms_out_and_tells_of_several_paths(capsys: pytest.
         "fabric.fat_tree: GPUs g0 … g15 at 25 Gbit/s; 20 packet switches p0-e0 … c3, 32 links "
         "between them at 25 Gbit/s"
     ) in said
-    assert "up to 4 equal paths between two GPUs; each pair takes one, dealt out evenly" in said
+    assert (
+        "up to 4 equal paths between two GPUs; each pair takes one, dealt out evenly"
+        in said
+    )
     (tree,) = found["fabrics"].values()
     assert tree["equal_paths"] == 4
-    assert {"ends": ["p0-e0:3", "p0-a0:1"], "rate_bps": 25e9, "queue_s": 1e-3} in tree["links"]
+    assert {"ends": ["p0-e0:3", "p0-a0:1"], "rate_bps": 25e9, "queue_s": 1e-3} in tree[
+        "links"
+    ]

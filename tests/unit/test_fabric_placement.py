@@ -22,7 +22,13 @@ from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import Move, Regrouping, regroup
 from ringlight.fabric.placement_problem import Circuit
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
-from tests.unit.fabrics import circuits, gpu_ports, make_fabric, six_gpu_fabric, switch_ports
+from tests.unit.fabrics import (
+    circuits,
+    gpu_ports,
+    make_fabric,
+    six_gpu_fabric,
+    switch_ports,
+)
 
 
 def switch_of(lit: Collection[Circuit]) -> dict[str, str]:
@@ -89,11 +95,19 @@ def brute_force(
     """(crossing bytes, moves) of the best of all assignments."""
     was = switch_of(before)
     in_jobs = [gpu for job in jobs for gpu in job.ranks]
-    optical = {port.node: o for o in fabric.optical_switches for port in gpu_ports(fabric, o)}
+    optical = {
+        port.node: o for o in fabric.optical_switches for port in gpu_ports(fabric, o)
+    }
     loose = [
-        gpu for gpu in fabric.gpus if gpu in movable and gpu in optical and (gpu in was or gpu in in_jobs)
+        gpu
+        for gpu in fabric.gpus
+        if gpu in movable and gpu in optical and (gpu in was or gpu in in_jobs)
     ]
-    room = Counter((o, port.node) for o in fabric.optical_switches for port in switch_ports(fabric, o))
+    room = Counter(
+        (o, port.node)
+        for o in fabric.optical_switches
+        for port in switch_ports(fabric, o)
+    )
     for a, b in before:
         if a.node not in loose and b.node not in loose:
             for o in fabric.optical_switches:
@@ -106,7 +120,9 @@ def brute_force(
     }
     best = (math.inf, 0)
     for choice in itertools.product(fabric.packet_switches, repeat=len(loose)):
-        taken = Counter((optical[gpu], switch) for gpu, switch in zip(loose, choice, strict=True))
+        taken = Counter(
+            (optical[gpu], switch) for gpu, switch in zip(loose, choice, strict=True)
+        )
         if any(count > room[where] for where, count in taken.items()):
             continue
         now = was | copper | dict(zip(loose, choice, strict=True))
@@ -144,14 +160,21 @@ def test_case_a_in_full() -> None:
     ]
     result = regroup(fabric, fabric.circuits, jobs)
     assert result.crossing_bytes_before == pytest.approx(4 * 1.5e6 + 2 * 1e6)
-    ends = {str(move.gpu): (str(move.source), str(move.destination)) for move in result.moved}
+    ends = {
+        str(move.gpu): (str(move.source), str(move.destination))
+        for move in result.moved
+    }
     assert ends == {
         "g2": ("tor0:3", "tor1:1"),
         "g3": ("tor1:1", "tor0:3"),
         "g4": ("tor1:2", "tor0:4"),
     }
-    before = predict(PacketView(fabric, circuit_cross_connects(fabric, fabric.circuits)), jobs)
-    after = predict(PacketView(fabric, circuit_cross_connects(fabric, result.circuits)), jobs)
+    before = predict(
+        PacketView(fabric, circuit_cross_connects(fabric, fabric.circuits)), jobs
+    )
+    after = predict(
+        PacketView(fabric, circuit_cross_connects(fabric, result.circuits)), jobs
+    )
     assert all(after[job] < before[job] for job in before)
     again = regroup(fabric, result.circuits, jobs)
     assert not again.moved
@@ -195,7 +218,9 @@ def test_small_fabrics_are_solved_exactly(
 ) -> None:
     fabric, lit, jobs, movable = problem
     used = {gpu for job in jobs for gpu in job.ranks}
-    on_light = {port.node for o in fabric.optical_switches for port in gpu_ports(fabric, o)}
+    on_light = {
+        port.node for o in fabric.optical_switches for port in gpu_ports(fabric, o)
+    }
     dark = (used & on_light) - set(switch_of(lit))
     if not dark <= set(movable):
         with pytest.raises(ValueError, match=r"is dark and may not be moved"):
@@ -216,9 +241,14 @@ def test_small_fabrics_are_solved_exactly(
     plugged = [(Port(gpu, 0), port) for gpu, port in copper.items()]
     check_with_copper(fabric, lit, jobs, result, movable, plugged)
     assert result.optimal
-    assert (round(result.crossing_bytes_after, 6), len(result.moved)) == pytest.approx(best)
+    assert (round(result.crossing_bytes_after, 6), len(result.moved)) == pytest.approx(
+        best
+    )
     assert regroup(fabric, lit, jobs, movable=movable) == result
-    assert regroup(fabric, [(b, a) for a, b in lit], jobs, movable=movable).moved == result.moved
+    assert (
+        regroup(fabric, [(b, a) for a, b in lit], jobs, movable=movable).moved
+        == result.moved
+    )
 
 
 def check_with_copper(
@@ -246,20 +276,28 @@ def test_an_exact_answer_needs_no_good_start(
     best = brute_force(fabric, lit, jobs, movable)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placement_exact, "FEW_PLACEMENTS", few)
-        patch.setattr(placement, "search", lambda problem: placement_heuristic.stay_of(problem))
+        patch.setattr(
+            placement, "search", lambda problem: placement_heuristic.stay_of(problem)
+        )
         try:
             result = regroup(fabric, lit, jobs, movable=movable)
         except ValueError:
             return
     assert result.optimal
-    assert (round(result.crossing_bytes_after, 6), len(result.moved)) == pytest.approx(best)
+    assert (round(result.crossing_bytes_after, 6), len(result.moved)) == pytest.approx(
+        best
+    )
 
 
 @settings(max_examples=100)
 @given(st.integers(1, placement_heuristic.FEW_SWITCHES), st.data())
-def test_bins_are_matched_alike_by_trying_and_by_the_solver(count: int, data: st.DataObject) -> None:
+def test_bins_are_matched_alike_by_trying_and_by_the_solver(
+    count: int, data: st.DataObject
+) -> None:
     row = st.lists(st.integers(-5, 9), min_size=count, max_size=count)
-    cost = np.array(data.draw(st.lists(row, min_size=count, max_size=count)), dtype=np.float64)
+    cost = np.array(
+        data.draw(st.lists(row, min_size=count, max_size=count)), dtype=np.float64
+    )
     sums = []
     for few in (0, placement_heuristic.FEW_SWITCHES):
         with pytest.MonkeyPatch.context() as patch:
@@ -335,7 +373,11 @@ def test_circuits_between_switches_stay_and_keep_their_ports() -> None:
         (Port("tor0", 3), Port("g2", 0)),
         (Port("g3", 0), Port("tor1", 3)),
     ]
-    result = regroup(fabric, lit, [RingJob("red", ("g0", "g1"), 1e6), RingJob("blue", ("g2", "g3"), 1e6)])
+    result = regroup(
+        fabric,
+        lit,
+        [RingJob("red", ("g0", "g1"), 1e6), RingJob("blue", ("g2", "g3"), 1e6)],
+    )
     assert trunk in result.kept
     assert result.crossing_bytes_after == 0
     assert len(result.moved) == 2
@@ -344,7 +386,9 @@ def test_circuits_between_switches_stay_and_keep_their_ports() -> None:
 
 def test_the_heavier_job_is_kept_whole() -> None:
     fabric = make_fabric([[3, 1]], [0, 0, 0, 0])
-    lit = list(zip(gpu_ports(fabric, "ocs0"), switch_ports(fabric, "ocs0"), strict=True))
+    lit = list(
+        zip(gpu_ports(fabric, "ocs0"), switch_ports(fabric, "ocs0"), strict=True)
+    )
     for light, heavy in itertools.permutations((("g0", "g3"), ("g1", "g2"))):
         jobs = [RingJob("light", light, 1e6), RingJob("heavy", heavy, 3e6)]
         result = regroup(fabric, lit, jobs)
@@ -355,10 +399,17 @@ def test_the_heavier_job_is_kept_whole() -> None:
 def test_both_edges_of_a_pair_count() -> None:
     """Splitting the pair costs 2 * 1 MB, splitting the trio 2 * 0.8 MB; one of them has to be."""
     fabric = make_fabric([[4, 1]], [0] * 5)
-    lit = list(zip(gpu_ports(fabric, "ocs0"), switch_ports(fabric, "ocs0"), strict=True))
-    jobs = [RingJob("trio", ("g0", "g1", "g2"), 0.8e6), RingJob("pair", ("g3", "g4"), 1e6)]
+    lit = list(
+        zip(gpu_ports(fabric, "ocs0"), switch_ports(fabric, "ocs0"), strict=True)
+    )
+    jobs = [
+        RingJob("trio", ("g0", "g1", "g2"), 0.8e6),
+        RingJob("pair", ("g3", "g4"), 1e6),
+    ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "search", lambda problem: placement_heuristic.stay_of(problem))
+        patch.setattr(
+            placement, "search", lambda problem: placement_heuristic.stay_of(problem)
+        )
         result = regroup(fabric, lit, jobs)
     assert result.crossing_bytes_after == 1.6e6
     assert len(result.moved) == 2
@@ -369,7 +420,9 @@ def test_both_edges_of_a_pair_count() -> None:
 def test_regrouping_again_moves_nothing(planes: int) -> None:
     """The heuristic starts from the present placement too, so what it found once it keeps."""
     rng = random.Random(planes)
-    fabric = make_fabric([[16 // planes] * 8] * planes, [i % planes for i in range(128)])
+    fabric = make_fabric(
+        [[16 // planes] * 8] * planes, [i % planes for i in range(128)]
+    )
     lit: list[Circuit] = []
     for o in fabric.optical_switches:
         ports = switch_ports(fabric, o)
@@ -397,15 +450,35 @@ def problem_errors() -> list[tuple[dict[str, object], str]]:
             "job red rank 1: there is no GPU g9",
         ),
         (
-            {"f": fabric, "c": lit, "j": [RingJob("red", ("g0",), 1), RingJob("blue", ("g0",), 1)]},
+            {
+                "f": fabric,
+                "c": lit,
+                "j": [RingJob("red", ("g0",), 1), RingJob("blue", ("g0",), 1)],
+            },
             "job blue rank 0: GPU g0 is used by job red too",
         ),
-        ({"f": fabric, "c": lit, "j": [red]}, "no free port for GPU g2: ocs0 reaches 2 for 3 GPUs"),
-        ({"f": fabric, "c": lit, "j": [red], "m": ["g0"]}, "GPU g2 of job red is dark and may not be moved"),
-        ({"f": fabric, "c": lit, "j": [red], "m": ["g7"]}, "movable: there is no GPU g7"),
-        ({"f": fabric, "c": [lit[0], lit[0]], "j": [red]}, "port g0:0 is used by circuits"),
         (
-            {"f": paired, "c": [(Port("g0", 0), Port("g1", 0))], "j": [RingJob("red", ("g0",), 1)]},
+            {"f": fabric, "c": lit, "j": [red]},
+            "no free port for GPU g2: ocs0 reaches 2 for 3 GPUs",
+        ),
+        (
+            {"f": fabric, "c": lit, "j": [red], "m": ["g0"]},
+            "GPU g2 of job red is dark and may not be moved",
+        ),
+        (
+            {"f": fabric, "c": lit, "j": [red], "m": ["g7"]},
+            "movable: there is no GPU g7",
+        ),
+        (
+            {"f": fabric, "c": [lit[0], lit[0]], "j": [red]},
+            "port g0:0 is used by circuits",
+        ),
+        (
+            {
+                "f": paired,
+                "c": [(Port("g0", 0), Port("g1", 0))],
+                "j": [RingJob("red", ("g0",), 1)],
+            },
             "GPU g0 of job red is joined to g1:0, not to an aggregation switch",
         ),
     ]
@@ -435,7 +508,11 @@ def test_a_large_fabric_is_regrouped_fast_and_well() -> None:
     rng.shuffle(order)
     jobs = []
     for size in [8, 16, 24, 32, 48, 64, 8, 56] * 4:
-        jobs.append(RingJob.all_reduce(f"job{len(jobs)}", order[:size], rng.choice([102e6, 553e6]), 0.3))
+        jobs.append(
+            RingJob.all_reduce(
+                f"job{len(jobs)}", order[:size], rng.choice([102e6, 553e6]), 0.3
+            )
+        )
         order = order[size:]
     assert not order
     start = time.process_time()
@@ -458,4 +535,7 @@ def test_matching_costs_as_little_as_scipys(count: int) -> None:
         cost[numbers.random((count, count)) < 0.3] = 1000.0
         columns = placement_heuristic.matching(cost)
         assert sorted(columns) == list(range(count))
-        assert cost[range(count), columns].sum() == cost[optimize.linear_sum_assignment(cost)].sum()
+        assert (
+            cost[range(count), columns].sum()
+            == cost[optimize.linear_sum_assignment(cost)].sum()
+        )

@@ -10,14 +10,35 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.routing import Rule, RuleBatch, RuleKey, forwarding_rules, rule_batches
-from ringlight.fabric.topology import ElectricalGraph, Fabric, circuit_cross_connects, electrical_graph
-from tests.unit.fabrics import as_networkx, circuits, make_fabric, nodes_of, six_gpu_fabric, walk
+from ringlight.fabric.routing import (
+    Rule,
+    RuleBatch,
+    RuleKey,
+    forwarding_rules,
+    rule_batches,
+)
+from ringlight.fabric.topology import (
+    ElectricalGraph,
+    Fabric,
+    circuit_cross_connects,
+    electrical_graph,
+)
+from tests.unit.fabrics import (
+    as_networkx,
+    circuits,
+    make_fabric,
+    nodes_of,
+    six_gpu_fabric,
+    walk,
+)
 
 Table = dict[RuleKey, int]
 
 TRUNKS = st.lists(
-    st.sampled_from(list(itertools.combinations(range(4), 2))), min_size=2, max_size=6, unique=False
+    st.sampled_from(list(itertools.combinations(range(4), 2))),
+    min_size=2,
+    max_size=6,
+    unique=False,
 )
 
 
@@ -26,7 +47,9 @@ def lit_graph(fabric: Fabric, lit: list[tuple[Port, Port]]) -> ElectricalGraph:
 
 
 def as_rules(table: Table) -> list[Rule]:
-    return [Rule(switch, ip, port, source) for (switch, ip, source), port in table.items()]
+    return [
+        Rule(switch, ip, port, source) for (switch, ip, source), port in table.items()
+    ]
 
 
 def write(table: Table, batch: RuleBatch) -> Table:
@@ -37,7 +60,9 @@ def write(table: Table, batch: RuleBatch) -> Table:
     return after
 
 
-def check_no_astray(fabric: Fabric, graph: ElectricalGraph, table: Table) -> set[tuple[str, str]]:
+def check_no_astray(
+    fabric: Fabric, graph: ElectricalGraph, table: Table
+) -> set[tuple[str, str]]:
     """Walks every pair of GPUs: no loop (walk raises), no packet at another GPU. ARP likewise.
     Returns the pairs whose packets were delivered."""
     delivered: set[tuple[str, str, str]] = set()
@@ -51,22 +76,35 @@ def check_no_astray(fabric: Fabric, graph: ElectricalGraph, table: Table) -> set
             if end == destination:
                 delivered.add((source, destination, source_ip))
             else:
-                assert end not in fabric.gpus or end == source, f"{source} to {destination} came out at {end}"
+                assert end not in fabric.gpus or end == source, (
+                    f"{source} to {destination} came out at {end}"
+                )
     return {(source, destination) for source, destination, ip in delivered if ip}
 
 
 @st.composite
-def rewirings(draw: st.DrawFn) -> tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]]:
+def rewirings(
+    draw: st.DrawFn,
+) -> tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]]:
     fabric = make_fabric(
-        [[3, 2, 2, 3]], [0, 0, 0, 0], copper_gpus=[0, 3], trunks=draw(TRUNKS), optical_trunk_ports=1
+        [[3, 2, 2, 3]],
+        [0, 0, 0, 0],
+        copper_gpus=[0, 3],
+        trunks=draw(TRUNKS),
+        optical_trunk_ports=1,
     )
-    return fabric, draw(circuits(fabric, trunks=True)), draw(circuits(fabric, trunks=True))
+    return (
+        fabric,
+        draw(circuits(fabric, trunks=True)),
+        draw(circuits(fabric, trunks=True)),
+    )
 
 
 @settings(max_examples=120)
 @given(rewirings(), st.data())
 def test_no_packet_goes_astray_at_any_moment_of_a_change(
-    change: tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]], data: st.DataObject
+    change: tuple[Fabric, list[tuple[Port, Port]], list[tuple[Port, Port]]],
+    data: st.DataObject,
 ) -> None:
     """Light off, rules batch by batch (each in any order), light on circuit by circuit."""
     fabric, before, after = change
@@ -80,25 +118,35 @@ def test_no_packet_goes_astray_at_any_moment_of_a_change(
     check_no_astray(fabric, dark, table)
     through_kept_new = check_no_astray(fabric, dark, {r.key: r.out_port for r in new})
     for batch in rule_batches(fabric, old, new, new_graph):
-        puts = [RuleBatch((rule,)) for rule in batch.put] + [RuleBatch((), (key,)) for key in batch.delete]
+        puts = [RuleBatch((rule,)) for rule in batch.put] + [
+            RuleBatch((), (key,)) for key in batch.delete
+        ]
         for one in data.draw(st.permutations(puts)):
             table = write(table, one)
             check_no_astray(fabric, dark, table)
     assert set(as_rules(table)) == new
     assert check_no_astray(fabric, dark, table) == through_kept_new
     lit = [c for c in after if frozenset(c) in kept]
-    for circuit in data.draw(st.permutations([c for c in after if frozenset(c) not in kept])):
+    for circuit in data.draw(
+        st.permutations([c for c in after if frozenset(c) not in kept])
+    ):
         lit.append(circuit)
         check_no_astray(fabric, lit_graph(fabric, lit), table)
     known = as_networkx(new_graph)
-    connected = {(a, b) for a, b in itertools.permutations(fabric.gpus, 2) if nx.has_path(known, a, b)}
+    connected = {
+        (a, b)
+        for a, b in itertools.permutations(fabric.gpus, 2)
+        if nx.has_path(known, a, b)
+    }
     assert check_no_astray(fabric, new_graph, table) == connected
 
 
 @settings(max_examples=80)
 @given(st.data())
 def test_moving_gpus_never_disturbs_the_others(data: st.DataObject) -> None:
-    fabric = make_fabric([[3, 3, 3]], [0] * 5, copper_gpus=[1], trunks=[(0, 1), (1, 2), (0, 2), (0, 1)])
+    fabric = make_fabric(
+        [[3, 3, 3]], [0] * 5, copper_gpus=[1], trunks=[(0, 1), (1, 2), (0, 2), (0, 1)]
+    )
     before, after = data.draw(circuits(fabric)), data.draw(circuits(fabric))
     old_graph, new_graph = lit_graph(fabric, before), lit_graph(fabric, after)
     old, new = forwarding_rules(fabric, old_graph), forwarding_rules(fabric, new_graph)
@@ -130,7 +178,9 @@ def test_packets_take_shortest_paths(
     for a, b in itertools.permutations(fabric.gpus, 2):
         if nx.has_path(as_networkx(graph), a, b):
             path = router.path(a, b)
-            assert nodes_of(path) == walk(rules, graph, a, fabric.gpus[b].ip, fabric.gpus[a].ip)
+            assert nodes_of(path) == walk(
+                rules, graph, a, fabric.gpus[b].ip, fabric.gpus[a].ip
+            )
             assert len(path) == nx.shortest_path_length(as_networkx(graph), a, b)
         else:
             with pytest.raises(ValueError, match=f"no path from {a} to {b}"):
@@ -168,7 +218,9 @@ def test_a_loop_is_told_from_a_drop() -> None:
     graph = lit_graph(fabric, list(fabric.circuits))
     ip = fabric.gpus["g0"].ip
     assert walk([Rule("tor0", ip, 4)], graph, "g1", ip) == ["g1", "tor0"]
-    with pytest.raises(ValueError, match=r"a packet from g1 to 10\.82\.0\.2 loops: g1 tor0 tor1 tor0"):
+    with pytest.raises(
+        ValueError, match=r"a packet from g1 to 10\.82\.0\.2 loops: g1 tor0 tor1 tor0"
+    ):
         walk([Rule("tor0", ip, 5), Rule("tor1", ip, 5)], graph, "g1", ip)
 
 

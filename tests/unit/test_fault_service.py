@@ -21,7 +21,9 @@ def test_a_fault_that_fails_as_nobody_expected_is_told_as_failed() -> None:
     server = MagicMock()
     server.stop.side_effect = TypeError("an integer is required")
     faults = Faults(FABRIC, MagicMock(), MagicMock(), server, {}, None)
-    _, start = faults.ask(read_request({"do": "kill", "target": "server agent", "back_after_s": 1}))
+    _, start = faults.ask(
+        read_request({"do": "kill", "target": "server agent", "back_after_s": 1})
+    )
     assert start is not None
     start()
     deadline = time.monotonic() + 5.0
@@ -41,17 +43,25 @@ def run_backwards(faults: Faults, *asked: Mapping[str, Any]) -> None:
         assert start is not None
         start()
         deadline = time.monotonic() + 5.0
-        while next(one for one in faults.reports() if one.id == report.id).state != state:
+        while (
+            next(one for one in faults.reports() if one.id == report.id).state != state
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-def test_the_disturbance_that_was_asked_for_last_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disturbance_that_was_asked_for_last_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[float] = []
-    monkeypatch.setattr(module, "emulate", lambda _, wanted: told.append(wanted["loss"]))
+    monkeypatch.setattr(
+        module, "emulate", lambda _, wanted: told.append(wanted["loss"])
+    )
     fabric = replace(FABRIC, onics={"g0": MagicMock(transmitters="tunable")})
     kept = {"agent": MagicMock()}
-    faults = Faults(fabric, MagicMock(), MagicMock(), MagicMock(), kept, {"g0": Path("agent.sock")})  # type: ignore[arg-type]
+    faults = Faults(
+        fabric, MagicMock(), MagicMock(), MagicMock(), kept, {"g0": Path("agent.sock")}
+    )  # type: ignore[arg-type]
     ask = {"do": "disturb", "target": "control network"}
     run_backwards(faults, *({**ask, "control": {"loss": loss}} for loss in (0.1, 0.2)))
     assert told[-1] == 0.2

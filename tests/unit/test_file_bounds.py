@@ -40,7 +40,9 @@ def test_check_of_a_device_ends_at_once_in_one_line() -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
     )
     assert done.returncode == 2, done
-    assert done.stderr.splitlines() == ["ringlight: /dev/zero: cannot be read: it is no regular file"]
+    assert done.stderr.splitlines() == [
+        "ringlight: /dev/zero: cannot be read: it is no regular file"
+    ]
 
 
 def test_a_scenario_is_a_file_or_a_pipe_of_a_stated_size(tmp_path: Path) -> None:
@@ -48,12 +50,15 @@ def test_a_scenario_is_a_file_or_a_pipe_of_a_stated_size(tmp_path: Path) -> None
     with large.open("wb") as file:
         file.truncate(SCENARIO_BYTES + 1)
     with pytest.raises(
-        ScenarioError, match=rf"large\.yaml: cannot be read: it has {SCENARIO_BYTES + 1} bytes"
+        ScenarioError,
+        match=rf"large\.yaml: cannot be read: it has {SCENARIO_BYTES + 1} bytes",
     ):
         load(large)
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
-    threading.Thread(target=lambda: fifo.write_bytes(b"name: x\r\n"), daemon=True).start()
+    threading.Thread(
+        target=lambda: fifo.write_bytes(b"name: x\r\n"), daemon=True
+    ).start()
     assert read_text(fifo) == "name: x\n"
     threading.Thread(target=_endless, args=(fifo,), daemon=True).start()
     with pytest.raises(ScenarioError, match="cannot be read: it does not end"):
@@ -72,14 +77,19 @@ def _endless(fifo: Path) -> None:
 def test_what_aliases_make_of_a_file_is_bounded() -> None:
     lines = ["a0: &a0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(ScenarioError, match=rf"^bomb: its aliases make \d+ values of it, {VALUES_LIMIT} are"):
+    with pytest.raises(
+        ScenarioError,
+        match=rf"^bomb: its aliases make \d+ values of it, {VALUES_LIMIT} are",
+    ):
         parse_yaml("\n".join(lines), "bomb")
     assert parse_yaml("\n".join(lines[:3]), "small")["a2"][0][0] == [0] * 10
     for text in ("a: &a [*a]", "a: &a {b: *a}", "x: &x\n  <<: *x\n"):
         with pytest.raises(ScenarioError, match=r"^own: "):
             parse_yaml(text, "own")
     merged = ["b0: &b0 {k: 1}"]
-    merged += [f"b{n}: &b{n}\n  <<: [{', '.join([f'*b{n - 1}'] * 10)}]" for n in range(1, 9)]
+    merged += [
+        f"b{n}: &b{n}\n  <<: [{', '.join([f'*b{n - 1}'] * 10)}]" for n in range(1, 9)
+    ]
     # Merged again and again, a key is still one key.
     assert parse_yaml("\n".join(merged), "merge")["b8"] == {"k": 1}
 

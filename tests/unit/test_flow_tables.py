@@ -19,7 +19,14 @@ from ringlight.controller.packets.tables import key_of, table_drift
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
 from ringlight.fabric.routing import Rule
-from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, entry, light, wanted
+from tests.unit.test_controller_rules import (
+    FABRIC,
+    PORTS,
+    FakeTables,
+    entry,
+    light,
+    wanted,
+)
 
 LIGHT = light(PORTS[:6])
 RULES = [Rule("tor0", "10.0.0.1", 1), Rule("tor0", "10.0.0.2", 2, "10.0.0.1")]
@@ -27,11 +34,16 @@ STRANGE = entry(9, {"in_port": 4}, (), 77)
 
 
 def table(rules: list[Rule]) -> list[FlowEntry]:
-    mods = [flow_rules.TABLE_MISS, *(mod for rule in rules for mod in flow_rules.put(rule))]
+    mods = [
+        flow_rules.TABLE_MISS,
+        *(mod for rule in rules for mod in flow_rules.put(rule)),
+    ]
     return [entry(m.priority, m.match, m.out_ports, m.cookie) for m in mods]
 
 
-def test_a_table_as_it_should_be_is_no_drift_and_each_difference_is_named_and_mended() -> None:
+def test_a_table_as_it_should_be_is_no_drift_and_each_difference_is_named_and_mended() -> (
+    None
+):
     whole = table(RULES)
     assert not table_drift(RULES, {}, whole)
     gone = table_drift(RULES, {}, whole[1:])
@@ -44,36 +56,65 @@ def test_a_table_as_it_should_be_is_no_drift_and_each_difference_is_named_and_me
         entry(whole[1].priority, whole[1].match, whole[1].out_ports, 5),
         entry(whole[1].priority, whole[1].match, (), whole[1].cookie),
         # It outputs there, and does something else before.
-        entry(whole[1].priority, whole[1].match, whole[1].out_ports, whole[1].cookie, plain=False),
-        entry(whole[1].priority, whole[1].match, whole[1].out_ports, whole[1].cookie, idle_s=5),
+        entry(
+            whole[1].priority,
+            whole[1].match,
+            whole[1].out_ports,
+            whole[1].cookie,
+            plain=False,
+        ),
+        entry(
+            whole[1].priority,
+            whole[1].match,
+            whole[1].out_ports,
+            whole[1].cookie,
+            idle_s=5,
+        ),
     ):
         found = table_drift(RULES, {}, [whole[0], other, *whole[2:]])
-        assert (len(found.changed), found.mods) == (1, tuple(flow_rules.put(RULES[0])[:1]))
+        assert (len(found.changed), found.mods) == (
+            1,
+            tuple(flow_rules.put(RULES[0])[:1]),
+        )
         assert (found.missing, found.foreign) == ((), ())
     added = table_drift(RULES, {}, [*whole, STRANGE])
-    assert str(added) == "1 flow was added by somebody else (priority 9 in_port=4 to no port)"
+    assert (
+        str(added)
+        == "1 flow was added by somebody else (priority 9 in_port=4 to no port)"
+    )
     assert added.mods == (Rewrite("delete_strict", 9, 0, 77, STRANGE.wire),)
     assert str(table_drift(RULES, {}, [])).startswith("4 flows are missing (")
 
 
-def test_a_user_s_flow_is_put_back_unless_it_runs_out_by_itself_or_takes_a_rule_s_place() -> None:
+def test_a_user_s_flow_is_put_back_unless_it_runs_out_by_itself_or_takes_a_rule_s_place() -> (
+    None
+):
     short = entry(8, {"in_port": 3}, (1,), 77, idle_s=10)
     kept = {key_of(flow): flow for flow in (STRANGE, short)}
     assert not table_drift(RULES, kept, [*table(RULES), STRANGE, short])
-    assert table_drift(RULES, kept, table(RULES)).mods == (Rewrite("add", 9, 0, 77, STRANGE.wire),)
+    assert table_drift(RULES, kept, table(RULES)).mods == (
+        Rewrite("add", 9, 0, 77, STRANGE.wire),
+    )
     other = entry(9, {"in_port": 4}, (2,), 77)
     found = table_drift(RULES, kept, [*table(RULES), other])
-    assert (len(found.changed), found.mods) == (1, (Rewrite("add", 9, 0, 77, STRANGE.wire),))
+    assert (len(found.changed), found.mods) == (
+        1,
+        (Rewrite("add", 9, 0, 77, STRANGE.wire),),
+    )
     instead = entry(1000, table(RULES)[1].match, (4,), 77)
     assert not table_drift(RULES, {key_of(instead): instead}, table(RULES))
 
 
 def test_a_flow_is_written_again_as_it_was() -> None:
-    wire = STRANGE.wire.__class__(3, 4, 1, b"\0\1\0\4" + b"\0" * 4, b"\0\4\0\x08" + b"\0" * 4)
+    wire = STRANGE.wire.__class__(
+        3, 4, 1, b"\0\1\0\4" + b"\0" * 4, b"\0\4\0\x08" + b"\0" * 4
+    )
     text = bytes(rewrite(Rewrite("add", 9, 2, 77, wire)).buf)
     assert (text[0], text[1], int.from_bytes(text[2:4], "big")) == (4, 14, len(text))
     assert text.endswith(wire.match + wire.instructions)
-    assert rewrite(Rewrite("delete_strict", 9, 2, 77, wire)).buf.endswith(b"\0\0" + wire.match)
+    assert rewrite(Rewrite("delete_strict", 9, 2, 77, wire)).buf.endswith(
+        b"\0\0" + wire.match
+    )
 
 
 def test_only_what_others_wrote_is_told_of() -> None:
@@ -96,7 +137,9 @@ class Bench:
         self.bus = EventBus()
         self.said = self.bus.subscribe()
         self.forwarding = Forwarding(FABRIC, plane)
-        self.watch = TableWatch(FABRIC, plane, self.forwarding, Store(self.directory), self.bus)
+        self.watch = TableWatch(
+            FABRIC, plane, self.forwarding, Store(self.directory), self.bus
+        )
 
     def others_write(self, *more: FlowEntry, without: int = 0) -> None:
         self.tables.tables[1] = [*self.tables.tables[1][without:], *more]
@@ -130,7 +173,11 @@ def test_what_others_change_is_put_back_told_and_counted(bench: Bench) -> None:
         view = bench.watch.views()["tor0"]
         assert (view.drift, view.drifts, view.mends) == (None, number, number)
         told, mended = bench.said.take()
-        assert (told["event"], told["switch"], told["text"]) == ("flow_drift", "tor0", view.last)
+        assert (told["event"], told["switch"], told["text"]) == (
+            "flow_drift",
+            "tor0",
+            view.last,
+        )
         assert (mended["event"], mended["problem"]) == ("flows_mended", None)
     bench.tables.sent.clear()
     bench.watch.look(LIGHT)
@@ -196,4 +243,8 @@ def test_what_cannot_be_mended_stays_in_health_and_is_tried_again_later(
     bench.watch.look(LIGHT)
     assert bench.right
     assert bench.watch.views()["tor0"].drift is None
-    assert [e["event"] for e in bench.said.take()] == ["flow_drift", "flows_mended", "flows_mended"]
+    assert [e["event"] for e in bench.said.take()] == [
+        "flow_drift",
+        "flows_mended",
+        "flows_mended",
+    ]

@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis.prediction import PHASES, Foretold, modelled, predict_jobs
+from ringlight.experiments.analysis.prediction import (
+    PHASES,
+    Foretold,
+    modelled,
+    predict_jobs,
+)
 from ringlight.experiments.analysis.result import Analysis, analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import RECOVERY_S
@@ -26,7 +31,11 @@ from ringlight.experiments.record.events import (
     Record,
     RunEnded,
 )
-from ringlight.experiments.record.lab_records import LinkRate, ProcessEnded, ProcessorLoad
+from ringlight.experiments.record.lab_records import (
+    LinkRate,
+    ProcessEnded,
+    ProcessorLoad,
+)
 from ringlight.experiments.report.page import NO_RESULT
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import header
@@ -36,7 +45,15 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
-from tests.simulated import TWO_SWITCHES, experiment, records_of, the, where, with_links, with_workers
+from tests.simulated import (
+    TWO_SWITCHES,
+    experiment,
+    records_of,
+    the,
+    where,
+    with_links,
+    with_workers,
+)
 from tests.unit.page import Page, text_of
 from tests.unit.test_cli import MINI
 
@@ -53,7 +70,9 @@ GRAPH = "jobs: {red: {ranks: [g0, g1, g2], workload: {collective: all-reduce, si
 
 
 def of(jobs: str, more: str = LATER) -> Experiment:
-    return experiment(jobs + more, TWO_SWITCHES.replace("jobs: {red: {ranks: [g0, g1]}}\n", ""))
+    return experiment(
+        jobs + more, TWO_SWITCHES.replace("jobs: {red: {ranks: [g0, g1]}}\n", "")
+    )
 
 
 def measured(found: Experiment, records: Sequence[Record], **more: Any) -> Analysis:
@@ -62,14 +81,18 @@ def measured(found: Experiment, records: Sequence[Record], **more: Any) -> Analy
     return analyse(found, disturbed, "measured", **{"foretell": Foreteller(), **more})
 
 
-def stretched(records: Sequence[Record], times: float, arm: str = "base") -> list[Record]:
+def stretched(
+    records: Sequence[Record], times: float, arm: str = "base"
+) -> list[Record]:
     """As if everything in an arm's runs had taken so many times as long."""
 
     def longer(record: Record) -> Record:
         if record.run != arm:
             return record
         names = ("t", "at", "compute_start", "compute_end", "allreduce_end")
-        there = {name: times * vars(record)[name] for name in names if name in vars(record)}
+        there = {
+            name: times * vars(record)[name] for name in names if name in vars(record)
+        }
         return replace(record, **there)
 
     return list(map(longer, records))
@@ -78,7 +101,9 @@ def stretched(records: Sequence[Record], times: float, arm: str = "base") -> lis
 def longer(records: Sequence[Record], share: float) -> list[Record]:
     """As if every all-reduce had taken longer by a share of itself."""
     return [
-        replace(r, allreduce_end=r.allreduce_end + share * r.all_reduce_s) if isinstance(r, Iteration) else r
+        replace(r, allreduce_end=r.allreduce_end + share * r.all_reduce_s)
+        if isinstance(r, Iteration)
+        else r
         for r in records
     ]
 
@@ -87,28 +112,45 @@ def codes(found: Analysis) -> set[str]:
     return {reason["code"] for reason in found.fidelity["reasons"]}
 
 
-def test_jobs_that_begin_apart_and_share_a_link_are_as_good_as_their_simulation() -> None:
+def test_jobs_that_begin_apart_and_share_a_link_are_as_good_as_their_simulation() -> (
+    None
+):
     """The models know of nobody beside a job that comes later, and called the perfect run 5 % too slow."""
     found = of(JOBS)
     made = measured(found, records_of(found))
     assert made.fidelity["verdict"] == "good", made.fidelity["reasons"]
     for job in ("red", "late"):
         took = the(made.rows, "jct", arm="base", subject=f"job {job}")
-        assert the(made.rows, "jct_simulated", arm="base", subject=f"job {job}") == pytest.approx(took)
-        assert the(made.rows, "jct_over_simulated", arm="base", subject=f"job {job}") == pytest.approx(1)
-    assert {row.label for row in where(made.rows, metric="jct_simulated")} == {"simulated"}
+        assert the(
+            made.rows, "jct_simulated", arm="base", subject=f"job {job}"
+        ) == pytest.approx(took)
+        assert the(
+            made.rows, "jct_over_simulated", arm="base", subject=f"job {job}"
+        ) == pytest.approx(1)
+    assert {row.label for row in where(made.rows, metric="jct_simulated")} == {
+        "simulated"
+    }
     assert not where(made.rows, metric="jct_predicted")
 
 
 def test_jobs_one_after_another_are_still_held_against_the_model() -> None:
     found = of(JOBS.replace("start: {at: 200 ms}", "start: {after: red}"))
     made = measured(found, records_of(found))
-    assert the(made.rows, "jct_over_model", arm="base", subject="job late") == pytest.approx(1, rel=0.02)
+    assert the(
+        made.rows, "jct_over_model", arm="base", subject="job late"
+    ) == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("times", "verdict"),
-    [(0.7, "doubtful"), (0.94, "doubtful"), (0.97, "good"), (1.03, "good"), (1.07, "doubtful"), (1.3, "bad")],
+    [
+        (0.7, "doubtful"),
+        (0.94, "doubtful"),
+        (0.97, "good"),
+        (1.03, "good"),
+        (1.07, "doubtful"),
+        (1.3, "bad"),
+    ],
 )
 def test_they_are_held_against_it(times: float, verdict: str) -> None:
     """In both directions: what is faster than its simulation is as little explained by it."""
@@ -122,20 +164,29 @@ def test_they_are_held_against_it(times: float, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "verdict"), [(0.9, "doubtful"), (1.0, "good"), (1.13, "doubtful"), (1.27, "bad"), (2.6, "bad")]
+    ("times", "verdict"),
+    [(0.9, "doubtful"), (1.0, "good"), (1.13, "doubtful"), (1.27, "bad"), (2.6, "bad")],
 )
 def test_a_workload_is_held_against_its_simulation(times: float, verdict: str) -> None:
     found = of(GRAPH, "")
     made = measured(found, stretched(records_of(found), times))
     assert made.fidelity["verdict"] == verdict
     assert codes(made) == (set() if times == 1 else {"unlike_simulation"})
-    assert all("allreduce_s" not in reason["figures"] for reason in made.fidelity["reasons"])
-    assert the(made.rows, "jct_over_simulated", subject="job red") == pytest.approx(times)
+    assert all(
+        "allreduce_s" not in reason["figures"] for reason in made.fidelity["reasons"]
+    )
+    assert the(made.rows, "jct_over_simulated", subject="job red") == pytest.approx(
+        times
+    )
 
 
 @pytest.mark.parametrize("events", [CUT, REGROUP], ids=["cut", "regroup"])
-@pytest.mark.parametrize(("times", "verdict"), [(0.8, "doubtful"), (1.02, "good"), (1.3, "doubtful")])
-def test_what_a_fault_or_a_move_of_light_costs_is_judged(events: str, times: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("times", "verdict"), [(0.8, "doubtful"), (1.02, "good"), (1.3, "doubtful")]
+)
+def test_what_a_fault_or_a_move_of_light_costs_is_judged(
+    events: str, times: float, verdict: str
+) -> None:
     """Never as bad: the simulation assumes what that costs."""
     found = of(JOBS, CUT) if events == CUT else load(MINI)
     records = [r for r in records_of(found) if r.run in ("base", "live")]
@@ -152,7 +203,9 @@ MIXED = """jobs:
 
 def test_jobs_that_share_links_and_are_not_rings_are_held_against_no_model() -> None:
     """Each was judged as if it were alone: "bad", 1.8 times an ideal that nobody has."""
-    found = of(MIXED.replace("COLLECTIVE", "binary-tree"), "compare: {baseline: base}\n")
+    found = of(
+        MIXED.replace("COLLECTIVE", "binary-tree"), "compare: {baseline: base}\n"
+    )
     records = records_of(found)
     made = measured(found, records)
     assert made.fidelity["verdict"] == "good", made.fidelity["reasons"]
@@ -162,30 +215,48 @@ def test_jobs_that_share_links_and_are_not_rings_are_held_against_no_model() -> 
     # Who asks whether a run took too long asks the simulation.
     busy = ProcessorLoad(t=0.1, run=plan.name, busy=0.7, others=0.2)
     disturbed = [*with_workers(records)]
-    assert not Repeats(Reporter(quiet=True), Foreteller()).why(plan, [disturbed[0], busy, *disturbed[1:]])
+    assert not Repeats(Reporter(quiet=True), Foreteller()).why(
+        plan, [disturbed[0], busy, *disturbed[1:]]
+    )
 
 
 @pytest.mark.parametrize(
     ("jobs", "known"),
     [
         (MIXED.replace("COLLECTIVE", "ring"), set()),
-        (MIXED.replace("COLLECTIVE", "ring").replace("halving-doubling", "ring"), {"red", "blue"}),
-        (MIXED.replace("g0, g3, g1, g4", "g0, g1").replace("COLLECTIVE", "binary-tree"), {"red", "blue"}),
+        (
+            MIXED.replace("COLLECTIVE", "ring").replace("halving-doubling", "ring"),
+            {"red", "blue"},
+        ),
+        (
+            MIXED.replace("g0, g3, g1, g4", "g0, g1").replace(
+                "COLLECTIVE", "binary-tree"
+            ),
+            {"red", "blue"},
+        ),
     ],
     ids=["a ring beside another", "rings", "apart"],
 )
-def test_what_the_models_know_of_jobs_beside_each_other(jobs: str, known: set[str]) -> None:
+def test_what_the_models_know_of_jobs_beside_each_other(
+    jobs: str, known: set[str]
+) -> None:
     (plan,) = of(jobs, "").plans
-    assert predict_jobs(plan, {job.name: job.ranks for job in plan.jobs}).keys() == known
+    assert (
+        predict_jobs(plan, {job.name: job.ranks for job in plan.jobs}).keys() == known
+    )
     assert modelled(plan) is bool(known)
 
 
 def test_an_all_reduce_that_is_far_off_is_named_though_computing_hides_it() -> None:
     found = of("jobs: {red: {ranks: [g0, g3], training: {compute: 2 s}}}\n", "")
     made = measured(found, longer(records_of(found), 0.15))
-    (reason,) = (one for one in made.fidelity["reasons"] if one["code"] == "unlike_simulation")
+    (reason,) = (
+        one for one in made.fidelity["reasons"] if one["code"] == "unlike_simulation"
+    )
     assert (reason["level"], list(reason["figures"])) == ("doubtful", ["allreduce_s"])
-    assert reason["figures"]["allreduce_s"]["difference_percent"] == pytest.approx(100 * (1 / 1.15 - 1))
+    assert reason["figures"]["allreduce_s"]["difference_percent"] == pytest.approx(
+        100 * (1 / 1.15 - 1)
+    )
     assert "all-reduce" in reason["text"]
     assert "−13.0 %" in reason["text"]
 
@@ -199,12 +270,14 @@ def test_what_is_unlike_its_simulation_has_the_cause_that_is_known() -> None:
     def made_of(other: RunPlan) -> Analysis:
         return measured(found, one_alone(SimulationBackend(), other)[0])
 
-    late = replace(plan, events=(replace(event, when=replace(event.when, iteration=7)),))
+    late = replace(
+        plan, events=(replace(event, when=replace(event.when, iteration=7)),)
+    )
     # Its event is planned for the third iteration, whatever was done.
     made = made_of(late)
-    assert {reason["cause"].partition(" (")[0] for reason in made.fidelity["reasons"]} == {
-        "an event that came late"
-    }
+    assert {
+        reason["cause"].partition(" (")[0] for reason in made.fidelity["reasons"]
+    } == {"an event that came late"}
     made = made_of(replace(plan, events=()))
     assert {reason["cause"] for reason in made.fidelity["reasons"]} == {
         f"what did not come about: {event.name}"
@@ -212,17 +285,28 @@ def test_what_is_unlike_its_simulation_has_the_cause_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("died", [True, False])
-def test_without_a_cause_in_its_figures_it_has_what_the_run_knows_against_itself(died: bool) -> None:
+def test_without_a_cause_in_its_figures_it_has_what_the_run_knows_against_itself(
+    died: bool,
+) -> None:
     found = of(JOBS, "")
     records = longer(records_of(found), 0.5)
-    said = {"kind": "controller", "name": "controller", "how": "killed by SIGKILL", "planned": False}
+    said = {
+        "kind": "controller",
+        "name": "controller",
+        "how": "killed by SIGKILL",
+        "planned": False,
+    }
     gone = [ProcessEnded(t=records[-1].t, run="base", **said)] if died else []  # type: ignore[arg-type]
     made = measured(found, [*gone, *records])
-    reasons = [one for one in made.fidelity["reasons"] if one["code"] == "unlike_simulation"]
+    reasons = [
+        one for one in made.fidelity["reasons"] if one["code"] == "unlike_simulation"
+    ]
     assert [reason["job"] for reason in reasons] == ["red", "late"]
     for reason in reasons:
         assert reason["cause"] == (
-            "the controller died (killed by SIGKILL) and was not back when the run ended" if died else None
+            "the controller died (killed by SIGKILL) and was not back when the run ended"
+            if died
+            else None
         )
         assert ("no cause is known" in reason["text"]) is not died
 
@@ -231,32 +315,50 @@ def test_a_link_that_is_the_cause_is_quoted_as_it_stands() -> None:
     found = of("jobs: {red: {ranks: [g0, g3]}}\n", "")
     records = list(with_workers(longer(records_of(found), 0.5)))
     slow = LinkRate(
-        t=0.0, fabric="fabric", link="t0:4-t1:4", direction="g0 to g3", set_bps=1e8, measured_bps=9.3e7
+        t=0.0,
+        fabric="fabric",
+        link="t0:4-t1:4",
+        direction="g0 to g3",
+        set_bps=1e8,
+        measured_bps=9.3e7,
     )
     made = analyse(found, [slow, *records], "measured", foretell=Foreteller())
-    (reason,) = (one for one in made.fidelity["reasons"] if one["code"] == "unlike_simulation")
-    assert reason["text"].endswith("cause: link t0:4-t1:4 (g0 to g3) gave 93.0 % of its setting")
+    (reason,) = (
+        one for one in made.fidelity["reasons"] if one["code"] == "unlike_simulation"
+    )
+    assert reason["text"].endswith(
+        "cause: link t0:4-t1:4 (g0 to g3) gave 93.0 % of its setting"
+    )
 
 
 def test_a_job_that_ends_otherwise_than_in_the_simulation_is_a_reason() -> None:
     found = of(JOBS)
     failed = [
         replace(r, state="FAILED", reason="it lost a peer")
-        if isinstance(r, JobState) and (r.run, r.job, r.state) == ("base", "late", "SUCCEEDED")
+        if isinstance(r, JobState)
+        and (r.run, r.job, r.state) == ("base", "late", "SUCCEEDED")
         else r
         for r in records_of(found)
     ]
     made = measured(found, failed)
     assert made.fidelity["arms"] == {"base": "doubtful", "other": "good"}
-    (reason,) = (one for one in made.fidelity["reasons"] if one["code"] == "ended_otherwise")
+    (reason,) = (
+        one for one in made.fidelity["reasons"] if one["code"] == "ended_otherwise"
+    )
     assert reason["text"] == "base: late ended FAILED, in the simulation SUCCEEDED"
 
 
-@pytest.mark.parametrize(("times", "verdict"), [(0.93, "doubtful"), (1.0, "good"), (1.07, "doubtful")])
-def test_what_nobody_can_simulate_is_held_against_the_model(times: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("times", "verdict"), [(0.93, "doubtful"), (1.0, "good"), (1.07, "doubtful")]
+)
+def test_what_nobody_can_simulate_is_held_against_the_model(
+    times: float, verdict: str
+) -> None:
     found = of("jobs: {red: {ranks: [g0, g1]}}\n", "")
     records = stretched(records_of(found), times)
-    made = measured(found, records, foretell=lambda _: Foretold(None, "it is too large"))
+    made = measured(
+        found, records, foretell=lambda _: Foretold(None, "it is too large")
+    )
     assert made.fidelity["verdict"] == verdict
     assert codes(made) == (set() if times == 1 else {"unlike_model"})
 
@@ -267,14 +369,22 @@ def test_the_workers_of_a_later_job_may_take_their_time() -> None:
     (plan,) = found.plans
     slow = replace(plan, jobs=tuple(replace(job, start_up_s=0.3) for job in plan.jobs))
     records = one_alone(SimulationBackend(), slow)[0]
-    (granted,) = (r.t for r in records if isinstance(r, GpusGranted) and r.job == "late")
-    (ready,) = (r.t for r in records if isinstance(r, JobState) and (r.job, r.state) == ("late", "READY"))
+    (granted,) = (
+        r.t for r in records if isinstance(r, GpusGranted) and r.job == "late"
+    )
+    (ready,) = (
+        r.t
+        for r in records
+        if isinstance(r, JobState) and (r.job, r.state) == ("late", "READY")
+    )
     assert (granted, ready) == (pytest.approx(0.2), pytest.approx(0.5))
     # A repeat whose workers took no time was foretold before.
     foretell = Foreteller()
     foretell(plan)
     made = measured(found, records, foretell=foretell)
-    assert the(made.rows, "queueing_delay", subject="job late") == pytest.approx(0, abs=1e-9)
+    assert the(made.rows, "queueing_delay", subject="job late") == pytest.approx(
+        0, abs=1e-9
+    )
     assert the(made.rows, "start_up", subject="job late") == pytest.approx(0.3)
     assert the(made.rows, "jct_over_simulated", subject="job late") == pytest.approx(1)
     assert the(made.rows, "jct_over_simulated", subject="job red") == pytest.approx(1)
@@ -290,7 +400,10 @@ def test_a_simulation_that_would_take_long_is_left_out_and_that_is_said(
     assert not where(made.rows, metric="jct_simulated")
     assert made.fidelity["verdict"] == "good"
     assert made.fidelity["not_compared"].keys() == {"base", "other"}
-    why = {"MOST_RANKS": "more than 1 GPUs", "MOST_IN_ALL": "most of the 20 events that all may take"}
+    why = {
+        "MOST_RANKS": "more than 1 GPUs",
+        "MOST_IN_ALL": "most of the 20 events that all may take",
+    }
     assert why.get(most, "more than 20 events") in made.fidelity["not_compared"]["base"]
 
 
@@ -325,7 +438,9 @@ def test_the_same_run_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None
         (lambda records: with_links(records[1:], 0.8), {"base": "bad", "other": "bad"}),
         (
             lambda records: [
-                replace(r, lateness_s=0.004) if isinstance(r, Iteration) and r.run == "other" else r
+                replace(r, lateness_s=0.004)
+                if isinstance(r, Iteration) and r.run == "other"
+                else r
                 for r in records
             ],
             {"base": "good", "other": "bad"},
@@ -342,11 +457,18 @@ def test_one_arms_reason_is_not_the_verdict_of_all(
     assert fidelity["arms"] == arms
 
 
-def test_the_verdicts_of_arms_are_shown_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdicts_of_arms_are_shown_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The arm that is not to be believed is named; what compares the others stands."""
     third = LATER.replace("{base: {}", "{base: {}, third: {training.compute: 30 ms}")
     found = of(JOBS, third)
-    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    environment = {
+        "run": "x",
+        "backend": "emulation",
+        "label": "measured",
+        "runtime": "docker",
+    }
     for arm, believed in (("other", True), ("base", False)):
         made = measured(found, stretched(records_of(found), 1.3, arm))
         result = document(made, [], environment)
@@ -362,7 +484,11 @@ def test_the_verdicts_of_arms_are_shown_apart(tmp_path: Path, capsys: pytest.Cap
         assert "not to be believed" in page
 
 
-SIX = "arms: {" + ", ".join(f"a{n}: {{training.compute: {50 - 5 * n} ms}}" for n in range(6)) + "}\n"
+SIX = (
+    "arms: {"
+    + ", ".join(f"a{n}: {{training.compute: {50 - 5 * n} ms}}" for n in range(6))
+    + "}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -384,39 +510,76 @@ def test_the_headline_claims_what_holds_and_cards_say_what_does_not(
     for arm, share in times.items():
         records = stretched(records, share, arm)
     made = measured(found, records)
-    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    environment = {
+        "run": "x",
+        "backend": "emulation",
+        "label": "measured",
+        "runtime": "docker",
+    }
     view = view_of(made, document(made, [], environment), environment)
     assert made.fidelity["verdict"] == level
     page = render(view, tmp_path)
     assert re.fullmatch(f"{headline}.*", page.split("<h1>")[1].split("</h1>")[0])
     cards = list(header._cards(view))
-    assert sum("doubtful" in remark or "not to be believed" in remark for _, _, remark in cards) == marked
+    assert (
+        sum(
+            "doubtful" in remark or "not to be believed" in remark
+            for _, _, remark in cards
+        )
+        == marked
+    )
     some = {arm for arm, verdict in made.fidelity["arms"].items() if verdict == level}
-    assert (f"{level}, {len(some)} of 6 arms" in text_of(Page(page))) is (0 < len(some) < 6)
+    assert (f"{level}, {len(some)} of 6 arms" in text_of(Page(page))) is (
+        0 < len(some) < 6
+    )
 
 
-def test_arms_that_differ_by_less_than_when_jobs_begin_are_not_told_apart(tmp_path: Path) -> None:
+def test_arms_that_differ_by_less_than_when_jobs_begin_are_not_told_apart(
+    tmp_path: Path,
+) -> None:
     jobs = JOBS.replace("g3]", "g3], training: {gradient: 100 MB}").replace(
-        "start: {at: 200 ms}", "start: {at: 100 ms}, training: {gradient: 100 MB, iterations: 2}"
+        "start: {at: 200 ms}",
+        "start: {at: 100 ms}, training: {gradient: 100 MB, iterations: 2}",
     )
     for compute, apart in (("51 ms", False), ("500 ms", True)):
         arms = f"arms: {{base: {{}}, other: {{training.compute: {compute}}}}}\n"
         found = of(jobs, f"{arms}compare: {{baseline: base, job: late}}\n")
         made = measured(found, records_of(found))
-        environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
-        page = render(view_of(made, document(made, [], environment), environment), tmp_path)
-        assert ("not told apart" in page.split("<h1>")[1].split("</h1>")[0]) is not apart
+        environment = {
+            "run": "x",
+            "backend": "emulation",
+            "label": "measured",
+            "runtime": "docker",
+        }
+        page = render(
+            view_of(made, document(made, [], environment), environment), tmp_path
+        )
+        assert (
+            "not told apart" in page.split("<h1>")[1].split("</h1>")[0]
+        ) is not apart
         assert ("more depends on when jobs begin" in text_of(Page(page))) is not apart
         assert ("no further apart in both arms" in text_of(Page(page))) is not apart
 
 
-def test_what_is_compared_with_nothing_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_compared_with_nothing_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     found = of(JOBS)
-    made = measured(found, records_of(found), foretell=lambda _: Foretold(None, "it is too large"))
-    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    made = measured(
+        found, records_of(found), foretell=lambda _: Foretold(None, "it is too large")
+    )
+    environment = {
+        "run": "x",
+        "backend": "emulation",
+        "label": "measured",
+        "runtime": "docker",
+    }
     result = document(made, [], environment)
     show_result(result)
-    assert "Compared with no prediction: base, other: it is too large" in capsys.readouterr().out
+    assert (
+        "Compared with no prediction: base, other: it is too large"
+        in capsys.readouterr().out
+    )
     assert "it is too large" in render(view_of(made, result, environment), tmp_path)
 
 
@@ -432,17 +595,26 @@ def test_a_simulated_loss_takes_what_it_took_where_the_file_says_nothing(
     jobs = "jobs: {red: {ranks: [g0, g1, g3]RECOVERY}}\n"
     environment = {"run": "x", "backend": "simulation", "label": "simulated"}
     times = {}
-    for given, wanted_s in (("", RECOVERY_S[then]), (", recovery: 2 s", 2.0), (", recovery: 0 s", 0.0)):
+    for given, wanted_s in (
+        ("", RECOVERY_S[then]),
+        (", recovery: 2 s", 2.0),
+        (", recovery: 0 s", 0.0),
+    ):
         found = of(jobs.replace("RECOVERY", given), loss)
         records = records_of(found)
         rows = analyse(found, records, "simulated").rows
         (event,), (back,) = (
-            [r for r in records if isinstance(r, kind)] for kind in (ActionBegun, JobRecovered)
+            [r for r in records if isinstance(r, kind)]
+            for kind in (ActionBegun, JobRecovered)
         )
         assert back.at - event.t == pytest.approx(wanted_s)
-        assumed = [row.value for row in where(rows, metric="recovery_assumed", repeat=None)]
+        assumed = [
+            row.value for row in where(rows, metric="recovery_assumed", repeat=None)
+        ]
         assert assumed == ([] if given else [wanted_s])
-        show_result(document(analyse(found, records, "simulated"), records, environment))
+        show_result(
+            document(analyse(found, records, "simulated"), records, environment)
+        )
         said = f"A job without `recovery` went on {wanted_s:g} s after it lost a GPU: the default"
         assert (said in capsys.readouterr().out) is not bool(given)
         times[given] = the(rows, "jct", subject="job red")
@@ -457,7 +629,10 @@ def test_a_disturbed_run_of_a_later_job_is_made_once_more_when_it_took_longer() 
         note
         for record in with_workers(stretched(records_of(found), 1.3))
         for note in (
-            [ProcessorLoad(t=record.t / 2, run=record.run, busy=0.7, others=0.2), record]
+            [
+                ProcessorLoad(t=record.t / 2, run=record.run, busy=0.7, others=0.2),
+                record,
+            ]
             if isinstance(record, RunEnded)
             else [record]
         )

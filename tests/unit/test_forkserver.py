@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from ringlight.testbed.emulation.namespace_hosts import program_is_readable
-from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, forking, prepare, start_process
+from ringlight.testbed.forkserver import (
+    SOCKET,
+    Forked,
+    ForkServer,
+    Process,
+    forking,
+    prepare,
+    start_process,
+)
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -36,11 +44,19 @@ class Place:
         (folder / "forked_program.py").write_text(PROGRAM)
         self.server = ForkServer(folder / "socket", ["json"], os.environ)
 
-    def start(self, *words: str, lab: str = "abcd", follow: signal.Signals | None = None) -> Process:
-        environment = {**os.environ, SOCKET: str(self.server.path), "RINGLIGHT_LAB": lab}
+    def start(
+        self, *words: str, lab: str = "abcd", follow: signal.Signals | None = None
+    ) -> Process:
+        environment = {
+            **os.environ,
+            SOCKET: str(self.server.path),
+            "RINGLIGHT_LAB": lab,
+        }
         command = [sys.executable, "-m", "forked_program", *words]
         with self.said.open("wb") as output:
-            return start_process(command, environment, output, directory=self.folder, follow=follow)
+            return start_process(
+                command, environment, output, directory=self.folder, follow=follow
+            )
 
     def until_said(self) -> str:
         until(lambda: b"wrong" in self.said.read_bytes())
@@ -69,13 +85,24 @@ def shown(pid: int, name: str) -> list[str]:
     return Path(f"/proc/{pid}/{name}").read_bytes().decode().split("\0")[:-1]
 
 
-def test_it_is_shown_with_its_own_words_and_label_and_ends_with_its_own_code(place: Place) -> None:
+def test_it_is_shown_with_its_own_words_and_label_and_ends_with_its_own_code(
+    place: Place,
+) -> None:
     first = place.start("60", "0", lab="wxyz")
     assert isinstance(first, Forked)
     place.until_said()
     second = place.start("1", "3", "a b", "", lab="abcd")
-    assert place.until_said().startswith(f'[["1", "3", "a b", ""], "abcd", "{place.folder}", true]')
-    assert shown(second.pid, "cmdline")[1:] == ["-m", "forked_program", "1", "3", "a b", ""]
+    assert place.until_said().startswith(
+        f'[["1", "3", "a b", ""], "abcd", "{place.folder}", true]'
+    )
+    assert shown(second.pid, "cmdline")[1:] == [
+        "-m",
+        "forked_program",
+        "1",
+        "3",
+        "a b",
+        "",
+    ]
     for process, lab in ((first, "wxyz"), (second, "abcd")):
         assert f"RINGLIGHT_LAB={lab}" in shown(process.pid, "environ")
         assert process.poll() is None
@@ -88,11 +115,15 @@ def test_it_is_shown_with_its_own_words_and_label_and_ends_with_its_own_code(pla
 
 
 def test_its_output_is_known_for_the_pipe_that_it_is(place: Place) -> None:
-    (place.folder / "seeks.py").write_text("import sys; print(sys.stdout.seekable(), sys.stdin.read())")
+    (place.folder / "seeks.py").write_text(
+        "import sys; print(sys.stdout.seekable(), sys.stdin.read())"
+    )
     environment = {**os.environ, SOCKET: str(place.server.path)}
     output, into = os.pipe()
     with open(output) as said, open(into, "wb") as given:
-        process = start_process([sys.executable, "-m", "seeks"], environment, given, directory=place.folder)
+        process = start_process(
+            [sys.executable, "-m", "seeks"], environment, given, directory=place.folder
+        )
         given.close()
         assert isinstance(process, Forked)
         assert said.read() == "False \n"
@@ -100,7 +131,8 @@ def test_its_output_is_known_for_the_pipe_that_it_is(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "last"), [("", 0, ""), ("sys.exit(300)", 44, ""), ("exit('no')", 1, "no\n")]
+    ("end", "code", "last"),
+    [("", 0, ""), ("sys.exit(300)", 44, ""), ("exit('no')", 1, "no\n")],
 )
 def test_it_ends_after_its_threads_and_what_was_to_be_done_last(
     place: Place, end: str, code: int, last: str
@@ -117,7 +149,9 @@ threading.Thread(target=lambda: time.sleep(0.2) or sys.stdout.write("thread ")).
         command = [sys.executable, "-m", "ends"]
         wrong = place.folder / "wrong"
         with place.said.open("wb") as output, wrong.open("wb") as errors:
-            process = start_process(command, environment, output, errors=errors, directory=place.folder)
+            process = start_process(
+                command, environment, output, errors=errors, directory=place.folder
+            )
         assert (process.wait(20), isinstance(process, Forked)) == (code, bool(server))
         assert (place.said.read_text(), wrong.read_text()) == ("thread last", last)
 
@@ -139,7 +173,10 @@ def test_nobody_waits_without_end_for_a_server_that_is_stopped(
 
 
 def test_it_ends_with_whoever_asked_for_it_only_where_it_is_to(place: Place) -> None:
-    left, followed = place.start("60", "0"), place.start("60", "0", follow=signal.SIGTERM)
+    left, followed = (
+        place.start("60", "0"),
+        place.start("60", "0", follow=signal.SIGTERM),
+    )
     pids = left.pid, followed.pid
     try:
         del left, followed
@@ -196,13 +233,17 @@ def test_without_privileges_it_is_as_an_executed_one(place: Place, user: int) ->
             environment = {**os.environ, SOCKET: server}
             command = [sys.executable, "-m", "rights"]
             with place.said.open("wb") as output:
-                process = start_process(command, environment, output, directory=Path(folder), user=user)
+                process = start_process(
+                    command, environment, output, directory=Path(folder), user=user
+                )
             assert isinstance(process, Forked) == bool(server)
             assert process.wait(20) == 0, place.said.read_text()
             found.append(json.loads(place.said.read_text()))
     assert found[0] == found[-1]
     rights, told = found[0]
-    assert {int(rights[name][0], 16) for name in rights if name.startswith("Cap")} == {0}
+    assert {int(rights[name][0], 16) for name in rights if name.startswith("Cap")} == {
+        0
+    }
     assert (rights["NoNewPrivs"], rights["Groups"], rights["own"]) == (["1"], [], user)
     assert rights["Uid"] == rights["Gid"] == [str(user)] * 4
     assert not told
@@ -214,13 +255,17 @@ def test_a_command_has_a_server_for_a_while_and_lends_it_or_not(
 ) -> None:
     monkeypatch.delenv(SOCKET, raising=False)
     asks = [sys.executable, "-m", "asking"]
-    (place.folder / "asking.py").write_text(f"import os\nprint(os.environ.get({SOCKET!r}), flush=True)\n")
+    (place.folder / "asking.py").write_text(
+        f"import os\nprint(os.environ.get({SOCKET!r}), flush=True)\n"
+    )
     told = {}
     with forking(["json"]) as ends:
         path = os.environ[SOCKET]
         for lends in (True, False):
             with place.said.open("wb") as output:
-                process = start_process(asks, os.environ, output, directory=place.folder, told=lends)
+                process = start_process(
+                    asks, os.environ, output, directory=place.folder, told=lends
+                )
             assert isinstance(process, Forked)
             assert process.wait(20) == 0
             told[lends] = place.said.read_text().strip()
@@ -256,9 +301,13 @@ with forking(["json"]):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root builds labs")
-def test_the_server_of_a_command_that_is_killed_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_of_a_command_that_is_killed_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(SOCKET, raising=False)
-    with subprocess.Popen([sys.executable, "-c", FOR_A_WHILE], stdout=subprocess.PIPE) as command:
+    with subprocess.Popen(
+        [sys.executable, "-c", FOR_A_WHILE], stdout=subprocess.PIPE
+    ) as command:
         assert command.stdout is not None
         path = Path(command.stdout.readline().decode().strip())
         assert path.exists()
@@ -289,20 +338,29 @@ sys.exit(7 if not any("held" in path for path in open_here) else 8)
 """
 
 
-def test_a_forked_process_has_a_server_that_imports_nothing_again(tmp_path: Path) -> None:
+def test_a_forked_process_has_a_server_that_imports_nothing_again(
+    tmp_path: Path,
+) -> None:
     """Nor has what is forked anything that the process has open."""
     (tmp_path / "imported_once.py").write_text("import os\nBY = os.getpid()\n")
     (tmp_path / "serving.py").write_text(SERVING)
     (tmp_path / "counting.py").write_text(COUNTING)
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    server = ForkServer(tmp_path / "socket", ["imported_once"], {**os.environ, "PYTHONPATH": paths})
+    server = ForkServer(
+        tmp_path / "socket", ["imported_once"], {**os.environ, "PYTHONPATH": paths}
+    )
     try:
         environment = {**os.environ, SOCKET: str(server.path), "PYTHONPATH": paths}
         said = tmp_path / "said"
-        for modules, more in ((["imported_once"], False), (["imported_once", "colorsys"], True)):
+        for modules, more in (
+            (["imported_once"], False),
+            (["imported_once", "colorsys"], True),
+        ):
             with said.open("wb") as output:
                 command = [sys.executable, "-m", "serving", *modules]
-                process = start_process(command, environment, output, directory=tmp_path)
+                process = start_process(
+                    command, environment, output, directory=tmp_path
+                )
             assert process.wait(20) == 0, said.read_text()
             own, by, loaded, lab = (tmp_path / "child").read_text().split()
             assert (own, loaded, lab) == ("False", str(more), "chld")

@@ -39,8 +39,16 @@ def fabric(rate: str, queue: str, fast_queue: str = "20 ms") -> Fabric:
                 "servers": {"s0": {"gpus": {"g0": "x", "g1": "x"}}},
                 "packet_switches": {"tor0": {"ports": 2}, "tor1": {"ports": 2}},
                 "links": [
-                    {"ends": ["g0", "tor0:1"], "rate": "40 Gbit/s", "queue": fast_queue},
-                    {"ends": ["g1", "tor1:1"], "rate": "40 Gbit/s", "queue": fast_queue},
+                    {
+                        "ends": ["g0", "tor0:1"],
+                        "rate": "40 Gbit/s",
+                        "queue": fast_queue,
+                    },
+                    {
+                        "ends": ["g1", "tor1:1"],
+                        "rate": "40 Gbit/s",
+                        "queue": fast_queue,
+                    },
                     {"ends": ["tor0:2", "tor1:2"], "rate": rate, "queue": queue},
                 ],
             }
@@ -50,7 +58,10 @@ def fabric(rate: str, queue: str, fast_queue: str = "20 ms") -> Fabric:
 
 def test_a_link_whose_queue_holds_enough_frames_is_left_alone() -> None:
     assert choose_frames(fabric("40 Gbit/s", "10 ms"), 1, 400).short == ()
-    assert choose_frames(fabric("40 Gbit/s", "10 ms"), 1, 400).mtu_bytes == LARGEST_MTU_BYTES
+    assert (
+        choose_frames(fabric("40 Gbit/s", "10 ms"), 1, 400).mtu_bytes
+        == LARGEST_MTU_BYTES
+    )
 
 
 def test_frames_become_smaller_before_a_queue_becomes_longer() -> None:
@@ -87,17 +98,28 @@ def test_a_long_queue_that_is_stated_is_enough() -> None:
     st.sampled_from([1, 100, 400]),
 )  # fmt: skip
 def test_every_queue_holds_its_frames(
-    rate_bps: float, queue_s: float, fast_queue_s: float, time_scale: float, payload_scale: float
+    rate_bps: float,
+    queue_s: float,
+    fast_queue_s: float,
+    time_scale: float,
+    payload_scale: float,
 ) -> None:
     described = fabric(f"{rate_bps:f} bit/s", f"{queue_s:f} s", f"{fast_queue_s:f} s")
     found = choose_frames(described, time_scale, payload_scale)
     if found.problem is not None:
-        least_s = 8 * QUEUE_FRAMES * (SMALLEST_MTU_BYTES + ETHERNET_BYTES) * time_scale * payload_scale
+        least_s = (
+            8
+            * QUEUE_FRAMES
+            * (SMALLEST_MTU_BYTES + ETHERNET_BYTES)
+            * time_scale
+            * payload_scale
+        )
         assert least_s / min(rate_bps, 40e9) > LONGEST_QUEUE_S
         return
     assert SMALLEST_MTU_BYTES <= found.mtu_bytes <= LARGEST_MTU_BYTES
     assert bool(found.short) == any(
-        link.rate_bps / payload_scale / 8 * link.queue_s < QUEUE_FRAMES * 9014 for link in described.links
+        link.rate_bps / payload_scale / 8 * link.queue_s < QUEUE_FRAMES * 9014
+        for link in described.links
     )
     for index, link in enumerate(described.links):
         stated = link.queue_s * time_scale
@@ -113,10 +135,16 @@ def test_check_names_the_link_and_what_was_chosen(tmp_path: Path) -> None:
     path = tmp_path / "slow.yaml"
     path.write_text(text)
     said = CliRunner().invoke(app, ["check", str(path)]).output
-    assert "links[8], tor0:3 - tor1:3: its queue of 20 ms as emulated holds 2.8 frames" in said
+    assert (
+        "links[8], tor0:3 - tor1:3: its queue of 20 ms as emulated holds 2.8 frames"
+        in said
+    )
     path.write_text(text.replace("value: 4 Gbit/s", "value: 40 Mbit/s"))
     said = CliRunner().invoke(app, ["check", str(path)]).output
-    assert "not by the emulation: fabric.links[8]: emulated at 100 kbit/s it cannot be filled" in said
+    assert (
+        "not by the emulation: fabric.links[8]: emulated at 100 kbit/s it cannot be filled"
+        in said
+    )
 
 
 def test_the_lab_is_built_with_them() -> None:
@@ -127,19 +155,26 @@ def test_the_lab_is_built_with_them() -> None:
         ControllerAddress("127.0.0.1", 6653),
     )
     assert network.frames.mtu_bytes == SMALLEST_MTU_BYTES
-    assert shaping.queue_bytes(10e6, network._queue_s[network.fabric.links[2]]) == 2 * netlink.FRAME_BYTES
+    assert (
+        shaping.queue_bytes(10e6, network._queue_s[network.fabric.links[2]])
+        == 2 * netlink.FRAME_BYTES
+    )
 
 
 def window(fabric: Fabric, scale: float, *, bounded: bool = True) -> int | None:
     emulation = Emulation(payload_scale=scale, bounded=bounded)
-    return LabNetwork(Lab("win1"), fabric, emulation, ControllerAddress("127.0.0.1", 6653))._most_under_way()
+    return LabNetwork(
+        Lab("win1"), fabric, emulation, ControllerAddress("127.0.0.1", 6653)
+    )._most_under_way()
 
 
 def test_routes_of_workers_have_no_window_where_light_is_not_asked_for() -> None:
     assert window(fabric("4 Gbit/s", "1 s", "1 s"), 40) is None
 
 
-def test_a_share_of_a_lab_bounds_its_frames_and_has_no_cable_of_what_is_elsewhere() -> None:
+def test_a_share_of_a_lab_bounds_its_frames_and_has_no_cable_of_what_is_elsewhere() -> (
+    None
+):
     class Rack(Share):
         mtu_bytes = 4100
 

@@ -17,7 +17,12 @@ from ringlight.containers.worker import patience
 from ringlight.experiments.analysis.freezes import outside, stalled, standstills
 from ringlight.experiments.backends.emulation.astray import Astray as OfLab
 from ringlight.experiments.record.events import Iteration
-from ringlight.experiments.record.lab_records import ProcessFrozen, ProcessThawed, SwitchDrifted, SwitchMended
+from ringlight.experiments.record.lab_records import (
+    ProcessFrozen,
+    ProcessThawed,
+    SwitchDrifted,
+    SwitchMended,
+)
 from ringlight.testbed import freezes
 from ringlight.testbed.deaths import Death
 from ringlight.testbed.emulation.network_watch import Astray
@@ -113,11 +118,18 @@ def test_the_second_version_of_control_groups_says_it_in_its_events(
     ],
 )
 def test_a_standstill_counts_from_what_the_work_bears(
-    kind: freezes.ProcessKind, lasts_s: float, counts: bool, monkeypatch: pytest.MonkeyPatch
+    kind: freezes.ProcessKind,
+    lasts_s: float,
+    counts: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ringlight.fabric.keys.device_words", lambda: ("mixer",))
     looks, still = Standstills(), {(kind, "it"): STOPPED}
-    found = [*looks.look(10.0, still), *looks.look(10.0 + lasts_s, still), *looks.look(10.04 + lasts_s, {})]
+    found = [
+        *looks.look(10.0, still),
+        *looks.look(10.0 + lasts_s, still),
+        *looks.look(10.04 + lasts_s, {}),
+    ]
     expected = [
         Death(10.0, kind, "it", STOPPED, frozen=True),
         Death(10.04 + lasts_s, kind, "it", frozen=True),
@@ -147,13 +159,19 @@ def test_the_own_clock_shows_who_stood_still(now: Moment, how: str | None) -> No
     found = own_standstill(("runner", "ringlight"), Moment(10.0, 1.0, 0.0, 7.0), now)
     assert [death.how for death in found] == ([] if how is None else [how, None])
     if how == GAP:
-        assert [(death.t, death.kind) for death in found] == [(10.0, "runner"), (15.2, "runner")]
+        assert [(death.t, death.kind) for death in found] == [
+            (10.0, "runner"),
+            (15.2, "runner"),
+        ]
     if how == SUSPENDED:
         assert found[1].t - found[0].t == pytest.approx(5.0)
 
 
 def test_what_a_container_has_started_is_watched_by_its_name() -> None:
-    watched = [Watched("worker on GPU", "g0", 10, True), Watched("controller", "controller", 20)]
+    watched = [
+        Watched("worker on GPU", "g0", 10, True),
+        Watched("controller", "controller", 20),
+    ]
     found = with_children(watched, {10: [11, 12], 12: [13], 20: [21]})
     assert sorted((one.name, one.pid) for one in found) == [
         ("controller", 20), ("g0", 10), ("g0", 11), ("g0", 12), ("g0", 13),
@@ -168,7 +186,11 @@ def test_a_watch_notes_a_stopped_process_while_it_stands_still() -> None:
             process.send_signal(signal.SIGSTOP)
             _until(lambda: any(death.how == STOPPED for death in noted))
             process.send_signal(signal.SIGCONT)
-            _until(lambda: any(death.kind == "controller" and death.how is None for death in noted))
+            _until(
+                lambda: any(
+                    death.kind == "controller" and death.how is None for death in noted
+                )
+            )
     of = [death for death in noted if death.kind == "controller"]
     assert [death.how for death in of] == [STOPPED, None]
     assert of[1].t - of[0].t >= freezes.BEARS_S
@@ -188,14 +210,22 @@ def _frozen(t: float, run: str = "a", name: str = "controller") -> ProcessFrozen
     return ProcessFrozen(t=t, run=run, kind="controller", name=name, how=STOPPED)
 
 
-def test_standstills_of_a_process_are_added_up_and_one_that_lasts_counts_to_the_end() -> None:
-    back = ProcessThawed(t=3.0, run="a", kind="controller", name="controller", after_s=2.0)
+def test_standstills_of_a_process_are_added_up_and_one_that_lasts_counts_to_the_end() -> (
+    None
+):
+    back = ProcessThawed(
+        t=3.0, run="a", kind="controller", name="controller", after_s=2.0
+    )
     records = [_frozen(1.0), back, _frozen(5.0), replace(back, t=6.5, after_s=1.5)]
     (one,) = standstills(records)
     assert (one.times, one.for_s, one.how) == (2, 3.5, STOPPED)
     (one,) = standstills([_frozen(1.0), replace(back, kind="testbed", t=4.0)])[:1]
     assert one.kind == "testbed"
-    lasting = [found for found in standstills([_frozen(1.0), _frozen(9.0, name="x")]) if found.times == 1]
+    lasting = [
+        found
+        for found in standstills([_frozen(1.0), _frozen(9.0, name="x")])
+        if found.times == 1
+    ]
     assert [found.for_s for found in lasting] == [8.0, 0.0]
 
 
@@ -211,18 +241,27 @@ def test_a_rank_without_a_byte_for_longer_than_its_iterations_is_found() -> None
             allreduce_end=0.2, max_stall_s=stall_s,
         )  # fmt: skip
 
-    found = [iteration(0, 0, 1.2), iteration(0, 1, 0.1), iteration(1, 0, 3.0), iteration(1, 1, 20.0)]
+    found = [
+        iteration(0, 0, 1.2),
+        iteration(0, 1, 0.1),
+        iteration(1, 0, 3.0),
+        iteration(1, 1, 20.0),
+    ]
     assert [(one.rank, one.i) for one in stalled(found, 0.2)] == [(1, 1)]
     assert list(stalled(found, 10.0)) == []
 
 
 def test_bridges_and_ports_are_records_of_their_switch() -> None:
     of_lab = OfLab()
-    drift = of_lab.record(Death(1.0, "port", "tor0:3", "rlx-tor0-3, to gpu2, was set down"), "a")
+    drift = of_lab.record(
+        Death(1.0, "port", "tor0:3", "rlx-tor0-3, to gpu2, was set down"), "a"
+    )
     assert isinstance(drift, SwitchDrifted)
     assert drift.said == "port 3 of tor0: rlx-tor0-3, to gpu2, was set down"
     mended = of_lab.record(Death(3.5, "port", "tor0:3"), "a")
-    assert mended == SwitchMended(t=3.5, run="a", switch="tor0", what="port 3", after_s=2.5)
+    assert mended == SwitchMended(
+        t=3.5, run="a", switch="tor0", what="port 3", after_s=2.5
+    )
     bridge = of_lab.record(Death(1.0, "bridge", "tor0", "rlx-tor0 was deleted"), "a")
     assert isinstance(bridge, SwitchDrifted)
     assert bridge.said == "bridge of tor0: rlx-tor0 was deleted"
@@ -248,7 +287,9 @@ def test_a_removed_state_directory_ends_a_run_by_name(
         processes.check()
         (processes.state / "lock").unlink()
         processes.state.rmdir()
-        with pytest.raises(labs.LabError, match=rf"state directory {processes.state} was removed"):
+        with pytest.raises(
+            labs.LabError, match=rf"state directory {processes.state} was removed"
+        ):
             processes.check()
 
 
@@ -271,7 +312,8 @@ class _Clock:
 
 
 @pytest.mark.parametrize(
-    ("pauses", "gives_up_after_s"), [([], 5.0), ([None, 20.0], 24.0), ([20.0, 20.0], 43.0)]
+    ("pauses", "gives_up_after_s"),
+    [([], 5.0), ([None, 20.0], 24.0), ([20.0, 20.0], 43.0)],
 )
 def test_a_pause_of_the_whole_machine_is_no_silence_of_a_peer(
     pauses: list[float | None], gives_up_after_s: float, monkeypatch: pytest.MonkeyPatch

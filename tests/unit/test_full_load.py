@@ -16,14 +16,19 @@ FILE = Path(__file__).parents[2] / "scenarios" / "examples" / "all_to_all.yaml"
 
 
 def flows(collective: str, ranks: int) -> int:
-    return flows_both_ways((step.sources, step.destinations) for step in steps_named(collective, ranks))
+    return flows_both_ways(
+        (step.sources, step.destinations) for step in steps_named(collective, ranks)
+    )
 
 
 def test_flows_count_where_both_of_their_links_are_shared_and_full_both_ways() -> None:
     assert flows("ring", 8) == 1
     # Children send, and their parent sends only once it has all.
     assert flows("binary-tree", 8) == 0
-    everyone = np.repeat(np.arange(5), 4), np.concatenate([np.delete(np.arange(5), i) for i in range(5)])
+    everyone = (
+        np.repeat(np.arange(5), 4),
+        np.concatenate([np.delete(np.arange(5), i) for i in range(5)]),
+    )
     assert flows_both_ways([everyone]) == 4
     # All send to one: its link is shared, theirs are not.
     assert flows_both_ways([(np.array([1, 2, 3, 0]), np.array([0, 0, 0, 1]))]) == 1

@@ -66,7 +66,12 @@ def check_figures(scenario: Path, golden: Path) -> None:
     assert wanted
     wrong = []
     for row in wanted:
-        key = row["arm"], json.dumps(row["point"], sort_keys=True), row["subject"], row["metric"]
+        key = (
+            row["arm"],
+            json.dumps(row["point"], sort_keys=True),
+            row["subject"],
+            row["metric"],
+        )
         within = ROUNDED if row["metric"] in OF_REAL_GRADIENT else CLOSE
         if key not in found:
             wrong.append(f"{key}: missing")

@@ -16,7 +16,13 @@ from ringlight.experiments.language.job_keys import JobKeys
 from ringlight.testbed.emulation.agent import invitation
 from ringlight.testbed.emulation.guests import GuestPlan
 
-REQUEST = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0.0, "iterations": 1}
+REQUEST = {
+    "name": "red",
+    "gpus": 2,
+    "gradient_bytes": 9640,
+    "compute_s": 0.0,
+    "iterations": 1,
+}
 SHELL = {"name": "red", "gpus": 2, "workload": "shell"}
 
 
@@ -29,14 +35,18 @@ class Shell(Body):
     deadline_s: float = 9.0
 
 
-def invite(host: str, settings: dict[str, Any], peers: list[str], image: str | None) -> tuple[Any, ...]:
+def invite(
+    host: str, settings: dict[str, Any], peers: list[str], image: str | None
+) -> tuple[Any, ...]:
     return host, settings["line"], peers, image
 
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind of guests of nobody's extension."""
-    kind = SimpleNamespace(job=lambda: ShellJob, body=lambda: Shell, invite=lambda: invite)
+    kind = SimpleNamespace(
+        job=lambda: ShellJob, body=lambda: Shell, invite=lambda: invite
+    )
     for module in (spec, requests, invitation):
         monkeypatch.setattr(module, "guest_kinds", lambda: {"shell": kind})
 
@@ -57,8 +67,13 @@ def test_a_kind_adds_keys_to_a_job() -> None:
 @pytest.mark.usefixtures("shell")
 def test_a_kind_adds_a_workload_and_its_key_to_a_request() -> None:
     request = requests._with_guests()
-    settings = request.model_validate({**SHELL, "shell": {"line": "ls"}}).worker_settings()
-    assert (settings["workload"], settings["shell"]) == ("shell", {"line": "ls", "deadline_s": 9.0})
+    settings = request.model_validate(
+        {**SHELL, "shell": {"line": "ls"}}
+    ).worker_settings()
+    assert (settings["workload"], settings["shell"]) == (
+        "shell",
+        {"line": "ls", "deadline_s": 9.0},
+    )
     together = "workload {} and shell do not go together"
     assert together.format("shell") in said(lambda: request.model_validate(SHELL))
     assert together.format("train") in said(
@@ -72,7 +87,9 @@ def test_a_kind_adds_a_workload_and_its_key_to_a_request() -> None:
 @pytest.mark.usefixtures("shell")
 def test_a_kind_makes_its_guests_beside_workers() -> None:
     host: Any = "red-0"
-    made: Any = invitation.invite(GuestPlan("shell", {"line": "ls"}), host, ["10.0.0.1"], None)
+    made: Any = invitation.invite(
+        GuestPlan("shell", {"line": "ls"}), host, ["10.0.0.1"], None
+    )
     assert made == ("red-0", "ls", ["10.0.0.1"], None)
     with pytest.raises(ValueError, match="there are no guests of kind ftp here"):
         invitation.invite(GuestPlan("ftp", {}), host, [], None)

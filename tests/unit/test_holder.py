@@ -29,7 +29,11 @@ def test_a_rank_may_end_before_another_hears_of_the_start(tmp_path: Path) -> Non
         for directory in others:
             (directory / ENDED).touch()
         assert holders.exit_codes() == [0, 0, 0]
-        assert [len(of_kind(holders.events(rank), "done")) for rank in range(3)] == [1, 1, 1]
+        assert [len(of_kind(holders.events(rank), "done")) for rank in range(3)] == [
+            1,
+            1,
+            1,
+        ]
 
 
 def test_a_command_that_outlives_its_deadline_is_given_up(tmp_path: Path) -> None:

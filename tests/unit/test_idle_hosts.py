@@ -11,7 +11,9 @@ from ringlight.testbed.emulation.agent.hosts import IdleHosts
 FABRIC = {
     "servers": {"s": {"gpus": dict.fromkeys(("n0", "n1", "n2"), "t")}},
     "packet_switches": {"tor": {"ports": 3}},
-    "links": [{"ends": [f"n{i}", f"tor:{i + 1}"], "rate": "1 Gbit/s"} for i in range(3)],
+    "links": [
+        {"ends": [f"n{i}", f"tor:{i + 1}"], "rate": "1 Gbit/s"} for i in range(3)
+    ],
 }
 
 

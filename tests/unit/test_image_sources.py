@@ -50,7 +50,9 @@ def test_lines_that_apt_itself_would_refuse_are_passed_over(tmp_path: Path) -> N
         b"# caf\xe9\n http://c.test\n\n more\nTypes: deb\n"
     )
     found = host_sources(tmp_path, "bookworm")
-    assert found == "Types: deb\nUris: http://b.test\nSuites: bookworm\nComponents: main\n"
+    assert (
+        found == "Types: deb\nUris: http://b.test\nSuites: bookworm\nComponents: main\n"
+    )
 
 
 class Daemon(BaseRequestHandler):
@@ -58,7 +60,11 @@ class Daemon(BaseRequestHandler):
 
     def handle(self) -> None:
         name = self.request.recv(1 << 16).split()[1].decode().split("/")[2]
-        status = {"there": "200 OK", "none": "404 Not Found", "No": "400 Bad Request"}.get(name, "500 Oops")
+        status = {
+            "there": "200 OK",
+            "none": "404 Not Found",
+            "No": "400 Bad Request",
+        }.get(name, "500 Oops")
         self.request.sendall(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
 
 
@@ -68,7 +74,11 @@ def test_a_name_that_is_none_is_an_image_that_is_not_there(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     with UnixStreamServer(f"{tmp_path}/docker.sock", Daemon) as daemon:
         threading.Thread(target=daemon.serve_forever, daemon=True).start()
-        assert [image_present(name) for name in ("there", "none", "No")] == [True, False, False]
+        assert [image_present(name) for name in ("there", "none", "No")] == [
+            True,
+            False,
+            False,
+        ]
         with pytest.raises(ImageError, match="Docker answered 500 about image other"):
             image_present("other")
         daemon.shutdown()
@@ -79,11 +89,17 @@ def test_a_name_that_is_none_is_an_image_that_is_not_there(
     [
         ("My Image", "openmpi-bin", "'My Image' is no name of an image"),
         ("-x", "openmpi-bin", "'-x' is no name of an image"),
-        ("own", "--variant=custom", "'--variant=custom' is no name of a Debian package"),
+        (
+            "own",
+            "--variant=custom",
+            "'--variant=custom' is no name of a Debian package",
+        ),
         ("own", "a,b", "'a,b' is no name of a Debian package"),
     ],
 )
-def test_an_image_of_packages_has_names_that_are_names(name: str, package: str, said: str) -> None:
+def test_an_image_of_packages_has_names_that_are_names(
+    name: str, package: str, said: str
+) -> None:
     with pytest.raises(ImageError, match=re.escape(said)):
         build_from_packages(name, [package], lambda _: None)
 
@@ -102,7 +118,10 @@ def test_a_package_that_does_not_exist_is_named_at_once(
     monkeypatch.setattr(image_build, "host_sources", lambda *_: "Types: deb\n")
     monkeypatch.setattr(image_build, "suite", lambda: "bookworm")
     monkeypatch.setattr(image_build, "docker_client", lambda _: nullcontext(None))
-    with pytest.raises(ImageError, match=r"^there is no Debian package nosuch in the sources of bookworm$"):
+    with pytest.raises(
+        ImageError,
+        match=r"^there is no Debian package nosuch in the sources of bookworm$",
+    ):
         build_from_packages("mine", ["nosuch"], lambda _: None)
     assert (tmp_path / "calls").read_text() == "again\n"
 
@@ -126,11 +145,19 @@ E: mmdebstrap failed to run
             60.0,
             "there is no Debian package no-such-package in the sources of ",
         ),
-        ("echo I: installing things... >&2; exec sleep 60", 0.3, "mmdebstrap took longer than 0.3 s"),
+        (
+            "echo I: installing things... >&2; exec sleep 60",
+            0.3,
+            "mmdebstrap took longer than 0.3 s",
+        ),
     ],
 )
 def test_mmdebstrap_is_told_of_by_its_stages_and_ended_when_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit_s: float, error: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    limit_s: float,
+    error: str,
 ) -> None:
     """The script says what mmdebstrap 1.3.5 said of a package that there is not."""
     program = tmp_path / "mmdebstrap"

@@ -42,7 +42,9 @@ def names(group: frozenset[CrossConnect]) -> set[str | None]:
     return {xc.name for xc in group}
 
 
-def test_what_is_saved_is_there_for_the_next_process(database: IntentDatabase, path: Path) -> None:
+def test_what_is_saved_is_there_for_the_next_process(
+    database: IntentDatabase, path: Path
+) -> None:
     assert database.intended() is None
     database.save({"a": A, "b": frozenset()})
     database.save({"a": A | {CrossConnect(2, 12, None, "zwei")}})
@@ -55,7 +57,16 @@ def test_what_is_saved_is_there_for_the_next_process(database: IntentDatabase, p
     assert (database.policy("a"), database.policy("b")) == (Policy.ALARM, Policy.ADOPT)
     assert database.own_policies() == {"b": Policy.ADOPT}
     (entry,) = database.audit()
-    assert entry | {"who": "ann", "action": "change", "switch": "a", "detail": {"add": ["1->11"]}} == entry
+    assert (
+        entry
+        | {
+            "who": "ann",
+            "action": "change",
+            "switch": "a",
+            "detail": {"add": ["1->11"]},
+        }
+        == entry
+    )
     assert entry["at"].endswith("Z")
     database.set_policy("b", None)
     database = anew(database, path)
@@ -83,7 +94,9 @@ def test_a_change_is_known_until_it_ends(database: IntentDatabase, path: Path) -
     database.close()
 
 
-def test_a_write_that_fails_changes_nothing(database: IntentDatabase, path: Path) -> None:
+def test_a_write_that_fails_changes_nothing(
+    database: IntentDatabase, path: Path
+) -> None:
     database.save({"a": A})
 
     def interrupted() -> None:
@@ -96,10 +109,23 @@ def test_a_write_that_fails_changes_nothing(database: IntentDatabase, path: Path
         interrupted()
     (pages,) = database._db.execute("PRAGMA page_count").fetchone()
     database._db.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(UnavailableError, match=f"{path}: cannot be written: database or disk is full"):
-        database.begin("ann", {"a": frozenset(CrossConnect(i, i + 1, None, "x" * 99) for i in range(999))})
+    with pytest.raises(
+        UnavailableError, match=f"{path}: cannot be written: database or disk is full"
+    ):
+        database.begin(
+            "ann",
+            {
+                "a": frozenset(
+                    CrossConnect(i, i + 1, None, "x" * 99) for i in range(999)
+                )
+            },
+        )
     for one in (database, anew(database, path)):
-        assert (one.intended(), one.pending(), one.policy()) == ({"a": A}, None, Policy.MEND)
+        assert (one.intended(), one.pending(), one.policy()) == (
+            {"a": A},
+            None,
+            Policy.MEND,
+        )
     one.save({"a": B})
     one.close()
 
@@ -110,9 +136,14 @@ def test_the_audit_log_is_bounded_and_read_in_pages(
     monkeypatch.setattr(intent, "AUDIT_ENTRIES", 50)
     for number in range(120):
         database.note("ann", "change", "ab"[number % 2], number=number)
-    assert [entry["detail"]["number"] for entry in database.audit(limit=1000)] == list(range(119, 69, -1))
+    assert [entry["detail"]["number"] for entry in database.audit(limit=1000)] == list(
+        range(119, 69, -1)
+    )
     page = database.audit(limit=3)
-    assert [entry["detail"]["number"] for entry in database.audit(before=page[-1]["id"], limit=2)] == [
+    assert [
+        entry["detail"]["number"]
+        for entry in database.audit(before=page[-1]["id"], limit=2)
+    ] == [
         116,
         115,
     ]
@@ -131,7 +162,10 @@ def test_one_controller_at_a_time_has_it_and_a_killed_one_no_longer(
         "d.begin('ann', {'a': {X(1, 11)}}); print('begun', flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.stdout, done.returncode) == ("begun\n", -9)
     after = IntentDatabase(path)
@@ -140,12 +174,16 @@ def test_one_controller_at_a_time_has_it_and_a_killed_one_no_longer(
     after.close()
 
 
-def test_another_schema_and_what_is_no_database_are_named(database: IntentDatabase, path: Path) -> None:
+def test_another_schema_and_what_is_no_database_are_named(
+    database: IntentDatabase, path: Path
+) -> None:
     database.close()
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 7")
     other.close()
-    with pytest.raises(StartError, match=f"{path}: schema 7; this controller knows schema 1"):
+    with pytest.raises(
+        StartError, match=f"{path}: schema 7; this controller knows schema 1"
+    ):
         IntentDatabase(path)
     path.write_text("cross_connects: []\n" * 100)
     with pytest.raises(StartError, match=f"{path}: damaged .file is not a database."):
@@ -169,7 +207,9 @@ def refusal(path: Path) -> str:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_damaged_file_is_refused_in_one_line_or_can_be_read(path: Path, seed: int) -> None:
+def test_a_damaged_file_is_refused_in_one_line_or_can_be_read(
+    path: Path, seed: int
+) -> None:
     database = IntentDatabase(path)
     with database.writing():
         database.save(dict.fromkeys(("a", "b"), A | B))

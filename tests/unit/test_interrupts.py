@@ -68,7 +68,9 @@ def forget_and_wait(kept: list[Forgotten]) -> None:
     time.sleep(10)
 
 
-@pytest.mark.filterwarnings("error", "ignore:unclosed:ResourceWarning")  # earlier tests left them
+@pytest.mark.filterwarnings(
+    "error", "ignore:unclosed:ResourceWarning"
+)  # earlier tests left them
 def test_an_interrupt_while_an_object_is_forgotten_is_not_forgotten() -> None:
     kept = [Forgotten()]
     with pytest.raises(Interrupted):

@@ -13,7 +13,12 @@ from typing import Any, ClassVar
 import pytest
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
+from ringlight.controller.errors import (
+    ConflictError,
+    ControllerError,
+    InvalidError,
+    UnavailableError,
+)
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.workload_files import WorkloadFiles
@@ -50,7 +55,12 @@ class LoopPlane(Plane):
 
 NODES = {"field": ("n0", "n1", "n2", "n3"), "loop": ("r0", "r1", "r2")}
 GPUS = [*NODES["field"], *NODES["loop"]]
-FABRIC = Fabric({gpu: Gpu.numbered(gpu, gpu, "titan-v", i) for i, gpu in enumerate(GPUS)}, {}, {}, ())
+FABRIC = Fabric(
+    {gpu: Gpu.numbered(gpu, gpu, "titan-v", i) for i, gpu in enumerate(GPUS)},
+    {},
+    {},
+    (),
+)
 
 
 def fields(fabric: Fabric) -> list[FieldPlane]:
@@ -65,7 +75,11 @@ HERE = Path(__file__).stem
 LIGHT = InstalledExtension(
     Extension(
         "light",
-        planes={"field": f"{HERE}:fields", "loop": f"{HERE}:loops", "sky": f"{HERE}:skies"},
+        planes={
+            "field": f"{HERE}:fields",
+            "loop": f"{HERE}:loops",
+            "sky": f"{HERE}:skies",
+        },
     ),
     "tests.unit",
 )
@@ -87,12 +101,19 @@ class SkyPlane(Plane):
 
 
 def skies(fabric: Fabric) -> list[SkyPlane]:
-    return [SkyPlane(fabric, name, nodes) for name, nodes in fabric.parts.get("skies", {}).items()]
+    return [
+        SkyPlane(fabric, name, nodes)
+        for name, nodes in fabric.parts.get("skies", {}).items()
+    ]
 
 
 FOUR = [Gpu.numbered(f"g{index}", f"s{index}", "titan-v", index) for index in range(4)]
 SKY = Fabric(
-    {gpu.name: gpu for gpu in FOUR}, {}, {}, (), parts={"skies": {"blue": tuple(gpu.name for gpu in FOUR)}}
+    {gpu.name: gpu for gpu in FOUR},
+    {},
+    {},
+    (),
+    parts={"skies": {"blue": tuple(gpu.name for gpu in FOUR)}},
 )
 
 
@@ -113,7 +134,9 @@ class Lamp:
         self.problems: list[str] = []
         self.told: list[tuple[str, str]] = []
 
-    def plan(self, plane: Plane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> Beam:
+    def plan(
+        self, plane: Plane, nodes: tuple[str, ...], settings: Mapping[str, Any]
+    ) -> Beam:
         if self.refusal is not None:
             raise self.refusal
         return Beam(plane.name, nodes)
@@ -140,7 +163,11 @@ class Site:
         self.fabric = fabric
         self.agent = ScriptedAgent()
         self.field, self.loop, self.sky = Lamp(), Lamp(), Lamp(alone=True)
-        self.lights: dict[str, Any] = {"loop": self.loop, "field": self.field, "sky": self.sky}
+        self.lights: dict[str, Any] = {
+            "loop": self.loop,
+            "field": self.field,
+            "sky": self.sky,
+        }
         self.manager = self.start()
 
     def start(self) -> JobManager:
@@ -184,7 +211,9 @@ def site(tmp_path: Path) -> Any:
     made.stop()
 
 
-def test_a_job_is_lit_before_its_workers_start_and_cleared_when_they_have_gone(site: Site) -> None:
+def test_a_job_is_lit_before_its_workers_start_and_cleared_when_they_have_gone(
+    site: Site,
+) -> None:
     document = site.manager.submit("red", list(NODES["field"]), {}, hold=True)
     assert (document["plane"], document["switches"]) == ("n", ["wss"])
     site.wait(lambda: "red-0" in site.agent.alive)
@@ -205,7 +234,9 @@ def test_a_job_whose_light_does_not_come_fails_without_workers(site: Site) -> No
     assert not site.agent.specs
 
 
-def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(site: Site) -> None:
+def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(
+    site: Site,
+) -> None:
     site.loop.refusal = ConflictError("loop r is taken")
     found = site.manager.light_plan(3, {})
     assert found is not None
@@ -213,7 +244,10 @@ def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(site: Sit
     site.field.refusal = InvalidError("3 nodes do not fit")
     with pytest.raises(ConflictError, match="taken"):
         site.manager.light_plan(3, {})
-    site.loop.refusal, site.field.refusal = site.field.refusal, ConflictError("field n is taken")
+    site.loop.refusal, site.field.refusal = (
+        site.field.refusal,
+        ConflictError("field n is taken"),
+    )
     with pytest.raises(ConflictError, match="field n is taken"):
         site.manager.light_plan(3, {})
     site.loop.refusal = None
@@ -232,7 +266,9 @@ def sky(tmp_path: Path) -> Any:
     made.stop()
 
 
-def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(sky: Site) -> None:
+def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(
+    sky: Site,
+) -> None:
     book = Book()
     writer = Writer(book)
     writer.compute("work", seconds=0.1)
@@ -251,11 +287,15 @@ def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(sky: Site)
     assert document["plane"] == "blue"
 
 
-def test_the_light_of_one_job_waits_until_that_of_the_last_is_cleared(sky: Site) -> None:
+def test_the_light_of_one_job_waits_until_that_of_the_last_is_cleared(
+    sky: Site,
+) -> None:
     lamp = sky.sky
     sky.manager.submit("red", ["g0", "g1"], {}, hold=True)
     sky.wait(lambda: "red-1" in sky.agent.alive)
-    assert all("posted" in spec and "onic" not in spec for spec in sky.agent.specs.values())
+    assert all(
+        "posted" in spec and "onic" not in spec for spec in sky.agent.specs.values()
+    )
     lamp.problems = ["wss: away"] * 1000
     sky.manager.cancel("red")
     sky.manager.submit("blue", ["g2", "g3"], {}, hold=True)
@@ -268,19 +308,32 @@ def test_the_light_of_one_job_waits_until_that_of_the_last_is_cleared(sky: Site)
 
 def test_a_graph_needs_light_that_stands(site: Site) -> None:
     book = Book()
-    data = pack(book.workload("work", [Writer(book).done()] * 2, [0] * 2, [[]] * 2, [[]] * 2))
+    data = pack(
+        book.workload("work", [Writer(book).done()] * 2, [0] * 2, [[]] * 2, [[]] * 2)
+    )
     digest = hashlib.sha256(data).hexdigest()
     put(site.manager.workloads, digest, data)
     graph = {"workload": "graph", "graph": digest, "iterations": 1}
-    with pytest.raises(InvalidError, match=r"workload graph: it runs on packet switches .* not on field n"):
+    with pytest.raises(
+        InvalidError,
+        match=r"workload graph: it runs on packet switches .* not on field n",
+    ):
         site.manager.submit("red", ["n0", "n1"], graph, hold=True)
     guests = {"workload": "shell", "shell": {"deadline_s": 9.0}}
-    with pytest.raises(InvalidError, match=r"shell: a program that asks nobody .* not on field n"):
+    with pytest.raises(
+        InvalidError, match=r"shell: a program that asks nobody .* not on field n"
+    ):
         site.manager.submit("red", 4, guests, hold=True, plane="n")
 
 
 def test_a_request_names_a_plane_by_one_key() -> None:
-    body = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0, "iterations": 1}
+    body = {
+        "name": "red",
+        "gpus": 2,
+        "gradient_bytes": 9640,
+        "compute_s": 0,
+        "iterations": 1,
+    }
     request = JobRequest.model_validate({**body, "plane": "r"})
     assert request.plane == "r"
     assert "plane" not in request.worker_settings()
@@ -301,7 +354,13 @@ def test_a_restart_adopts_what_runs_and_clears_what_had_ended(site: Site) -> Non
     site.restart()
     assert ("adopt", "red") not in site.field.told
     site.field.problems = []
-    site.wait(lambda: site.field.told and site.field.told[-1] == ("clear", "red") and not site.field.problems)
+    site.wait(
+        lambda: (
+            site.field.told
+            and site.field.told[-1] == ("clear", "red")
+            and not site.field.problems
+        )
+    )
 
 
 RECORD = {
@@ -311,7 +370,10 @@ RECORD = {
     "error": None,
     "hold": False,
     "switches": ["wss"],
-    "ranks": [{"rank": i, "gpu": gpu, "state": "started"} for i, gpu in enumerate(NODES["loop"])],
+    "ranks": [
+        {"rank": i, "gpu": gpu, "state": "started"}
+        for i, gpu in enumerate(NODES["loop"])
+    ],
     "spec": {"collective": "ring"},
     "t_submitted": 1.0,
     "t_released": 2.0,
@@ -321,13 +383,19 @@ RECORD = {
 }
 
 
-@pytest.mark.parametrize("places", [{"field": None, "loop": "r"}, {"field": "n"}, {"plane": "n"}, {}])
-def test_jobs_stored_by_earlier_versions_are_read(places: dict[str, str | None]) -> None:
+@pytest.mark.parametrize(
+    "places", [{"field": None, "loop": "r"}, {"field": "n"}, {"plane": "n"}, {}]
+)
+def test_jobs_stored_by_earlier_versions_are_read(
+    places: dict[str, str | None],
+) -> None:
     job = Job.from_record({**RECORD, **places})
     assert job.state is JobState.RUNNING
     (plane,) = [name for name in places.values() if name is not None] or [None]
     assert job.plane == job.record()["plane"] == plane
-    assert {key: job.record()[key] for key in RECORD if key != "ranks"} | {"ranks": None} == {
+    assert {key: job.record()[key] for key in RECORD if key != "ranks"} | {
+        "ranks": None
+    } == {
         **RECORD,
         "ranks": None,
     }

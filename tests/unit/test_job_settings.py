@@ -34,7 +34,13 @@ def taken(name: str, value: float) -> bool:
 def test_a_request_is_held_to_the_limits_of_each_setting(name: str) -> None:
     limit = LIMITS[name]
     step = limit.step or 1
-    for value in (limit.least - step, limit.least, limit.least + step, limit.most, limit.most + step):
+    for value in (
+        limit.least - step,
+        limit.least,
+        limit.least + step,
+        limit.most,
+        limit.most + step,
+    ):
         assert taken(name, value) == limit.admits(value), value
 
 

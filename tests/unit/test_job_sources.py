@@ -16,7 +16,12 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record import events, lines
 from ringlight.experiments.runner.experiment import nothing_to_run
-from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension, extensions
+from ringlight.fabric.extension import (
+    Extension,
+    ExtensionError,
+    InstalledExtension,
+    extensions,
+)
 from tests.door import door
 from tests.simulated import SIX_GPUS
 
@@ -119,11 +124,17 @@ def test_jobs_of_a_source_are_computed_together_and_on_record() -> None:
     batches, left = backend.batches([plan])
     assert not left
     records = [record for batch in batches for record in batch.compute()]
-    assert [record.event for record in records] == ["run_started", "pairs_computed", "run_ended"]
+    assert [record.event for record in records] == [
+        "run_started",
+        "pairs_computed",
+        "run_ended",
+    ]
     assert lines.record_of(json.loads(lines.line_of(records[1]))) == records[1]
 
 
-def test_a_source_is_said_by_check_and_may_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_is_said_by_check_and_may_refuse(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     experiment = parse(TEXT, "pairs.yaml")
     document = check_document(experiment)
     (arm,) = document["arms"].values()
@@ -145,7 +156,10 @@ def test_what_a_source_reads_is_among_the_files_of_the_scenario(tmp_path: Path) 
     [
         ("{pairs: {count: 4}}", "jobs.pairs.count: 4 are too many"),
         ("{pairs: {count: 1, coutn: 1}}", "jobs.pairs.coutn: "),
-        ("{pairs: {count: 1}, red: {gpus: 2}}", "jobs.red: there are no jobs beside those of jobs.pairs"),
+        (
+            "{pairs: {count: 1}, red: {gpus: 2}}",
+            "jobs.red: there are no jobs beside those of jobs.pairs",
+        ),
     ],
 )
 def test_mistakes_are_named(jobs: str, said: str) -> None:
@@ -155,12 +169,22 @@ def test_mistakes_are_named(jobs: str, said: str) -> None:
 
 
 def test_a_job_may_have_a_source_s_name() -> None:
-    (plan,) = parse(f"{SIX_GPUS}jobs: {{pairs: {{ranks: [g0, g1]}}}}\n", "pairs.yaml").plans
+    (plan,) = parse(
+        f"{SIX_GPUS}jobs: {{pairs: {{ranks: [g0, g1]}}}}\n", "pairs.yaml"
+    ).plans
     assert plan.source is None
     assert [job.name for job in plan.jobs] == ["pairs"]
 
 
 def test_two_sources_of_one_key_are_named() -> None:
-    both = [InstalledExtension(Extension(name, jobs={"pairs": "added:PAIRS"}), "acme_pairs") for name in "ab"]
-    with door(*both), pytest.raises(ExtensionError, match=r"extension b: jobs: there is a pairs already"):
+    both = [
+        InstalledExtension(Extension(name, jobs={"pairs": "added:PAIRS"}), "acme_pairs")
+        for name in "ab"
+    ]
+    with (
+        door(*both),
+        pytest.raises(
+            ExtensionError, match=r"extension b: jobs: there is a pairs already"
+        ),
+    ):
         job_sources.source_of({"pairs": {}})

@@ -50,16 +50,24 @@ def test_every_algorithm_does_what_its_kind_has_to_do(kind: str, name: str) -> N
 
 @given(st.sampled_from(EVERY), st.integers(1, 40), st.data())
 @settings(max_examples=60, deadline=None)
-def test_so_it_does_for_any_number_of_ranks(every: tuple[str, str], n: int, data: st.DataObject) -> None:
+def test_so_it_does_for_any_number_of_ranks(
+    every: tuple[str, str], n: int, data: st.DataObject
+) -> None:
     kind, name = every
     root = data.draw(st.integers(0, n - 1)) if kind in ROOTED else 0
     verify(kind, collective_steps(kind, name, n, root), root)
 
 
-@given(st.sampled_from(["all-reduce", "all-to-all"]), st.integers(1, 6), st.integers(1, 6))
+@given(
+    st.sampled_from(["all-reduce", "all-to-all"]), st.integers(1, 6), st.integers(1, 6)
+)
 @settings(max_examples=30, deadline=None)
 def test_servers_may_be_of_any_size(kind: str, group: int, servers: int) -> None:
-    name = f"hierarchical-ring-group-{group}" if kind == "all-reduce" else f"hierarchical-group-{group}"
+    name = (
+        f"hierarchical-ring-group-{group}"
+        if kind == "all-reduce"
+        else f"hierarchical-group-{group}"
+    )
     verify(kind, collective_steps(kind, name, group * servers))
 
 
@@ -82,7 +90,9 @@ def test_the_bus_factor_is_nccl_tests_and_what_the_busiest_rank_of_a_ring_sends(
     for n in (2, 3, 8, 12):
         steps = collective_steps(kind, name, n)
         sent = sum(np.bincount(step.sources, step.count, minlength=n) for step in steps)
-        assert np.max(sent) * vector_bytes(kind, n, 1) / steps.chunks == pytest.approx(bus_factor(kind, n))
+        assert np.max(sent) * vector_bytes(kind, n, 1) / steps.chunks == pytest.approx(
+            bus_factor(kind, n)
+        )
 
 
 def spoilt(step: Step) -> Iterator[Step]:
@@ -90,11 +100,17 @@ def spoilt(step: Step) -> Iterator[Step]:
 
     A transfer to another rank may be another right schedule, so receivers stay as they are.
     """
-    arrays = {a: getattr(step, a) for a in ("sources", "destinations", "first", "count")}
+    arrays = {
+        a: getattr(step, a) for a in ("sources", "destinations", "first", "count")
+    }
     plain = replace(step, wavelengths=None, clockwise=None)
     for k in range(len(step)):
-        yield replace(plain, **{a: np.delete(values, k) for a, values in arrays.items()})
-        yield replace(plain, **{a: np.append(values, values[k]) for a, values in arrays.items()})
+        yield replace(
+            plain, **{a: np.delete(values, k) for a, values in arrays.items()}
+        )
+        yield replace(
+            plain, **{a: np.append(values, values[k]) for a, values in arrays.items()}
+        )
         for name, by in (("first", 1), ("first", -1), ("count", -1)):
             wrong = arrays[name].copy()
             wrong[k] += by
@@ -109,7 +125,9 @@ def test_an_off_by_one_in_any_transfer_is_noticed(kind: str, name: str, n: int) 
     made = list(steps)
     for number, step in enumerate(made):
         for wrong in spoilt(step):
-            assert not right(kind, of(steps, [*made[:number], wrong, *made[number + 1 :]])), (number, wrong)
+            assert not right(
+                kind, of(steps, [*made[:number], wrong, *made[number + 1 :]])
+            ), (number, wrong)
 
 
 def test_what_is_wrong_is_said_in_one_line() -> None:
@@ -125,16 +143,25 @@ def test_what_is_wrong_is_said_in_one_line() -> None:
     assert said(replace(first, first=first.first[::-1])) == (
         "ring, step 0: rank 0 sends chunk 3, which it does not have"
     )
-    assert said(replace(first, op="reduce")) == "ring, step 0: rank 1 adds to chunk 0, which it does not have"
+    assert (
+        said(replace(first, op="reduce"))
+        == "ring, step 0: rank 1 adds to chunk 0, which it does not have"
+    )
     assert said(first, *others[:-1]) == "ring: rank 0 ends with nothing in chunk 1"
     assert said(first, *others, steps=4) == "ring: it says 4 steps and has 3"
-    assert said(replace(first, sources=first.sources + 1)).endswith("to or from a rank that is none of 4")
-    assert said(replace(first, destinations=first.sources)).endswith("a transfer from a rank to itself")
-    assert said(replace(first, count=0 * ones)).endswith("a transfer of chunks that are none of 4")
-    assert said(replace(first, count=ones[:3])).endswith("its arrays differ in length")
-    assert said(replace(first, destinations=0 * ones + 1, sources=0 * ones, first=0 * ones)).endswith(
-        "rank 1 gets chunk 0 twice at once"
+    assert said(replace(first, sources=first.sources + 1)).endswith(
+        "to or from a rank that is none of 4"
     )
+    assert said(replace(first, destinations=first.sources)).endswith(
+        "a transfer from a rank to itself"
+    )
+    assert said(replace(first, count=0 * ones)).endswith(
+        "a transfer of chunks that are none of 4"
+    )
+    assert said(replace(first, count=ones[:3])).endswith("its arrays differ in length")
+    assert said(
+        replace(first, destinations=0 * ones + 1, sources=0 * ones, first=0 * ones)
+    ).endswith("rank 1 gets chunk 0 twice at once")
     twice = replace(first, op="reduce")
     assert said(twice, twice, kind="all-reduce") == (
         "ring: rank 0 ends with the value of rank 1 0 times in chunk 0"
@@ -167,10 +194,22 @@ def test_steps_and_bytes_are_the_closed_forms(n: int) -> None:
         assert sent("all-to-all", "bruck") == pytest.approx([depth / 2] * n)
     folded = n.bit_length() - 1 + (0 if power else 2)
     assert steps_of("reduce-scatter", "ring") == steps_of("all-gather", "ring") == n - 1
-    assert steps_of("reduce-scatter", "halving") == steps_of("all-gather", "doubling") == folded
+    assert (
+        steps_of("reduce-scatter", "halving")
+        == steps_of("all-gather", "doubling")
+        == folded
+    )
     assert steps_of("all-gather", "bruck") == steps_of("all-to-all", "bruck") == depth
-    assert steps_of("broadcast", "binomial-tree") == steps_of("reduce", "binomial-tree") == depth
-    assert steps_of("broadcast", "chain") == steps_of("reduce", "chain") == (5 * n - 2 if n > 1 else 0)
+    assert (
+        steps_of("broadcast", "binomial-tree")
+        == steps_of("reduce", "binomial-tree")
+        == depth
+    )
+    assert (
+        steps_of("broadcast", "chain")
+        == steps_of("reduce", "chain")
+        == (5 * n - 2 if n > 1 else 0)
+    )
     assert steps_of("broadcast", "scatter-ring") == depth + n - 1
     assert steps_of("all-to-all", "direct") == min(1, n - 1)
     assert steps_of("all-to-all", "pairwise") == n - 1
@@ -179,21 +218,34 @@ def test_steps_and_bytes_are_the_closed_forms(n: int) -> None:
             assert sent(kind, name).sum() == pytest.approx(n - 1)
 
 
-def test_a_hierarchical_all_to_all_sends_as_much_between_servers_in_fewer_messages() -> None:
+def test_a_hierarchical_all_to_all_sends_as_much_between_servers_in_fewer_messages() -> (
+    None
+):
     n, m = 32, 8
     within, between = collective_steps("all-to-all", f"hierarchical-group-{m}", n)
     assert (within.sources // m == within.destinations // m).all()
     assert (between.sources % m == between.destinations % m).all()
     assert len(between) == n * (n - m)
-    pairs = set(zip(between.sources.tolist(), between.destinations.tolist(), strict=True))
+    pairs = set(
+        zip(between.sources.tolist(), between.destinations.tolist(), strict=True)
+    )
     assert len(pairs) == n * (n // m - 1)
 
 
 def test_what_there_is_not_is_named() -> None:
     for arguments, said in (
-        (("gather", "", 4), "no collective 'gather'; there are all-reduce, .*all-to-all-v"),
-        (("all-gather", "star", 4), "all-gather has no algorithm 'star'; there are ring, doubling, bruck"),
-        (("all-gather", "hierarchical-group-2", 4), "no algorithm 'hierarchical-group-2'"),
+        (
+            ("gather", "", 4),
+            "no collective 'gather'; there are all-reduce, .*all-to-all-v",
+        ),
+        (
+            ("all-gather", "star", 4),
+            "all-gather has no algorithm 'star'; there are ring, doubling, bruck",
+        ),
+        (
+            ("all-gather", "hierarchical-group-2", 4),
+            "no algorithm 'hierarchical-group-2'",
+        ),
         (("all-reduce", "star", 4), "no collective 'star'"),
         (
             ("all-to-all", "hierarchical-group-3", 4),
@@ -214,16 +266,29 @@ def test_what_there_is_not_is_named() -> None:
 
 def test_the_default_is_the_first() -> None:
     for kind, names in KINDS.items():
-        assert collective_steps(kind, "", 6).name == collective_steps(kind, names[0], 6).name
+        assert (
+            collective_steps(kind, "", 6).name
+            == collective_steps(kind, names[0], 6).name
+        )
 
 
 def test_sizes_are_those_of_nccl_tests() -> None:
-    assert vector_bytes("all-to-all", 8, 1000) == vector_bytes("all-to-all-v", 8, 1000) == 8000
-    assert {vector_bytes(k, 8, 1000) for k in KINDS if not k.startswith("all-to-all")} == {1000}
+    assert (
+        vector_bytes("all-to-all", 8, 1000)
+        == vector_bytes("all-to-all-v", 8, 1000)
+        == 8000
+    )
+    assert {
+        vector_bytes(k, 8, 1000) for k in KINDS if not k.startswith("all-to-all")
+    } == {1000}
     assert matrix_bounds([[1, 0], [5, 2]]).tolist() == [0, 1, 1, 6, 8]
 
 
 def test_thousands_of_ranks_take_no_time() -> None:
-    for kind, name in (("all-gather", "ring"), ("all-gather", "bruck"), ("reduce-scatter", "halving")):
+    for kind, name in (
+        ("all-gather", "ring"),
+        ("all-gather", "bruck"),
+        ("reduce-scatter", "halving"),
+    ):
         assert sum(len(step) for step in collective_steps(kind, name, 2048)) > 0
     assert len(next(iter(collective_steps("all-to-all", "pairwise", 4096)))) == 4096

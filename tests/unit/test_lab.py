@@ -18,7 +18,12 @@ from hypothesis import strategies as st
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import lab, processes
 from ringlight.testbed.emulation import clean, testbed
-from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
+from ringlight.testbed.emulation.agent.files import (
+    make_worker_directory,
+    parse_event,
+    read_from,
+    write_whole,
+)
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.kernel import shaping
 from ringlight.testbed.emulation.namespace_hosts import readable_by_others
@@ -39,7 +44,9 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @given(IDS, NODES, st.integers(0, 4096))
-def test_names_fit_the_kernel_and_carry_the_label(identity: str, node: str, port: int) -> None:
+def test_names_fit_the_kernel_and_carry_the_label(
+    identity: str, node: str, port: int
+) -> None:
     made = Lab(identity)
     for name in (made.interface(node, port), made.bridge(node)):
         assert len(name) <= lab.INTERFACE_NAME_MAX
@@ -47,10 +54,14 @@ def test_names_fit_the_kernel_and_carry_the_label(identity: str, node: str, port
 
 
 @given(IDS, st.sets(st.tuples(NODES, st.integers(0, 4096)), min_size=2, max_size=40))
-def test_ports_have_names_of_their_own(identity: str, ports: set[tuple[str, int]]) -> None:
+def test_ports_have_names_of_their_own(
+    identity: str, ports: set[tuple[str, int]]
+) -> None:
     # Two nodes may spell one name (a, port 1-2 cannot be): only the fabric's distinct "node-port" count.
     texts = {f"{node}-{port}" for node, port in ports}
-    assert len({Lab(identity).interface(node, port) for node, port in ports}) == len(texts)
+    assert len({Lab(identity).interface(node, port) for node, port in ports}) == len(
+        texts
+    )
 
 
 @given(IDS, IDS)
@@ -121,7 +132,9 @@ def test_a_rate_that_cannot_be_shaped_is_refused(scale: float, text: str) -> Non
         }
     )
     check_rates(build_fabric(spec), 400)
-    with pytest.raises(ValueError, match=rf"links\[0\]: 40 Gbit/s is emulated at .*; {text} the time"):
+    with pytest.raises(
+        ValueError, match=rf"links\[0\]: 40 Gbit/s is emulated at .*; {text} the time"
+    ):
         check_rates(build_fabric(spec), scale)
 
 
@@ -151,7 +164,16 @@ def test_a_switch_called_like_another_ones_port_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"{", b"[1]", b'{"t": 1}', b'{"event": 3}', b"\xff", b"[" * 100_000, b'{"event": "x", "v": 1e999}'],
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"t": 1}',
+        b'{"event": 3}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"event": "x", "v": 1e999}',
+    ],
 )
 def test_what_is_no_event_is_none(line: bytes) -> None:
     assert parse_event(line) is None
@@ -163,7 +185,11 @@ def test_an_event() -> None:
 
 def test_the_loss_of_a_training_that_diverges_is_none() -> None:
     event = b'{"event": "iteration", "loss": NaN, "others": [Infinity, -Infinity, 2.5]}'
-    assert parse_event(event) == {"event": "iteration", "loss": None, "others": [None, None, 2.5]}
+    assert parse_event(event) == {
+        "event": "iteration",
+        "loss": None,
+        "others": [None, None, 2.5],
+    }
 
 
 def test_half_a_character_is_told_as_a_question_mark() -> None:
@@ -175,7 +201,10 @@ def test_half_a_character_is_told_as_a_question_mark() -> None:
 
 def test_no_event_is_too_deep_to_be_told_on() -> None:
     depths = range(sys.getrecursionlimit() - 300, sys.getrecursionlimit() + 1)
-    for event in (parse_event(b'{"event": "x", "v": ' + b"[" * n + b"]" * n + b"}") for n in depths):
+    for event in (
+        parse_event(b'{"event": "x", "v": ' + b"[" * n + b"]" * n + b"}")
+        for n in depths
+    ):
         JSONResponse({"events": [event]})
 
 
@@ -212,7 +241,10 @@ def test_a_used_worker_directory_is_kept_under_another_name(tmp_path: Path) -> N
         (Outcome(None, 9, False, None, ""), "killed by SIGKILL"),
         (Outcome(None, 9, True, None, ""), "it ran out of memory"),
         (Outcome(None, 99, False, None, ""), "killed by signal 99"),
-        (Outcome(None, None, False, "Docker does not answer", ""), "Docker does not answer"),
+        (
+            Outcome(None, None, False, "Docker does not answer", ""),
+            "Docker does not answer",
+        ),
     ],
 )
 def test_an_end_in_words(outcome: Outcome, text: str) -> None:
@@ -228,7 +260,9 @@ def test_readable_by_others_looks_at_every_directory(tmp_path: Path) -> None:
     assert not readable_by_others(tmp_path / "link")
 
 
-def test_what_a_dead_owner_left_beside_a_testbed_that_ended_is_stale(roots: Path) -> None:
+def test_what_a_dead_owner_left_beside_a_testbed_that_ended_is_stale(
+    roots: Path,
+) -> None:
     """A killed ``shell`` ends its testbed, which removes its own files and not those of the dead."""
     made = Lab("abc")
     made.hold().close()
@@ -239,7 +273,9 @@ def test_what_a_dead_owner_left_beside_a_testbed_that_ended_is_stale(roots: Path
         "links": [{"ends": ["g0", "tor0:1"], "rate": "1 Gbit/s"}],
     }
     fabric = build_fabric(FabricSpec.model_validate(raw))
-    owner = testbed.Testbed(testbed.Settings(lab=made, fabric=fabric, state=made.state_dir))
+    owner = testbed.Testbed(
+        testbed.Settings(lab=made, fabric=fabric, state=made.state_dir)
+    )
     (made.state_dir / "controller.log").touch()
     owner._remove_state()
     assert clean.is_stale(made)
@@ -248,7 +284,9 @@ def test_what_a_dead_owner_left_beside_a_testbed_that_ended_is_stale(roots: Path
     assert not made.state_dir.exists()
 
 
-def test_who_finds_no_controller_is_told_what_helps(roots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_no_controller_is_told_what_helps(
+    roots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "STATE_ROOT", lab.STATE_ROOT)
     anew = "start one with: ringlight up SCENARIO"
     assert processes.what_helps("127.0.0.1:8080") == anew
@@ -259,7 +297,9 @@ def test_who_finds_no_controller_is_told_what_helps(roots: Path, monkeypatch: py
         back = "lab abc is starting it again: try again in some seconds, or read /logs/controller.log"
         assert processes.what_helps("127.0.0.1:8080") == back
         assert processes.what_helps("127.0.0.1:8081") == anew
-    gone = "the testbed of lab abc has ended; remove what is left with: ringlight down abc"
+    gone = (
+        "the testbed of lab abc has ended; remove what is left with: ringlight down abc"
+    )
     assert processes.what_helps("127.0.0.1:8080") == gone
     assert [one.id for one in processes.dead_labs()] == ["abc"]
 
@@ -269,7 +309,9 @@ def test_a_lab_is_ended_from_any_thread_and_handlers_are_as_before(thread: str) 
     of_lab = LabProcesses({}, "namespace", Addresses())
     sleeping = subprocess.Popen(["sleep", "600"])
     of_lab._testbed = sleeping
-    handlers = list(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+    handlers = list(
+        map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    )
     try:
         if thread == "main":
             of_lab.stop()
@@ -277,7 +319,9 @@ def test_a_lab_is_ended_from_any_thread_and_handlers_are_as_before(thread: str) 
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(of_lab.stop).result(60)
         assert sleeping.poll() == -signal.SIGTERM
-        assert handlers == list(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
+        assert handlers == list(
+            map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+        )
     finally:
         sleeping.kill()
         sleeping.wait(10)

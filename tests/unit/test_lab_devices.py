@@ -50,13 +50,17 @@ class Recorder(Device):
     def leave(self, interfaces: Iterable[str]) -> None:
         self.left = sorted(interfaces)
 
-    def affect(self, effects: Effects, rate_bps: float, directions: Sequence[Direction]) -> None:
+    def affect(
+        self, effects: Effects, rate_bps: float, directions: Sequence[Direction]
+    ) -> None:
         assert effects == {"delay": Delay(0.1)}
         self.directions += directions
 
     def let_be(self, ports: Iterable[Port]) -> None:
         gone = set(ports)
-        self.directions = [direction for direction in self.directions if direction.into not in gone]
+        self.directions = [
+            direction for direction in self.directions if direction.into not in gone
+        ]
 
     def inventory(self) -> dict[str, Any]:
         return {"torus": sorted(self.site.bridges)}
@@ -64,7 +68,9 @@ class Recorder(Device):
 
 def network(controller: str) -> tuple[LabNetwork, Recorder]:
     packet = {"p0": {"ports": 3}, "p1": {"ports": 3, "controller": controller}}
-    fabric = build_fabric(FabricSpec.model_validate({**FABRIC, "packet_switches": packet}))
+    fabric = build_fabric(
+        FabricSpec.model_validate({**FABRIC, "packet_switches": packet})
+    )
     made: list[Device] = []
 
     def plan(bridges: Any) -> list[Device]:
@@ -88,7 +94,9 @@ def test_a_device_is_planned_with_the_bridges_that_our_controller_drives() -> No
     assert network("ringlight")[0]._all_carried
 
 
-def test_what_goes_out_by_a_link_that_does_something_to_frames_is_left_by_devices() -> None:
+def test_what_goes_out_by_a_link_that_does_something_to_frames_is_left_by_devices() -> (
+    None
+):
     built, recorder = network("none")
     built._leave_to_open_vswitch()
     assert recorder.left == []
@@ -98,7 +106,9 @@ def test_what_goes_out_by_a_link_that_does_something_to_frames_is_left_by_device
     assert recorder.left == [Lab("dev1").interface("p0", 1)]
 
 
-def test_devices_are_told_where_frames_of_a_link_can_be_met_and_hosts_hand_over_single_ones() -> None:
+def test_devices_are_told_where_frames_of_a_link_can_be_met_and_hosts_hand_over_single_ones() -> (
+    None
+):
     built, recorder = network("ringlight")
     bridges = {name: PacketSwitch.__new__(PacketSwitch) for name in ("p0", "p1")}
     built._nodes = dict(bridges)
@@ -147,17 +157,24 @@ def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_pr
 
 
 def test_costs_go_by_what_carries(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"slow_path": SimpleNamespace(carries=True), "lamp": SimpleNamespace(carries=False)}
+    kinds = {
+        "slow_path": SimpleNamespace(carries=True),
+        "lamp": SimpleNamespace(carries=False),
+    }
     monkeypatch.setattr(devices, "device_kinds", lambda: kinds)
     assert devices.any_carries(["lamp", "slow_path"])
     assert not devices.any_carries(["lamp"])
     assert not devices.any_carries([])
 
 
-def test_a_device_of_the_fabric_is_there_without_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_of_the_fabric_is_there_without_an_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = SimpleNamespace(help="Go slowly.", carries=True, plan=lambda site: None)
     kinds = {"torus": SimpleNamespace(help="", plan=Recorder), "slow_path": asked}
     monkeypatch.setattr(devices, "device_kinds", lambda: kinds)
     assert devices.optional_kinds() == {"slow_path": asked}
-    (found,) = devices.plan_devices(["slow_path"], Site(Lab("dev1"), Path("/nowhere"), {}))
+    (found,) = devices.plan_devices(
+        ["slow_path"], Site(Lab("dev1"), Path("/nowhere"), {})
+    )
     assert isinstance(found, Recorder)

@@ -29,7 +29,8 @@ FILES = sorted(
     path
     for path in [*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("tests/data/*.yaml")]
     # Large studies; tests/data has them in small, and sixty_four is the last one with fewer GPUs.
-    if path.stem not in LARGE and not (notes_of(path.stem).study or notes_of(path.stem).untried)
+    if path.stem not in LARGE
+    and not (notes_of(path.stem).study or notes_of(path.stem).untried)
 )
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 #: Files that take long to read. Without --long they get mistakes of the kinds that look at each of the keys;
@@ -64,7 +65,11 @@ def slow(name: str) -> bool:
 
 def refusal(raw: Mapping[str, Any] | str) -> str | None:
     """What a file is refused with; None where it is read. Anything but a ScenarioError goes through."""
-    text = raw if isinstance(raw, str) else yaml.dump(raw, Dumper=DUMPER, allow_unicode=True, sort_keys=False)
+    text = (
+        raw
+        if isinstance(raw, str)
+        else yaml.dump(raw, Dumper=DUMPER, allow_unicode=True, sort_keys=False)
+    )
     try:
         parse(text, "a.yaml", scale_for=on_reference)
     except ScenarioError as error:
@@ -111,7 +116,9 @@ def without(raw: Any, path: Path_) -> Any:
 
 def free(path: Path_) -> bool:
     """Whether any key or text may stand there."""
-    return path[:2] in (("paper", "says"), ("paper", "limits")) or (len(path) > 2 and path[2] == "value")
+    return path[:2] in (("paper", "says"), ("paper", "limits")) or (
+        len(path) > 2 and path[2] == "value"
+    )
 
 
 def unknown_keys(raw: dict[str, Any]) -> Iterator[Mistake]:
@@ -139,11 +146,18 @@ def wrong_types(raw: dict[str, Any]) -> Iterator[Mistake]:
 
 def no_units(raw: dict[str, Any]) -> Iterator[Mistake]:
     for path, value in places(raw):
-        if isinstance(value, str) and QUANTITY.fullmatch(value) and path[0] != "published":
+        if (
+            isinstance(value, str)
+            and QUANTITY.fullmatch(value)
+            and path[0] != "published"
+        ):
             keys = [step for step in path if isinstance(step, str)]
             if path[0] == "parameters":
                 # The mistake shows where the parameter is used.
-                yield changed(raw, path, float(value.split()[0])), f"parameters.{keys[1]}"
+                yield (
+                    changed(raw, path, float(value.split()[0])),
+                    f"parameters.{keys[1]}",
+                )
             else:
                 yield changed(raw, path, float(value.split()[0])), "no unit"
 
@@ -152,13 +166,19 @@ def wrong_units(raw: dict[str, Any]) -> Iterator[Mistake]:
     for mistake, key in no_units(raw):
         for path, value in places(mistake):
             if isinstance(value, float) and isinstance(at(raw, path), str):
-                yield changed(raw, path, "3 apples"), "3 apples" if key == "no unit" else key
+                yield (
+                    changed(raw, path, "3 apples"),
+                    "3 apples" if key == "no unit" else key,
+                )
 
 
 def lacking(raw: dict[str, Any]) -> Iterator[Mistake]:
     yield {other: value for other, value in raw.items() if other != "name"}, "name"
     if "training" in raw:
-        yield {other: value for other, value in raw.items() if other != "training"}, "training"
+        yield (
+            {other: value for other, value in raw.items() if other != "training"},
+            "training",
+        )
         for key in ("model", "batch"):
             yield changed(raw, ("training", key), None), f"training.{key}"
     else:
@@ -167,7 +187,10 @@ def lacking(raw: dict[str, Any]) -> Iterator[Mistake]:
         yield changed(raw, ("jobs", job, does), None), f"jobs.{job}"
     for key in ("fabric", "fabrics"):
         if key in raw:
-            yield {other: value for other, value in raw.items() if other != key}, "fabric"
+            yield (
+                {other: value for other, value in raw.items() if other != key},
+                "fabric",
+            )
     for path, value in places(raw):
         if path[-1:] == ("do",) or path[-1:] == ("when",):
             yield without(raw, path), f"{path[-1]}: missing"
@@ -204,7 +227,13 @@ def wrong_paths(raw: dict[str, Any]) -> Iterator[Mistake]:
 
 def trained(raw: dict[str, Any]) -> dict[str, Any]:
     """With a training for jobs that have no workload, where a file's own jobs need none."""
-    training = {"model": "resnet50", "compute": "1 ms", "batch": 1, "iterations": 1, "gradient": "1 GB"}
+    training = {
+        "model": "resnet50",
+        "compute": "1 ms",
+        "batch": 1,
+        "iterations": 1,
+        "gradient": "1 GB",
+    }
     return {"training": training, **raw}
 
 
@@ -217,18 +246,33 @@ def wrong_names(raw: dict[str, Any]) -> Iterator[Mistake]:
         if "fabrics" in raw:
             yield changed(raw, ("arms", arm, "fabric"), "nowhere"), f"arms.{arm}.fabric"
         unswept = {**raw, "sweep": []}
-        yield changed(unswept, ("arms", arm, "jobs"), {"red": {"ranks": ["zz0", "zz1"]}}), f"arms.{arm}.jobs"
-    yield {**raw, "sweep": [{"arms": ["nobody"], "over": {"training.batch": [1]}}]}, "sweep[0].arms"
+        yield (
+            changed(unswept, ("arms", arm, "jobs"), {"red": {"ranks": ["zz0", "zz1"]}}),
+            f"arms.{arm}.jobs",
+        )
+    yield (
+        {**raw, "sweep": [{"arms": ["nobody"], "over": {"training.batch": [1]}}]},
+        "sweep[0].arms",
+    )
     for key in ("baseline", "arms", "job"):
         compare = {"baseline": next(iter(raw["arms"])), key: "nobody"}
         yield {**raw, "compare": compare}, f"compare.{key}"
-    yield {**raw, "break_even": {"arm": "nobody", "baseline": "nobody"}}, "break_even.arm"
+    yield (
+        {**raw, "break_even": {"arm": "nobody", "baseline": "nobody"}},
+        "break_even.arm",
+    )
     published = [{"arm": "nobody", "metric": "jct", "value": "1 s"}]
-    yield {**raw, "published": published, "paper": {"citation": "x"}}, "published[0].arm"
+    yield (
+        {**raw, "published": published, "paper": {"citation": "x"}},
+        "published[0].arm",
+    )
     if "paper" not in raw:
         yield {**raw, "published": published}, "published"
     parameter = {"value": 1, "source": "assumed", "why": "x", "fitted_to": ["a.b"]}
-    yield {**raw, "parameters": {**raw.get("parameters", {}), "p": parameter}}, "parameters.p.fitted_to"
+    yield (
+        {**raw, "parameters": {**raw.get("parameters", {}), "p": parameter}},
+        "parameters.p.fitted_to",
+    )
 
 
 def wrong_events(raw: dict[str, Any]) -> Iterator[Mistake]:
@@ -269,20 +313,33 @@ def wrong_events(raw: dict[str, Any]) -> Iterator[Mistake]:
         ({**kill, "do": "start", "target": f"job {job}"}, f"{key}.target"),
         ({"when": "start", "do": "disturb"}, f"{key}.control"),
         ({"when": "start", "do": "circuits"}, f"{key}.circuits"),
-        ({"when": "start", "do": "circuits", "circuits": [["x:1", "y:1"]]}, f"{key}.circuits"),
+        (
+            {"when": "start", "do": "circuits", "circuits": [["x:1", "y:1"]]},
+            f"{key}.circuits",
+        ),
         ({"when": "start", "do": "regroup", "jobs": ["nobody"]}, f"{key}.jobs"),
         ({"when": "start", "do": "regroup", "back_after": "1 s"}, f"{key}.back_after"),
     ):
         arms = {
-            name: {path: value for path, value in arm.items() if not path.startswith("events")}
+            name: {
+                path: value
+                for path, value in arm.items()
+                if not path.startswith("events")
+            }
             for name, arm in raw["arms"].items()
         }
         yield {**raw, "arms": arms, "events": [event]}, where
-    circle = [{**kill, "name": "a", "when": {"after": "b"}}, {**kill, "name": "b", "when": {"after": "a"}}]
+    circle = [
+        {**kill, "name": "a", "when": {"after": "b"}},
+        {**kill, "name": "b", "when": {"after": "a"}},
+    ]
     arm = {**next(iter(raw["arms"].values())), "events": circle}
     raw = {**raw, "sweep": []}
     yield {**raw, "arms": {"one": arm}}, "arms.one.events.a.when: circular"
-    yield {**raw, "arms": {"one": {**arm, "events": [{**kill, "name": "a"}] * 2}}}, "arms.one.events.a"
+    yield (
+        {**raw, "arms": {"one": {**arm, "events": [{**kill, "name": "a"}] * 2}}},
+        "arms.one.events.a",
+    )
 
 
 def wrong_jobs(raw: dict[str, Any]) -> Iterator[Mistake]:
@@ -352,8 +409,16 @@ FOUR = (ROOT / "tests/data/mini.yaml").read_text()
     ("before", "after", "said"),
     [
         ("tor0: {", "g0: {", "fabric: the name g0 is used by two nodes"),
-        ('[g0, "tor0:1"]', "[g0, g0]", "fabric: circuit g0:0-g0:0: both ends are one port"),
-        ('[g0, "tor0:1"]', '[g0, "tor0:99"]', "fabric.circuits[0]: tor0 has ports 1 to"),
+        (
+            '[g0, "tor0:1"]',
+            "[g0, g0]",
+            "fabric: circuit g0:0-g0:0: both ends are one port",
+        ),
+        (
+            '[g0, "tor0:1"]',
+            '[g0, "tor0:99"]',
+            "fabric.circuits[0]: tor0 has ports 1 to",
+        ),
     ],
 )
 def test_no_path_is_glued_to_a_sentence(before: str, after: str, said: str) -> None:
@@ -363,11 +428,21 @@ def test_no_path_is_glued_to_a_sentence(before: str, after: str, said: str) -> N
 
 @pytest.mark.parametrize("do", ["loss", "lost", 3, None])
 @pytest.mark.parametrize("more", [{}, {"gpu": "g0"}, {"jobs": "red"}])
-def test_an_event_that_does_what_there_is_not_is_told_before_its_keys(do: Any, more: Any) -> None:
+def test_an_event_that_does_what_there_is_not_is_told_before_its_keys(
+    do: Any, more: Any
+) -> None:
     event = {"when": {"at": "1 s"}, "do": do, **more}
-    said = refusal({**read("tests/data/mini.yaml"), "arms": {"one": {"events": [event]}}, "compare": []})
+    said = refusal(
+        {
+            **read("tests/data/mini.yaml"),
+            "arms": {"one": {"events": [event]}},
+            "compare": [],
+        }
+    )
     assert said is not None
-    assert said.startswith(f"a.yaml: arms.one.events.1.do: {do!r} is no do; there are regroup, circuits,")
+    assert said.startswith(
+        f"a.yaml: arms.one.events.1.do: {do!r} is no do; there are regroup, circuits,"
+    )
 
 
 def test_two_arms_of_one_name() -> None:
@@ -390,7 +465,23 @@ def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(
     monkeypatch.chdir((ROOT / name).parent)
     raw = read(name)
     chance = random.Random(name)
-    anything = [None, True, -1, 0, 1e300, float("nan"), "", "x", "$x", "5 ms", [], [[]], {}, {"a": 1}, [None]]
+    anything = [
+        None,
+        True,
+        -1,
+        0,
+        1e300,
+        float("nan"),
+        "",
+        "x",
+        "$x",
+        "5 ms",
+        [],
+        [[]],
+        {},
+        {"a": 1},
+        [None],
+    ]
     everywhere = [path for path, _ in places(raw) if path]
     for _ in range(12):
         said = refusal(changed(raw, chance.choice(everywhere), chance.choice(anything)))

@@ -19,9 +19,17 @@ from ringlight.experiments.language import workloads
 from ringlight.experiments.language.expand import load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.workload_keys import OF_RUN_FOLDERS, WorkloadKeys
-from ringlight.experiments.language.workloads import CollectiveKeys, FilesKeys, WorkloadSpec
+from ringlight.experiments.language.workloads import (
+    CollectiveKeys,
+    FilesKeys,
+    WorkloadSpec,
+)
 from ringlight.experiments.record.folder import RunFolder, experiment_of
-from ringlight.experiments.runner.command import carry_out_experiment, check_resumed, finish
+from ringlight.experiments.runner.command import (
+    carry_out_experiment,
+    check_resumed,
+    finish,
+)
 from ringlight.fabric.extension import Extension, InstalledExtension
 from ringlight.workloads.graph import Collective
 from ringlight.workloads.graph_writer import Book, Writer
@@ -49,30 +57,46 @@ def with_file(directory: Path) -> Path:
 def test_a_workload_is_as_emulated(tmp_path: Path) -> None:
     (tmp_path / "many.rlw").write_bytes(pack(many_kinds()))
     path = scenario(tmp_path, "{files: many.rlw, device: a100, efficiency: 0.5}")
-    path.write_text(path.read_text().replace("{time: 1, payload: 1}", "{time: 4, payload: 16}"))
+    path.write_text(
+        path.read_text().replace("{time: 1, payload: 1}", "{time: 4, payload: 16}")
+    )
     found = load(path)
     assert found.files == ("many.rlw",)
     workload = found.plans[0].jobs[0].workload
     assert workload is not None
     program = workload.programs[0]
-    seconds = dict(zip([workload.names[n] for n in program.name], program.seconds.tolist(), strict=True))
+    seconds = dict(
+        zip(
+            [workload.names[n] for n in program.name],
+            program.seconds.tolist(),
+            strict=True,
+        )
+    )
     assert seconds["forward"] == pytest.approx(4 * 1.5e-3)
     assert seconds["backward"] == pytest.approx(4 * 2e9 / (0.5 * 312e12))
     assert sorted(program.bytes[program.kind == 1].tolist()) == [64, 4096, 1 << 18]
 
 
-def test_points_of_a_sweep_read_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_of_a_sweep_read_a_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads = []
     read = workloads.read_any
-    monkeypatch.setattr(workloads, "read_any", lambda *said: (reads.append(said), read(*said))[1])
+    monkeypatch.setattr(
+        workloads, "read_any", lambda *said: (reads.append(said), read(*said))[1]
+    )
     path = scenario(
-        with_file(tmp_path), "{files: four.rlw}", more="sweep: {scale.payload: [1, 2], scale.time: [1, 2, 3]}"
+        with_file(tmp_path),
+        "{files: four.rlw}",
+        more="sweep: {scale.payload: [1, 2], scale.time: [1, 2, 3]}",
     )
     found = load(path)
     assert len(found.plans) == 6
     assert len(reads) == 1
     sizes = {
-        int(plan.jobs[0].workload.programs[0].bytes.max()) for plan in found.plans if plan.jobs[0].workload
+        int(plan.jobs[0].workload.programs[0].bytes.max())
+        for plan in found.plans
+        if plan.jobs[0].workload
     }
     assert sizes == {1 << 20, 1 << 19}
 
@@ -86,41 +110,82 @@ def test_points_of_a_sweep_read_a_file_once(tmp_path: Path, monkeypatch: pytest.
             "{files: [four.rlw, a.yaml]}",
             "workload.files: a.yaml: four.rlw is a packed workload, which",
         ),
-        ("{files: /etc/passwd}", "workload.files[0]: '/etc/passwd' is not below the directory"),
-        ("{files: traces/../../x}", "workload.files[0]: 'traces/../../x' is not below the directory"),
+        (
+            "{files: /etc/passwd}",
+            "workload.files[0]: '/etc/passwd' is not below the directory",
+        ),
+        (
+            "{files: traces/../../x}",
+            "workload.files[0]: 'traces/../../x' is not below the directory",
+        ),
         ("{files: [four.rlw, .]}", "workload.files[1]: '.' is not below the directory"),
         ('{files: "a\\nb"}', "workload.files[0]: 'a\\nb' is not below the directory"),
-        ("{files: rows.csv}", "workload.files[0]: 'rows.csv': a run folder, which gets a copy, has"),
+        (
+            "{files: rows.csv}",
+            "workload.files[0]: 'rows.csv': a run folder, which gets a copy, has",
+        ),
         ("{files: plots/m.csv}", "workload.files[0]: 'plots/m.csv': a run folder"),
         (f"{{files: {'x' * 300}}}", f"workload.files: {'x' * 300}: File name too long"),
         ("{files: 3}", "workload.files: should be a list"),
         ("{files: []}", "workload: give one of collective"),
-        ("{files: four.rlw, collective: all-reduce}", "workload: give one of collective"),
+        (
+            "{files: four.rlw, collective: all-reduce}",
+            "workload: give one of collective",
+        ),
         ("{file: four.rlw}", "workload.file: unknown key; the nearest is files"),
-        ("{files: four.rlw, size: 2 MB}", "workload: size: a workload of files has no such key"),
-        ("{files: four.rlw, device: z80}", "workload.device: no device z80; there are v100"),
-        ("{files: four.rlw, efficiency: 0.5}", "workload: efficiency: it is of a device"),
+        (
+            "{files: four.rlw, size: 2 MB}",
+            "workload: size: a workload of files has no such key",
+        ),
+        (
+            "{files: four.rlw, device: z80}",
+            "workload.device: no device z80; there are v100",
+        ),
+        (
+            "{files: four.rlw, efficiency: 0.5}",
+            "workload: efficiency: it is of a device",
+        ),
         (
             "{files: four.rlw, device: t.csv, efficiency: 0.5}",
             "efficiency: it is of a device, and t.csv is",
         ),
-        ("{files: four.rlw, device: gone.csv}", "workload.device: gone.csv: No such file or dir"),
-        ("{files: four.rlw, device: ../t.csv}", "workload.device: '../t.csv' is not below the dir"),
-        ("{files: four.rlw, device: rows.csv}", "workload.device: 'rows.csv': a run folder, which"),
-        ("{collective: all-sum, size: 4 MB}", "workload.collective: there is no collective 'all-sum'"),
-        ("{collective: broadcast, algorithm: x, size: 4 MB}", "workload.algorithm: broadcast has no"),
+        (
+            "{files: four.rlw, device: gone.csv}",
+            "workload.device: gone.csv: No such file or dir",
+        ),
+        (
+            "{files: four.rlw, device: ../t.csv}",
+            "workload.device: '../t.csv' is not below the dir",
+        ),
+        (
+            "{files: four.rlw, device: rows.csv}",
+            "workload.device: 'rows.csv': a run folder, which",
+        ),
+        (
+            "{collective: all-sum, size: 4 MB}",
+            "workload.collective: there is no collective 'all-sum'",
+        ),
+        (
+            "{collective: broadcast, algorithm: x, size: 4 MB}",
+            "workload.algorithm: broadcast has no",
+        ),
         (
             "{collective: {file: four.rlw}, size: 4 MB}",
             "collective.file: four.rlw: this is no algorithm",
         ),
-        ("{collective: all-reduce}", "workload: size: a workload of one collective needs it"),
+        (
+            "{collective: all-reduce}",
+            "workload: size: a workload of one collective needs it",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, workload: str, said: str) -> None:
     assert said in refusal(with_file(tmp_path), workload)
 
 
-def test_a_file_that_is_for_other_ranks_or_states_no_time_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_for_other_ranks_or_states_no_time_is_refused(
+    tmp_path: Path,
+) -> None:
     said = "jobs.llm.workload: it is for 4 ranks, and the job has 6"
     assert refusal(with_file(tmp_path), "{files: four.rlw}", SIX) == said
     (tmp_path / "many.rlw").write_bytes(pack(many_kinds()))
@@ -134,15 +199,21 @@ def test_an_arm_is_named_where_its_file_is_wrong(tmp_path: Path) -> None:
     assert said == "arms.other.jobs.llm.workload.files: gone: No such file or directory"
 
 
-def test_a_run_folder_has_the_files_and_is_read_without_the_originals(tmp_path: Path) -> None:
+def test_a_run_folder_has_the_files_and_is_read_without_the_originals(
+    tmp_path: Path,
+) -> None:
     origin, runs = tmp_path / "origin", tmp_path / "runs"
     runs.mkdir()
     more = "sweep: {jobs.llm.workload.files: [four.rlw, many.rlw]}"
     origin.mkdir()
     (origin / "many.rlw").write_bytes(pack(many_kinds()))
-    experiment = load(scenario(with_file(origin), "{files: four.rlw, device: h100}", more=more))
+    experiment = load(
+        scenario(with_file(origin), "{files: four.rlw, device: h100}", more=more)
+    )
     assert experiment.files == ("four.rlw", "many.rlw")
-    with RunFolder.new(runs, "a", experiment.text, experiment.files, experiment.directory) as folder:
+    with RunFolder.new(
+        runs, "a", experiment.text, experiment.files, experiment.directory
+    ) as folder:
         folder.describe(repeat=1, backend="simulation", code="x")
     check = SimulationBackend()
     with pytest.raises(ScenarioError, match="computed by other code"):
@@ -150,7 +221,10 @@ def test_a_run_folder_has_the_files_and_is_read_without_the_originals(tmp_path: 
     (origin / "four.rlw").write_bytes(b"")
     with pytest.raises(ScenarioError) as caught:
         check_resumed(folder.path, experiment, check)
-    assert str(caught.value) == f"{folder.path}/four.rlw: it is another file than {origin}/four.rlw"
+    assert (
+        str(caught.value)
+        == f"{folder.path}/four.rlw: it is another file than {origin}/four.rlw"
+    )
     shutil.rmtree(origin)
     again = experiment_of(folder.path)
     assert again.files == experiment.files
@@ -168,26 +242,37 @@ def test_a_table_gives_the_operations_of_a_file_their_times(tmp_path: Path) -> N
     assert found.files == ("many.rlw", "tables/times.csv")
     workload = found.plans[0].jobs[0].workload
     assert workload is not None
-    said = {workload.names[int(name)]: k for k, name in enumerate(workload.programs[0].name)}
+    said = {
+        workload.names[int(name)]: k for k, name in enumerate(workload.programs[0].name)
+    }
     assert workload.programs[0].seconds[said["backward"]] == 0.25
 
 
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("backward,1 ms\n", "times.csv, line 1: expected operation,seconds, not backward,1 ms"),
+        (
+            "backward,1 ms\n",
+            "times.csv, line 1: expected operation,seconds, not backward,1 ms",
+        ),
         ("backward,1\n", "times.csv: no seconds for weights; the table has backward"),
     ],
 )
-def test_a_wrong_table_is_one_line_with_file_and_key(tmp_path: Path, table: str, said: str) -> None:
+def test_a_wrong_table_is_one_line_with_file_and_key(
+    tmp_path: Path, table: str, said: str
+) -> None:
     (tmp_path / "many.rlw").write_bytes(pack(many_kinds()))
     (tmp_path / "times.csv").write_text(table)
     wanted = f"jobs.llm.workload.device: {said}"
     assert refusal(tmp_path, "{files: many.rlw, device: times.csv}") == wanted
 
 
-@pytest.mark.filterwarnings("error", "ignore:unclosed:ResourceWarning")  # earlier tests left them
-def test_a_simulated_run_is_reported_and_resumed_from_its_folder_alone(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings(
+    "error", "ignore:unclosed:ResourceWarning"
+)  # earlier tests left them
+def test_a_simulated_run_is_reported_and_resumed_from_its_folder_alone(
+    tmp_path: Path,
+) -> None:
     origin, backend = tmp_path / "origin", SimulationBackend()
     done, result = carry_out_experiment(
         loaded(with_file(origin), "{files: four.rlw}"), backend, tmp_path / "runs"
@@ -196,14 +281,19 @@ def test_a_simulated_run_is_reported_and_resumed_from_its_folder_alone(tmp_path:
     shutil.rmtree(origin)
     assert finish(done.path)["rows"] == result["rows"]
     again = load(done.path / "scenario.yaml")
-    _, resumed = carry_out_experiment(again, backend, tmp_path / "runs", resume=done.path)
+    _, resumed = carry_out_experiment(
+        again, backend, tmp_path / "runs", resume=done.path
+    )
     assert resumed["rows"] == result["rows"]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [done.path.name]
 
 
 @pytest.mark.parametrize(
     ("other", "option"),
-    [(SimulationBackend(latency_s=1e-3), "--latency"), (SimulationBackend(mtu_bytes=600), "--mtu")],
+    [
+        (SimulationBackend(latency_s=1e-3), "--latency"),
+        (SimulationBackend(mtu_bytes=600), "--mtu"),
+    ],
 )
 def test_a_simulation_with_other_options_is_not_gone_on_with(
     tmp_path: Path, other: SimulationBackend, option: str
@@ -212,14 +302,25 @@ def test_a_simulation_with_other_options_is_not_gone_on_with(
     done, _ = carry_out_experiment(experiment, SimulationBackend(), tmp_path / "runs")
     with pytest.raises(ScenarioError) as caught:
         carry_out_experiment(experiment, other, tmp_path / "runs", resume=done.path)
-    assert str(caught.value) == f"{done.path}: its runs were simulated with another {option}; begin anew"
+    assert (
+        str(caught.value)
+        == f"{done.path}: its runs were simulated with another {option}; begin anew"
+    )
 
 
-def test_a_file_that_goes_before_it_is_copied_is_one_line_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_file_that_goes_before_it_is_copied_is_one_line_and_leaves_no_folder(
+    tmp_path: Path,
+) -> None:
     experiment = load(scenario(with_file(tmp_path), "{files: four.rlw}"))
     (tmp_path / "four.rlw").unlink()
     with pytest.raises(ScenarioError, match=r"four\.rlw: cannot be read: No such file"):
-        RunFolder.new(tmp_path / "runs", "a", experiment.text, experiment.files, experiment.directory)
+        RunFolder.new(
+            tmp_path / "runs",
+            "a",
+            experiment.text,
+            experiment.files,
+            experiment.directory,
+        )
     assert not list((tmp_path / "runs").iterdir())
 
 
@@ -246,7 +347,9 @@ def test_a_matrix_is_a_workload_of_one_exchange(tmp_path: Path) -> None:
 
 
 def test_a_source_of_an_extension_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = InstalledExtension(Extension("torus", workloads={"torus": "keys:TorusKeys"}), "acme")
+    installed = InstalledExtension(
+        Extension("torus", workloads={"torus": "keys:TorusKeys"}), "acme"
+    )
     monkeypatch.setitem(sys.modules, "acme", ModuleType("acme"))
     monkeypatch.setitem(sys.modules, "acme.keys", keys := ModuleType("acme.keys"))
     keys.__dict__["TorusKeys"] = WorkloadKeys
@@ -256,13 +359,23 @@ def test_a_source_of_an_extension_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_key_of_the_core_is_described() -> None:
-    page = (ROOT / "docs/experiments.md").read_text().partition("## Workloads")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs/experiments.md")
+        .read_text()
+        .partition("## Workloads")[2]
+        .partition("\n## ")[0]
+    )
     described = {*FilesKeys.model_fields, *CollectiveKeys.model_fields}
     assert not [key for key in described if f"`{key}`" not in page]
 
 
 def test_examples_of_the_page_are_read() -> None:
-    page = (ROOT / "docs/experiments.md").read_text().partition("## Workloads")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs/experiments.md")
+        .read_text()
+        .partition("## Workloads")[2]
+        .partition("\n## ")[0]
+    )
     examples = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
     assert len(examples) == 2
     for example in examples:
@@ -282,16 +395,26 @@ jobs: {train: {ranks: all, workload: small}}
 
 
 def test_a_job_names_its_workload_and_a_sweep_goes_over_names() -> None:
-    swept = parse(f"{NAMED}sweep: {{jobs.train.workload: [small, large]}}\n", "named.yaml").plans
+    swept = parse(
+        f"{NAMED}sweep: {{jobs.train.workload: [small, large]}}\n", "named.yaml"
+    ).plans
     (own,) = parse(
-        NAMED.replace("workload: small", "workload: {collective: all-reduce, size: 1 MB}"), "n"
+        NAMED.replace(
+            "workload: small", "workload: {collective: all-reduce, size: 1 MB}"
+        ),
+        "n",
     ).plans
     found = [plan.jobs[0].workload for plan in swept]
-    assert [w.programs[0].bytes.tolist() for w in found if w] == [[1_000_000], [8_000_000]]
+    assert [w.programs[0].bytes.tolist() for w in found if w] == [
+        [1_000_000],
+        [8_000_000],
+    ]
     assert [plan.jobs[0].iterations for plan in swept] == [1, 3]
     assert own.jobs[0].workload is not None
     assert own.jobs[0].workload.programs[0].bytes.tolist() == [1_000_000]
-    (changed,) = parse(f"{NAMED}arms: {{a: {{workloads.small.size: 2 MB}}}}\n", "named.yaml").plans
+    (changed,) = parse(
+        f"{NAMED}arms: {{a: {{workloads.small.size: 2 MB}}}}\n", "named.yaml"
+    ).plans
     assert changed.jobs[0].workload is not None
     assert changed.jobs[0].workload.programs[0].bytes.tolist() == [2_000_000]
 
@@ -304,10 +427,26 @@ def test_a_job_names_its_workload_and_a_sweep_goes_over_names() -> None:
             "all, workload: smal",
             "jobs.train.workload: there is no workload smal; there are small, large",
         ),
-        ("workloads:", "workload_s:", "workload_s: unknown key; the nearest is workloads"),
-        ("size: 8 MB", "size: 8", "workloads.large.size: 8 has no unit; write for example"),
-        ("size: 8 MB", "sizes: 8 MB", "workloads.large.sizes: unknown key; the nearest is size"),
-        ("all-reduce, size: 1", "all, size: 1", "workloads.small.collective: there is no collective 'all'"),
+        (
+            "workloads:",
+            "workload_s:",
+            "workload_s: unknown key; the nearest is workloads",
+        ),
+        (
+            "size: 8 MB",
+            "size: 8",
+            "workloads.large.size: 8 has no unit; write for example",
+        ),
+        (
+            "size: 8 MB",
+            "sizes: 8 MB",
+            "workloads.large.sizes: unknown key; the nearest is size",
+        ),
+        (
+            "all-reduce, size: 1",
+            "all, size: 1",
+            "workloads.small.collective: there is no collective 'all'",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_named_workload_is_said_where_it_stands(

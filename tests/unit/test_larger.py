@@ -27,11 +27,18 @@ from tests.unit.test_scaling import TEXT
 
 def chosen(more: str = "") -> Experiment:
     text = TEXT.replace("compute: 1 s", "compute: 50 ms") + more
-    return parse(text, "small.yaml", scale_for=lambda plans: choose_scale(plans, MEASURED, 2))
+    return parse(
+        text, "small.yaml", scale_for=lambda plans: choose_scale(plans, MEASURED, 2)
+    )
 
 
 def link(ratio: float, **shares: float) -> LinkRate:
-    said: dict[str, Any] = {"t": 0.0, "fabric": "fabric", "link": "a-b", "direction": "to b"}
+    said: dict[str, Any] = {
+        "t": 0.0,
+        "fabric": "fabric",
+        "link": "a-b",
+        "direction": "to b",
+    }
     return LinkRate(**said, set_bps=1e6, measured_bps=ratio * 1e6, **shares)
 
 
@@ -41,7 +48,14 @@ class Slow(SimulationBackend):
     enough = 4.0
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> Any:
-        emit(link(1.0 if setting.scale.time >= self.enough else 0.8, busy=0.95, others=0.01, stolen=0.0))
+        emit(
+            link(
+                1.0 if setting.scale.time >= self.enough else 0.8,
+                busy=0.95,
+                others=0.01,
+                stolen=0.0,
+            )
+        )
         return super().open(setting, emit)
 
 
@@ -62,19 +76,33 @@ def test_links_that_the_machine_does_not_carry_get_a_larger_scale(
     assert experiment.scale is not None
     begun = experiment.scale.time
     assert begun < Slow.enough
-    done, result = carry_out_experiment(experiment, Slow(label="measured"), tmp_path, reporter=Reporter())
+    done, result = carry_out_experiment(
+        experiment, Slow(label="measured"), tmp_path, reporter=Reporter()
+    )
     times = sorted(scales_of(tmp_path))
     assert times == [begun * 2**n for n in range(len(times))]
     ran = experiment_of(done.path)
     assert ran.scale is not None
-    assert times[-1] == ran.scale.time == ran.plans[0].setting.scale.time >= Slow.enough > times[-2]
-    assert ran.scale.larger[0].startswith("link a-b (to b) gave 80.0 % of its setting, while processors")
+    assert (
+        times[-1]
+        == ran.scale.time
+        == ran.plans[0].setting.scale.time
+        >= Slow.enough
+        > times[-2]
+    )
+    assert ran.scale.larger[0].startswith(
+        "link a-b (to b) gave 80.0 % of its setting, while processors"
+    )
     assert result["complete"] is True
     said = capsys.readouterr().err
     assert f"this machine is too slow for time {begun:g}: link a-b" in said
     # The folders before it say why they end.
     for folder in tmp_path.iterdir():
-        ended = [record for record in read_records(folder / "events.jsonl") if isinstance(record, Aborted)]
+        ended = [
+            record
+            for record in read_records(folder / "events.jsonl")
+            if isinstance(record, Aborted)
+        ]
         assert bool(ended) == (folder != done.path)
 
 
@@ -120,7 +148,9 @@ def test_only_want_of_processors_asks_for_more(rate: LinkRate, too_fast: bool) -
         check_links([rate])
 
 
-def test_late_timers_and_busy_processors_ask_for_more_unless_something_was_made_to_happen() -> None:
+def test_late_timers_and_busy_processors_ask_for_more_unless_something_was_made_to_happen() -> (
+    None
+):
     experiment = chosen()
     (plan,) = experiment.plans
     records = records_of(experiment)
@@ -133,5 +163,7 @@ def test_late_timers_and_busy_processors_ask_for_more_unless_something_was_made_
     with pytest.raises(TooFast, match="processors were 97 % busy"):
         check_run(plan, [*records, load])
     check_run(plan, [*records, replace(load, others=0.5)])
-    disturbed = chosen("events: [{when: {at: 1 ms}, do: cancel, target: job train}]\n").plans[0]
+    disturbed = chosen(
+        "events: [{when: {at: 1 ms}, do: cancel, target: job train}]\n"
+    ).plans[0]
     check_run(disturbed, [*records, load])

@@ -29,7 +29,10 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     # As they are installed, but here.
-    wanted = [(package, f"{tmp_path}/{Path(seen).name}", what) for package, seen, what in module.WANTED]
+    wanted = [
+        (package, f"{tmp_path}/{Path(seen).name}", what)
+        for package, seen, what in module.WANTED
+    ]
     monkeypatch.setattr(module, "WANTED", wanted)
     monkeypatch.setattr(module, "ABSENT", tmp_path / "build")
     monkeypatch.setattr("os.geteuid", lambda: 0)
@@ -51,7 +54,10 @@ def test_what_only_the_suite_wants_is_installed_once(
     launcher.install_wanted()
     launcher.install_wanted()
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
-    assert [call[-1] for call in calls if call[0] == "install"] == ["python3-simgrid", "netconfd"]
+    assert [call[-1] for call in calls if call[0] == "install"] == [
+        "python3-simgrid",
+        "netconfd",
+    ]
     assert "skipped" not in capsys.readouterr().err
 
 
@@ -69,7 +75,9 @@ def test_the_environment_is_made_by_an_optimised_python(
     assert not launcher.should_go_on_with(str(bare))
     assert not launcher.should_go_on_with(sys.executable)
     assert not launcher.should_go_on_with(str(tmp_path / "none"))
-    monkeypatch.setattr("sysconfig.get_config_var", lambda _: "'--enable-optimizations' '--with-lto'")
+    monkeypatch.setattr(
+        "sysconfig.get_config_var", lambda _: "'--enable-optimizations' '--with-lto'"
+    )
     assert not launcher.should_go_on_with(str(whole))
     monkeypatch.setattr("sysconfig.get_config_var", lambda _: None)
     # In an environment that was made before, all goes on as it was.
@@ -79,20 +87,31 @@ def test_the_environment_is_made_by_an_optimised_python(
 
 @pytest.mark.parametrize("apt", ["exit 100", '[ "$1" = update ]', None])
 def test_without_it_the_suite_goes_on(
-    launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], apt: str | None
+    launcher: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    apt: str | None,
 ) -> None:
     if apt is not None:
         make_apt(tmp_path, apt)
     launcher.install_wanted()
     told = capsys.readouterr().err
-    assert "python3-simgrid cannot be installed here: the comparison with SimGrid will be skipped" in told
-    assert "netconfd cannot be installed here: the tests of NETCONF against netconfd will be skipped" in told
+    assert (
+        "python3-simgrid cannot be installed here: the comparison with SimGrid will be skipped"
+        in told
+    )
+    assert (
+        "netconfd cannot be installed here: the tests of NETCONF against netconfd will be skipped"
+        in told
+    )
 
 
 def test_one_that_is_absent_keeps_no_other_away_and_is_asked_for_once_a_day(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    has_one = f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; esac"
+    has_one = (
+        f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; esac"
+    )
     make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; {has_one}')
     for _ in range(2):
         launcher.install_wanted()
@@ -140,7 +159,11 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(
     ],
 )
 def test_only_what_builds_labs_needs_packages(
-    launcher: ModuleType, arguments: list[str], needs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: ModuleType,
+    arguments: list[str],
+    needs: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launcher, "ROOT", tmp_path)
     extension = tmp_path / "extensions/weaving"
@@ -149,14 +172,19 @@ def test_only_what_builds_labs_needs_packages(
     assert launcher.needs_packages(arguments) is needs
 
 
-def test_a_package_that_is_needed_stops_it(launcher: ModuleType, tmp_path: Path) -> None:
+def test_a_package_that_is_needed_stops_it(
+    launcher: ModuleType, tmp_path: Path
+) -> None:
     make_apt(tmp_path, "exit 100")
     with pytest.raises(SystemExit):
         launcher.install_packages(["clang"])
 
 
 def test_of_two_at_once_one_makes_the_environment_and_the_other_waits(
-    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    launcher: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(launcher, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(launcher, "STAMP", tmp_path / ".venv/stamp")
@@ -175,7 +203,9 @@ def test_of_two_at_once_one_makes_the_environment_and_the_other_waits(
     for one in both:
         one.start()
     told, deadline = "", time.monotonic() + 20
-    while "waiting for it" not in told and len(made) < 2 and time.monotonic() < deadline:
+    while (
+        "waiting for it" not in told and len(made) < 2 and time.monotonic() < deadline
+    ):
         told += capsys.readouterr().err
         time.sleep(0.01)
     goes_on.set()
@@ -197,7 +227,11 @@ def test_changed_packages_leave_what_was_installed_besides(
     launcher.LOCK.write_text(launcher.LOCK.read_text().replace("one==1", "one==2"))
     assert not launcher.environment_is_current()
     launcher.make_environment()
-    assert list(done) == ["Installing uv", "Installing the Python packages", "Installing ringlight itself"]
+    assert list(done) == [
+        "Installing uv",
+        "Installing the Python packages",
+        "Installing ringlight itself",
+    ]
 
     # One that was interrupted may be half made.
     launcher.STAMP.unlink()
@@ -220,14 +254,18 @@ def commands_recorded(
     """
     told = subprocess.CompletedProcess([], 0, f"{settings}\n".encode(), b"")
     monkeypatch.setattr(launcher.subprocess, "run", lambda command, **_: told)
-    (folder / "requirements.lock").write_text("one==1\nuv==1 \\\n    --hash=2\ntwo==1\n")
+    (folder / "requirements.lock").write_text(
+        "one==1\nuv==1 \\\n    --hash=2\ntwo==1\n"
+    )
     monkeypatch.setattr(launcher, "LOCK", folder / "requirements.lock")
     monkeypatch.setattr(launcher, "VENV", folder / ".venv")
     monkeypatch.setattr(launcher, "STAMP", folder / ".venv/stamp")
     (folder / ".venv").mkdir()
     done: dict[str, list[str]] = {}
 
-    def run(command: list[str], what: str, *, must: bool = True, deadline_s: float = 0) -> bool:
+    def run(
+        command: list[str], what: str, *, must: bool = True, deadline_s: float = 0
+    ) -> bool:
         program = Path(command[0]).name
         done.setdefault(what, []).append(program)
         if what == "Installing uv":
@@ -265,7 +303,10 @@ def test_pip_does_what_uv_cannot_do(
 def test_the_environment_itself_starts_it_where_there_is_one(tmp_path: Path) -> None:
     tree, elsewhere = tmp_path / "tree", tmp_path / "elsewhere"
     shutil.copy(ROOT / "ringlight", make(tree) / "ringlight")
-    for python, who in ((tree / ".venv/bin/python", "own"), (elsewhere / "python3", "other")):
+    for python, who in (
+        (tree / ".venv/bin/python", "own"),
+        (elsewhere / "python3", "other"),
+    ):
         make(python.parent)
         python.write_text(f'#!/bin/sh\necho {who} "$@"\n')
         python.chmod(0o755)
@@ -273,7 +314,9 @@ def test_the_environment_itself_starts_it_where_there_is_one(tmp_path: Path) -> 
     def started_by(**environment: str) -> str:
         environment |= {"PATH": f"{elsewhere}:/usr/bin:/bin"}
         command = [tree / "ringlight", "up", "a b.yaml"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        )
         who, _, words = done.stdout.partition(" ")
         assert words == f"{tree}/ringlight up a b.yaml\n"
         return who

@@ -21,15 +21,31 @@ from ringlight.containers.worker import assignment, transport
 from ringlight.containers.worker.assignment import LEND_BYTES
 from ringlight.containers.worker.lending import PIPE_BYTES, Lender
 from ringlight.containers.worker.transport import RECEIPT, Transport
-from ringlight.fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, lendable
+from ringlight.fabric.collectives import (
+    Schedule,
+    Transfer,
+    all_reduce,
+    apply_schedule,
+    lendable,
+)
 from tests.unit.fabrics import COLLECTIVES
-from tests.unit.test_transport import Vectors, connected, random_vectors, run, same_bits, schedules, tcp_pair
+from tests.unit.test_transport import (
+    Vectors,
+    connected,
+    random_vectors,
+    run,
+    same_bits,
+    schedules,
+    tcp_pair,
+)
 
 #: One transfer of this many elements is long enough to be lent, and longer than a socket and a pipe hold.
 LONG = 2 * PIPE_BYTES
 
 
-def played(schedule: Schedule, vectors: Vectors, lent: tuple[bool, ...], seed: int) -> Vectors:
+def played(
+    schedule: Schedule, vectors: Vectors, lent: tuple[bool, ...], seed: int
+) -> Vectors:
     """What each rank holds in the end, one element a chunk, the transfers in a random possible order.
 
     Each is first sent and later received, in order on its connection. Of a lent one the receiver reads what
@@ -60,8 +76,16 @@ def played(schedule: Schedule, vectors: Vectors, lent: tuple[bool, ...], seed: i
     to_receive: dict[tuple[int, int], list[int]] = {link: [] for link in queues}
     received: set[int | None] = {None}
     while any(to_send.values()) or any(to_receive.values()):
-        ready = [(link, queue) for link, queue in to_send.items() if queue and waits[queue[0]] in received]
-        ready += [(link, q) for link, q in to_receive.items() if q and previous[q[0]] in received]
+        ready = [
+            (link, queue)
+            for link, queue in to_send.items()
+            if queue and waits[queue[0]] in received
+        ]
+        ready += [
+            (link, q)
+            for link, q in to_receive.items()
+            if q and previous[q[0]] in received
+        ]
         link, queue = ready[random.randint(len(ready))]
         k = queue.pop(0)
         t = transfers[k]
@@ -83,15 +107,22 @@ def played(schedule: Schedule, vectors: Vectors, lent: tuple[bool, ...], seed: i
 
 @settings(max_examples=150)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 9), st.integers(0, 2**31))
-def test_a_collective_that_lends_gives_the_same_bits(name: str, n: int, seed: int) -> None:
+def test_a_collective_that_lends_gives_the_same_bits(
+    name: str, n: int, seed: int
+) -> None:
     schedule = all_reduce(name, n)
     vectors = random_vectors(n, schedule.chunks)
-    assert same_bits(played(schedule, vectors, lendable(schedule), seed), apply_schedule(schedule, vectors))
+    assert same_bits(
+        played(schedule, vectors, lendable(schedule), seed),
+        apply_schedule(schedule, vectors),
+    )
 
 
 @settings(max_examples=100)
 @given(schedules(), st.integers(0, 2**31))
-def test_any_schedule_that_lends_gives_the_same_bits(schedule: Schedule, seed: int) -> None:
+def test_any_schedule_that_lends_gives_the_same_bits(
+    schedule: Schedule, seed: int
+) -> None:
     vectors = random_vectors(schedule.world_size, schedule.chunks)
     with np.errstate(all="ignore"):
         expected = apply_schedule(schedule, vectors)
@@ -100,14 +131,18 @@ def test_any_schedule_that_lends_gives_the_same_bits(schedule: Schedule, seed: i
 
 @settings(max_examples=15)
 @given(schedules(), st.integers(0, 1000))
-def test_any_schedule_over_connections_that_lend_all_they_may(schedule: Schedule, seed: int) -> None:
+def test_any_schedule_over_connections_that_lend_all_they_may(
+    schedule: Schedule, seed: int
+) -> None:
     vectors = random_vectors(schedule.world_size, 60_001, seed)
     with (
         np.errstate(all="ignore"),
         patch.object(assignment, "LEND_BYTES", 1),
         patch.object(transport, "LEND_BYTES", 1),
     ):
-        assert same_bits(run(schedule, vectors, buffer_bytes=2048), apply_schedule(schedule, vectors))
+        assert same_bits(
+            run(schedule, vectors, buffer_bytes=2048), apply_schedule(schedule, vectors)
+        )
 
 
 @pytest.mark.parametrize("name", ["recursive-doubling"])
@@ -118,23 +153,31 @@ def test_an_exchange_would_be_overwritten_too_soon(name: str) -> None:
     vectors = random_vectors(4, schedule.chunks)
     all_lent = (True,) * len(schedule.transfers)
     outcomes = [played(schedule, vectors, all_lent, seed) for seed in range(50)]
-    assert not all(same_bits(outcome, apply_schedule(schedule, vectors)) for outcome in outcomes)
+    assert not all(
+        same_bits(outcome, apply_schedule(schedule, vectors)) for outcome in outcomes
+    )
 
 
-@pytest.mark.parametrize("name", ["ring", "halving-doubling", "hierarchical-ring", "binary-tree"])
+@pytest.mark.parametrize(
+    "name", ["ring", "halving-doubling", "hierarchical-ring", "binary-tree"]
+)
 @pytest.mark.parametrize("n", [2, 4, 8, 16])
 def test_the_usual_collectives_may_lend_everything(name: str, n: int) -> None:
     assert all(lendable(all_reduce(name, n)))
 
 
-def all_reduced(schedule: Schedule, vectors: Vectors, rounds: int) -> tuple[list[Vectors], list[int]]:
+def all_reduced(
+    schedule: Schedule, vectors: Vectors, rounds: int
+) -> tuple[list[Vectors], list[int]]:
     """Each rank's sums, round by round, and the bytes it lent; it wipes its vector as soon as it may."""
     sums: list[Vectors] = [[] for _ in vectors]
     lent = [0] * len(vectors)
 
     def work(rank: int, own: dict[int, socket.socket]) -> None:
         vector = np.empty_like(vectors[rank])
-        with closing(Transport(schedule, rank, own, len(vector), peer_timeout_s=20)) as engine:
+        with closing(
+            Transport(schedule, rank, own, len(vector), peer_timeout_s=20)
+        ) as engine:
             for _ in range(rounds):
                 vector[:] = vectors[rank]
                 lent[rank] += engine.run(vector).bytes_lent
@@ -142,7 +185,10 @@ def all_reduced(schedule: Schedule, vectors: Vectors, rounds: int) -> tuple[list
                 vector[:] = np.nan
 
     with connected(schedule) as connections:
-        threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(connections)]
+        threads = [
+            threading.Thread(target=work, args=each, daemon=True)
+            for each in enumerate(connections)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -151,7 +197,9 @@ def all_reduced(schedule: Schedule, vectors: Vectors, rounds: int) -> tuple[list
     return sums, lent
 
 
-@pytest.mark.parametrize("name", ["ring", "halving-doubling", "recursive-doubling", "binary-tree"])
+@pytest.mark.parametrize(
+    "name", ["ring", "halving-doubling", "recursive-doubling", "binary-tree"]
+)
 def test_a_vector_may_change_as_soon_as_the_all_reduce_is_over(name: str) -> None:
     schedule = all_reduce(name, 3)
     vectors = random_vectors(3, 3 * LONG // 2)
@@ -176,7 +224,9 @@ def test_without_a_pipe_everything_is_copied() -> None:
         limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
-            engines = [Transport(schedule, rank, connections[rank], LONG) for rank in range(2)]
+            engines = [
+                Transport(schedule, rank, connections[rank], LONG) for rank in range(2)
+            ]
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         held = [vector.copy() for vector in vectors]
@@ -209,7 +259,11 @@ def test_a_receipt_does_not_overtake_what_is_held() -> None:
         read(half * 8 + 1)
         far.sendall(RECEIPT)
 
-    with near, far, closing(Transport(all_reduce("ring", 2), 0, {1: near}, 2 * half)) as engine:
+    with (
+        near,
+        far,
+        closing(Transport(all_reduce("ring", 2), 0, {1: near}, 2 * half)) as engine,
+    ):
         other = threading.Thread(target=peer, daemon=True)
         other.start()
         held = mine.copy()
@@ -233,7 +287,13 @@ def test_what_is_lent_arrives_from_any_address_on() -> None:
     data = np.random.RandomState(1).bytes(3 * PIPE_BYTES)
     memory = np.frombuffer(bytearray(data), dtype=np.uint8)
     with lender() as (made, far):
-        for start, end in ((0, 1), (1, 5000), (4095, 4097), (4096, 8192), (7, PIPE_BYTES + 99)):
+        for start, end in (
+            (0, 1),
+            (1, 5000),
+            (4095, 4097),
+            (4096, 8192),
+            (7, PIPE_BYTES + 99),
+        ):
             sent, got = start, b""
             while len(got) < end - start:
                 made.flush()

@@ -22,18 +22,37 @@ from ringlight.controller.circuits.intent import IntentDatabase
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.circuits.reconciler import Reconciler
-from ringlight.controller.circuits.transaction import Found, achieved, leftovers, standing, taken_back
+from ringlight.controller.circuits.transaction import (
+    Found,
+    achieved,
+    leftovers,
+    standing,
+    taken_back,
+)
 from ringlight.controller.errors import UnavailableError
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import Indeterminate, Refused, Unreachable
-from ringlight.controller.optical.model import Capabilities, Plan, PortStatus, Snapshot, Timing, dual_sided
+from ringlight.controller.optical.model import (
+    Capabilities,
+    Plan,
+    PortStatus,
+    Snapshot,
+    Timing,
+    dual_sided,
+)
 from ringlight.controller.optical.planning import make_plan
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
+from ringlight.fabric.crossconnect import (
+    CrossConnect,
+    CrossConnectState,
+    Mode,
+    PortState,
+    check_matching,
+)
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.unit.test_controller_rules import FakeTables
 
@@ -42,9 +61,9 @@ INGRESS, EGRESS = dual_sided(SIZE)
 CAPABILITIES = Capabilities(INGRESS, EGRESS, 2)
 CONNECTED = CrossConnectState.CONNECTED
 
-matchings = st.tuples(st.permutations(sorted(EGRESS)), st.sets(st.sampled_from(sorted(INGRESS)))).map(
-    lambda drawn: frozenset(CrossConnect(i, drawn[0][i - 1]) for i in drawn[1])
-)
+matchings = st.tuples(
+    st.permutations(sorted(EGRESS)), st.sets(st.sampled_from(sorted(INGRESS)))
+).map(lambda drawn: frozenset(CrossConnect(i, drawn[0][i - 1]) for i in drawn[1]))
 
 
 def reading(
@@ -52,17 +71,31 @@ def reading(
     broken: frozenset[CrossConnect] = frozenset(),
     disabled: frozenset[int] = frozenset(),
 ) -> Snapshot:
-    state = {xc: CrossConnectState.FAILED if xc in broken else CONNECTED for xc in stand}
-    ports = {p: PortStatus(PortState.TUNED, p not in disabled) for p in INGRESS | EGRESS}
+    state = {
+        xc: CrossConnectState.FAILED if xc in broken else CONNECTED for xc in stand
+    }
+    ports = {
+        p: PortStatus(PortState.TUNED, p not in disabled) for p in INGRESS | EGRESS
+    }
     return Snapshot("s", state, ports)
 
 
-def subset(data: st.DataObject, group: Sequence[Any] | frozenset[Any]) -> frozenset[Any]:
-    return frozenset(data.draw(st.sets(st.sampled_from(sorted(group)))) if group else ())
+def subset(
+    data: st.DataObject, group: Sequence[Any] | frozenset[Any]
+) -> frozenset[Any]:
+    return frozenset(
+        data.draw(st.sets(st.sampled_from(sorted(group)))) if group else ()
+    )
 
 
 @settings(max_examples=300)
-@given(matchings, matchings, matchings, st.sampled_from([Mode.UPDATE, Mode.REPLACE]), st.data())
+@given(
+    matchings,
+    matchings,
+    matchings,
+    st.sampled_from([Mode.UPDATE, Mode.REPLACE]),
+    st.data(),
+)
 def test_what_a_change_did_is_taken_back_or_named(
     before: frozenset[CrossConnect],
     target: frozenset[CrossConnect],
@@ -103,7 +136,9 @@ def test_what_a_change_did_is_taken_back_or_named(
 
 
 def fits(stand: frozenset[CrossConnect], xc: CrossConnect) -> bool:
-    return all(xc.ingress != other.ingress and xc.egress != other.egress for other in stand)
+    return all(
+        xc.ingress != other.ingress and xc.egress != other.egress for other in stand
+    )
 
 
 @settings(max_examples=300)
@@ -131,7 +166,9 @@ def test_mending_makes_what_can_be_made_and_removes_no_more_than_it_may(
         assert after <= wanted
     else:
         for xc in found.foreign - after:
-            assert any(not fits(frozenset({xc}), made) for made in job.plan.add), "it was in nobody's way"
+            assert any(not fits(frozenset({xc}), made) for made in job.plan.add), (
+                "it was in nobody's way"
+            )
     if not found:
         assert not job.plan
         assert standing(now) == wanted
@@ -203,7 +240,10 @@ FABRIC = build_fabric(
             "optical_switches": {name: {"size": SIZE} for name in NAMES},
             "links": [
                 {"ends": ["g0", "a:1"], "rate": "10 Gbit/s"},
-                *({"ends": [f"tor{t}:1", f"{name}:2"], "rate": "10 Gbit/s"} for t, name in enumerate(NAMES)),
+                *(
+                    {"ends": [f"tor{t}:1", f"{name}:2"], "rate": "10 Gbit/s"}
+                    for t, name in enumerate(NAMES)
+                ),
             ],
         }
     )
@@ -221,9 +261,13 @@ class Three:
     def start(self) -> None:
         self.intents = IntentDatabase(self.directory / "circuits.sqlite")
         self.bus = EventBus()
-        self.site = OpticalSite(self.drivers, {name: {} for name in NAMES}, self.bus, self.intents.try_note)
+        self.site = OpticalSite(
+            self.drivers, {name: {} for name in NAMES}, self.bus, self.intents.try_note
+        )
         self.forwarding = Forwarding(FABRIC, FakeTables())  # type: ignore[arg-type]
-        self.manager = CircuitManager(FABRIC, self.site, self.forwarding, self.intents, self.bus)
+        self.manager = CircuitManager(
+            FABRIC, self.site, self.forwarding, self.intents, self.bus
+        )
         self.manager.adopt()
 
     def restart(self) -> None:
@@ -231,18 +275,24 @@ class Three:
         self.start()
 
     def change(self, sets: dict[str, frozenset[CrossConnect]], **more: Any) -> Change:
-        targets = {name: Target(tuple(group), Mode.REPLACE) for name, group in sets.items()}
+        targets = {
+            name: Target(tuple(group), Mode.REPLACE) for name, group in sets.items()
+        }
         return self.manager.change(targets, who="test", **more)
 
     def stands(self) -> dict[str, frozenset[CrossConnect]]:
         return {name: frozenset(driver.stand) for name, driver in self.drivers.items()}
 
     def wanted(self) -> dict[str, frozenset[CrossConnect]]:
-        return {name: frozenset(group) for name, group in (self.manager.intent() or {}).items()}
+        return {
+            name: frozenset(group)
+            for name, group in (self.manager.intent() or {}).items()
+        }
 
 
 FAULTS = st.lists(
-    st.sampled_from(["none", "none", "refuse", "half", "lie", "lost", "away", "gone"]), max_size=5
+    st.sampled_from(["none", "none", "refuse", "half", "lie", "lost", "away", "gone"]),
+    max_size=5,
 )
 sets = st.fixed_dictionaries(dict.fromkeys(NAMES, matchings))
 
@@ -267,7 +317,9 @@ def test_after_any_failure_of_any_switches_all_is_done_or_as_before_or_named(
                 assert {(name, xc) for xc in stand ^ before[name]} <= named
             for one in change.left:
                 if one.state is not Found.UNKNOWN:
-                    assert (one.cross_connect in three.stands()[one.switch]) == (one.state is Found.STANDS)
+                    assert (one.cross_connect in three.stands()[one.switch]) == (
+                        one.state is Found.STANDS
+                    )
                     assert any(str(one) == text for text in change.problems)
             assert bool(change.left) == (change.outcome == "partly undone")
         else:
@@ -354,7 +406,9 @@ def test_one_of_three_refuses_and_all_are_as_before(three: Three, name: str) -> 
 
 
 @pytest.mark.parametrize("stuck", [1, 2])
-def test_a_controller_that_died_in_a_change_finishes_it_or_goes_back(three: Three, stuck: int) -> None:
+def test_a_controller_that_died_in_a_change_finishes_it_or_goes_back(
+    three: Three, stuck: int
+) -> None:
     """Intent on disk, two of three switches written, then nobody."""
     three.intents.begin("ann", SECOND)
     for name in NAMES[:2]:
@@ -365,8 +419,15 @@ def test_a_controller_that_died_in_a_change_finishes_it_or_goes_back(three: Thre
     wanted = SECOND if stuck == 1 else FIRST
     assert three.stands() == three.wanted() == wanted
     assert three.intents.pending() is None
-    ended = next(entry for entry in three.intents.audit() if entry["action"] in ("finish", "take back"))
-    assert (ended["who"], ended["action"]) == ("reconciler", "finish" if stuck == 1 else "take back")
+    ended = next(
+        entry
+        for entry in three.intents.audit()
+        if entry["action"] in ("finish", "take back")
+    )
+    assert (ended["who"], ended["action"]) == (
+        "reconciler",
+        "finish" if stuck == 1 else "take back",
+    )
     assert "ann" in str(ended["detail"])
     three.restart()
     assert three.stands() == wanted
@@ -376,7 +437,10 @@ def test_an_unfinished_change_goes_back_when_a_switch_is_away_and_that_one_when_
     three: Three,
 ) -> None:
     three.intents.begin("ann", SECOND)
-    three.drivers["a"].stand, three.drivers["b"].stand = set(SECOND["a"]), set(SECOND["b"])
+    three.drivers["a"].stand, three.drivers["b"].stand = (
+        set(SECOND["a"]),
+        set(SECOND["b"]),
+    )
     three.drivers["b"].away = True
     three.restart()
     assert three.stands() == {**FIRST, "b": SECOND["b"]}
@@ -403,7 +467,10 @@ def meddle(three: Three) -> None:
     ],
 )
 def test_a_foreign_change_meets_the_policy(
-    three: Three, policy: Policy, stands: frozenset[CrossConnect], intended: frozenset[CrossConnect]
+    three: Three,
+    policy: Policy,
+    stands: frozenset[CrossConnect],
+    intended: frozenset[CrossConnect],
 ) -> None:
     three.manager.set_policy("b", policy, "ann")
     meddle(three)
@@ -417,7 +484,10 @@ def test_a_foreign_change_meets_the_policy(
     assert [e["switch"] for e in kept if e["event"] == "drift_over"] == ["b"] * over
     events = [e for e in kept if e["event"] == "drift"]
     assert len(events) == 1
-    assert events[0] | {"switch": "b", "policy": policy.value, "missing": ["1->6"]} == events[0]
+    assert (
+        events[0] | {"switch": "b", "policy": policy.value, "missing": ["1->6"]}
+        == events[0]
+    )
     assert events[0]["foreign"] == ["1->10", "4->9"]
     alarms = [alarm.text for alarm in three.site.alarms("b")]
     told = {
@@ -461,20 +531,27 @@ def test_what_a_job_has_alone_is_no_drift_and_cannot_be_settled(three: Three) ->
     ]
 
 
-def test_an_unreachable_switch_stops_the_change_and_a_full_disk_does_too(three: Three) -> None:
+def test_an_unreachable_switch_stops_the_change_and_a_full_disk_does_too(
+    three: Three,
+) -> None:
     three.drivers["c"].away = True
     with pytest.raises(UnavailableError, match="optical switch c"):
         three.change(SECOND)
     three.drivers["c"].away = False
     (pages,) = three.intents._db.execute("PRAGMA page_count").fetchone()
     three.intents._db.execute(f"PRAGMA max_page_count = {pages}")
-    many = {name: frozenset(CrossConnect(i, SIZE + i, None, "x" * 4000) for i in INGRESS) for name in NAMES}
+    many = {
+        name: frozenset(CrossConnect(i, SIZE + i, None, "x" * 4000) for i in INGRESS)
+        for name in NAMES
+    }
     with pytest.raises(UnavailableError, match="cannot be written"):
         three.change(many)
     assert three.stands() == three.wanted() == FIRST
 
 
-def test_a_change_that_may_be_done_in_part_is_not_taken_back_and_stays_wanted(three: Three) -> None:
+def test_a_change_that_may_be_done_in_part_is_not_taken_back_and_stays_wanted(
+    three: Three,
+) -> None:
     three.drivers["b"].faults = ["refuse"]
     change = three.change(SECOND, whole=False)
     assert (change.outcome, change.undone) == ("problems", False)
@@ -489,13 +566,17 @@ def test_kept_light_is_never_written(three: Three) -> None:
     for driver in three.drivers.values():
         effect = driver._write
 
-        def watched(batch: Sequence[CrossConnect], done: Any, effect: Any = effect) -> None:
+        def watched(
+            batch: Sequence[CrossConnect], done: Any, effect: Any = effect
+        ) -> None:
             written.extend(batch)
             effect(batch, done)
 
         driver._write = watched  # type: ignore[method-assign]
     second = {name: xcs((1, 1), (2, 3), (3, 2)) for name in NAMES}
-    for name, faults in itertools.product(NAMES, (["refuse"], ["none", "half"], ["lost"], ["none", "lie"])):
+    for name, faults in itertools.product(
+        NAMES, (["refuse"], ["none", "half"], ["lost"], ["none", "lie"])
+    ):
         three.drivers[name].faults = list(faults)
         three.change(second)
         three.drivers[name].faults = []
@@ -505,7 +586,9 @@ def test_kept_light_is_never_written(three: Three) -> None:
     assert CrossConnect(1, SIZE + 1) not in written
 
 
-def test_a_switch_that_takes_long_to_answer_delays_no_word_of_another(three: Three) -> None:
+def test_a_switch_that_takes_long_to_answer_delays_no_word_of_another(
+    three: Three,
+) -> None:
     plane: Any = FakeTables()
     reconciler = Reconciler(
         FABRIC,
@@ -513,7 +596,9 @@ def test_a_switch_that_takes_long_to_answer_delays_no_word_of_another(three: Thr
         three.site,
         three.manager,
         three.forwarding,
-        TableWatch(FABRIC, plane, three.forwarding, Store(three.directory / "store"), three.bus),
+        TableWatch(
+            FABRIC, plane, three.forwarding, Store(three.directory / "store"), three.bus
+        ),
         three.bus,
         period_s=0.1,
     )
@@ -528,7 +613,10 @@ def test_a_switch_that_takes_long_to_answer_delays_no_word_of_another(three: Thr
             assert time.monotonic() < began + 4.0, "it had to wait for the slow one"
             time.sleep(0.01)
         # Changes of others need not wait either.
-        assert three.manager.change({"c": Target(tuple(SECOND["c"]))}, who="test").problems == ()
+        assert (
+            three.manager.change({"c": Target(tuple(SECOND["c"]))}, who="test").problems
+            == ()
+        )
         assert time.monotonic() < began + 4.5
     finally:
         three.drivers["a"].slow_s = 0.0
@@ -548,7 +636,9 @@ SETTLE_S = 0.4
 @pytest.fixture
 def settling(three: Three, monkeypatch: pytest.MonkeyPatch) -> Three:
     """What these switches show may still vanish for longer than anybody waits for anything else."""
-    monkeypatch.setattr("ringlight.controller.circuits.light_writer.PATIENCE_S", SETTLE_S / 4)
+    monkeypatch.setattr(
+        "ringlight.controller.circuits.light_writer.PATIENCE_S", SETTLE_S / 4
+    )
     for driver in three.drivers.values():
         driver._capabilities = replace(CAPABILITIES, timing=Timing(settle_s=SETTLE_S))
     return three

@@ -30,7 +30,9 @@ def now(root: Path) -> dict[str, int]:
     return {name: int((root / name).read_text()) for name in limits.LEAST}
 
 
-def test_the_last_lab_leaves_the_machine_as_it_was(sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lab_leaves_the_machine_as_it_was(
+    sysctls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = now(sysctls)
     limits.enlarge()
     raised = now(sysctls)

@@ -20,7 +20,13 @@ SCENARIO = {
     "description": "Two GPUs behind two switches.",
     "scale": {"payload": 100},
     "fabric": {
-        "leaf_spine": {"leaves": 2, "spines": 1, "gpus_per_leaf": 1, "gpu": "gpu", "rate": "10 Gbit/s"}
+        "leaf_spine": {
+            "leaves": 2,
+            "spines": 1,
+            "gpus_per_leaf": 1,
+            "gpu": "gpu",
+            "rate": "10 Gbit/s",
+        }
     },
     "training": {"model": "resnet50", "compute": "100 ms", "batch": 4, "iterations": 4},
 }
@@ -42,7 +48,9 @@ class Halving:
 
     def settle(self) -> None:
         for link, capacity in self._passage.links():
-            self._passage.engine.set_capacity(link, capacity / 2 if self._half else capacity)
+            self._passage.engine.set_capacity(
+                link, capacity / 2 if self._half else capacity
+            )
 
     def end(self) -> None:
         self._half = False
@@ -64,7 +72,11 @@ class Halved(LinkEffect):
 def sending_s(plan: RunPlan) -> list[float]:
     """Seconds of each all-reduce of rank 0."""
     records = one_alone(SimulationBackend(), plan)[0]
-    mine = [record for record in records if isinstance(record, Iteration) and record.rank == 0]
+    mine = [
+        record
+        for record in records
+        if isinstance(record, Iteration) and record.rank == 0
+    ]
     return [record.allreduce_end - record.compute_end for record in mine]
 
 
@@ -75,7 +87,12 @@ def test_a_link_that_loses_half_of_its_rate_by_itself_slows_what_comes_then() ->
     trunk = next(link for link in links if str(link.a) == "leaf0:2")
     after_s = 2 * (0.1 + before[0]) + 0.05
     halved = replace(trunk, effects={"halved": Halved(after_s)})
-    fabric = replace(plan.setting.fabric, links=tuple(halved if link is trunk else link for link in links))
+    fabric = replace(
+        plan.setting.fabric,
+        links=tuple(halved if link is trunk else link for link in links),
+    )
     after = sending_s(replace(plan, setting=replace(plan.setting, fabric=fabric)))
     assert after[:2] == pytest.approx(before[:2])
-    assert after[2:] == pytest.approx([2 * before_s for before_s in before[2:]], rel=1e-3)
+    assert after[2:] == pytest.approx(
+        [2 * before_s for before_s in before[2:]], rel=1e-3
+    )

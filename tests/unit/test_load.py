@@ -19,7 +19,9 @@ SPIN = "while True: pass"
 
 def test_a_busy_loop_is_anothers_unless_it_carries_the_label() -> None:
     theirs = subprocess.Popen([sys.executable, "-c", SPIN])
-    ours = subprocess.Popen([sys.executable, "-c", SPIN], env={**os.environ, ENVIRONMENT: LAB})
+    ours = subprocess.Popen(
+        [sys.executable, "-c", SPIN], env={**os.environ, ENVIRONMENT: LAB}
+    )
     try:
         # A process is what it was before until it has executed.
         time.sleep(0.2)
@@ -59,6 +61,8 @@ def test_shares_are_of_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessorLoad, "_others", lambda self: next(processes))
     measured = ProcessorLoad(LAB)
     shares = measured.shares()
-    assert (shares.busy, shares.stolen, shares.others) == pytest.approx((0.5, 0.05, 0.25))
+    assert (shares.busy, shares.stolen, shares.others) == pytest.approx(
+        (0.5, 0.05, 0.25)
+    )
     assert shares.taken == pytest.approx(0.3)
     assert measured.shares() == Shares()

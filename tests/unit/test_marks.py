@@ -26,7 +26,12 @@ from ringlight.containers.worker.posted import FILE, Posted
 from ringlight.containers.worker.rendezvous import Line, Lines, connect_all, listen
 from ringlight.containers.worker.spec import WorkerSpec, parse_spec
 from ringlight.containers.worker.transport import Transport
-from ringlight.fabric.collectives import Schedule, all_reduce, apply_schedule, chunk_bounds
+from ringlight.fabric.collectives import (
+    Schedule,
+    all_reduce,
+    apply_schedule,
+    chunk_bounds,
+)
 from ringlight.workloads.formats.matrix import traffic
 from ringlight.workloads.graph import Collective, Kind, Workload
 from ringlight.workloads.graph_writer import Writer
@@ -62,7 +67,9 @@ def test_each_end_of_a_connection_carries_payload_or_words(posted: bool) -> None
 
     def join(rank: int) -> dict[Line, socket.socket]:
         spec = WorkerSpec("job", rank, 3, peers, port=29600, posted=posted)
-        lines = Lines.of(spec, [b for a, b in sends if a == rank], [a for a, b in sends if b == rank])
+        lines = Lines.of(
+            spec, [b for a, b in sends if a == rank], [a for a, b in sends if b == rank]
+        )
         with listen(spec, 0.0) as listener:
             return connect_all(spec, lines.sending(), listener)
 
@@ -70,7 +77,10 @@ def test_each_end_of_a_connection_carries_payload_or_words(posted: bool) -> None
         made = list(pool.map(join, range(3)))
         for connection in itertools.chain.from_iterable(one.values() for one in made):
             stack.enter_context(connection)
-        marked = [{tuple(line): tos(connection) for line, connection in one.items()} for one in made]
+        marked = [
+            {tuple(line): tos(connection) for line, connection in one.items()}
+            for one in made
+        ]
     if posted:
         down = 1 << 21
         assert marked[0] == {(1, 0): 0, (1, down): WORD_TOS, (2, 0): 0}
@@ -96,7 +106,9 @@ def test_what_is_posted_outlives_a_worker_that_is_killed(tmp_path: Path) -> None
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / FILE
-    done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], cwd=ROOT, timeout=60
+    )
     assert done.returncode == -signal.SIGKILL
     assert numbers(path) == [4, 0, (1 << 40) + 18]
 
@@ -130,7 +142,9 @@ def test_a_message_is_posted_once_it_may_go(tmp_path: Path) -> None:
     near, far = tcp_pair()
     with near, far:
         sender, receiver = Sender(1, near, 5.0, posted), Receiver(0, far, 5.0)
-        sending = threading.Thread(target=sender.send, args=(7, memoryview(bytes(1000))), daemon=True)
+        sending = threading.Thread(
+            target=sender.send, args=(7, memoryview(bytes(1000))), daemon=True
+        )
         sending.start()
         sending.join(0.2)
         assert numbers(tmp_path / FILE) == [0, 0]
@@ -145,7 +159,12 @@ def test_a_message_is_posted_once_it_may_go(tmp_path: Path) -> None:
 
 
 def test_whether_a_worker_posts_is_true_or_false() -> None:
-    raw: dict[str, Any] = {"job": "a", "rank": 0, "world_size": 1, "peers": ["127.0.0.1"]}
+    raw: dict[str, Any] = {
+        "job": "a",
+        "rank": 0,
+        "world_size": 1,
+        "peers": ["127.0.0.1"],
+    }
     assert parse_spec(raw).posted is False
     assert parse_spec({**raw, "posted": True}).posted is True
 
@@ -165,13 +184,18 @@ class Counting(socket.socket):
 
 
 @contextmanager
-def one_way_pairs(schedule: Schedule) -> Iterator[dict[tuple[int, int], tuple[Counting, Counting]]]:
+def one_way_pairs(
+    schedule: Schedule,
+) -> Iterator[dict[tuple[int, int], tuple[Counting, Counting]]]:
     """By source and destination: the source's and the destination's end of their connection."""
     found = {}
     with ExitStack() as stack:
         for rank in range(schedule.world_size):
             for peer in partners(schedule, rank)[0]:
-                ends = [stack.enter_context(Counting(fileno=end.detach())) for end in tcp_pair()]
+                ends = [
+                    stack.enter_context(Counting(fileno=end.detach()))
+                    for end in tcp_pair()
+                ]
                 found[rank, peer] = ends[0], ends[1]
         yield found
 
@@ -181,13 +205,17 @@ def sent_bytes(schedule: Schedule, length: int) -> Mapping[tuple[int, int], int]
     found: dict[tuple[int, int], int] = {}
     for t in schedule.transfers:
         begin, end = bounds[t.chunk]
-        found[t.source, t.destination] = found.get((t.source, t.destination), 0) + 4 * (end - begin)
+        found[t.source, t.destination] = found.get((t.source, t.destination), 0) + 4 * (
+            end - begin
+        )
     return found
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world_size", [2, 3, 4, 8])
-def test_nothing_but_posted_payload_goes_the_way_of_payload(name: str, world_size: int) -> None:
+def test_nothing_but_posted_payload_goes_the_way_of_payload(
+    name: str, world_size: int
+) -> None:
     schedule, rounds = all_reduce(name, world_size), 2
     vectors = random_vectors(world_size, 1003)
     expected = vectors
@@ -208,12 +236,17 @@ def test_nothing_but_posted_payload_goes_the_way_of_payload(name: str, world_siz
 
     with one_way_pairs(schedule) as pairs, ThreadPoolExecutor(world_size) as pool:
         list(pool.map(work, range(world_size)))
-        wanted = {pair: rounds * size for pair, size in sent_bytes(schedule, 1003).items()}
+        wanted = {
+            pair: rounds * size for pair, size in sent_bytes(schedule, 1003).items()
+        }
         assert same_bits(vectors, expected)
         assert told == wanted
         assert {pair: ends[0].sent for pair, ends in pairs.items()} == wanted
         # A receipt each run, and where steps are exchanges a word before each.
-        assert all(rounds <= ends[1].sent <= rounds * (1 + schedule.steps) for ends in pairs.values())
+        assert all(
+            rounds <= ends[1].sent <= rounds * (1 + schedule.steps)
+            for ends in pairs.values()
+        )
 
 
 # -- workers
@@ -232,15 +265,27 @@ def lit(workers: Crew) -> np.ndarray[Any, Any]:
 
 def everything(writer: Writer) -> None:
     for algorithm in ("ring", "halving-doubling"):
-        writer.collective(algorithm, Collective("all-reduce", algorithm), 40_000, 0, stream="one")
-    writer.collective("all-to-all", Collective("all-to-all", "pairwise"), 4 * 4 * 1009, 0, stream="one")
+        writer.collective(
+            algorithm, Collective("all-reduce", algorithm), 40_000, 0, stream="one"
+        )
+    writer.collective(
+        "all-to-all",
+        Collective("all-to-all", "pairwise"),
+        4 * 4 * 1009,
+        0,
+        stream="one",
+    )
     writer.collective("halves", Collective("all-reduce", "ring"), 4004, 1, stream="two")
 
 
 @pytest.mark.parametrize(
-    "workload", [alike(4, everything), pipeline(3, 2, 0.01, 20_000)], ids=["all", "line"]
+    "workload",
+    [alike(4, everything), pipeline(3, 2, 0.01, 20_000)],
+    ids=["all", "line"],
 )
-def test_a_workload_gives_the_light_its_traffic(tmp_path: Path, workload: Workload) -> None:
+def test_a_workload_gives_the_light_its_traffic(
+    tmp_path: Path, workload: Workload
+) -> None:
     with executing(tmp_path, 74, workload, iterations=2, posted=True) as workers:
         assert workers.exit_codes() == [0] * workload.ranks, workers.events(0)[-1]
         found = lit(workers)
@@ -253,12 +298,16 @@ def test_a_workload_gives_the_light_its_traffic(tmp_path: Path, workload: Worklo
 
 
 def test_a_training_gives_the_light_its_all_reduces(tmp_path: Path) -> None:
-    with crew(tmp_path, 75, 4, iterations=3, collective="halving-doubling", posted=True) as workers:
+    with crew(
+        tmp_path, 75, 4, iterations=3, collective="halving-doubling", posted=True
+    ) as workers:
         workers.wait_for("ready")
         workers.release()
         assert workers.exit_codes() == [0] * 4
         found = lit(workers)
-        sent = [of_kind(workers.events(rank), "done")[0]["bytes_sent"] for rank in range(4)]
+        sent = [
+            of_kind(workers.events(rank), "done")[0]["bytes_sent"] for rank in range(4)
+        ]
     assert found[:, :, 0].sum(axis=1).tolist() == sent
     assert not found[:, :, 1].any()
 

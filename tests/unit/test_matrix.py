@@ -19,7 +19,14 @@ from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
-from tests.matrix import document_of, goldens, loaded, on_reference, scenarios, simulated
+from tests.matrix import (
+    document_of,
+    goldens,
+    loaded,
+    on_reference,
+    scenarios,
+    simulated,
+)
 from tests.scenario_notes import notes_of
 
 #: Figures agree to rounding. With another processor's BLAS another one of four million answers may be wrong.
@@ -37,7 +44,11 @@ def differences(found: Any, wanted: Any, where: str) -> Iterator[str]:
                 yield f"{where}.{key}: {'new' if key not in wanted else 'gone'}"
             else:
                 yield from differences(found[key], wanted[key], f"{where}.{key}")
-    elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+    elif (
+        isinstance(found, list)
+        and isinstance(wanted, list)
+        and len(found) == len(wanted)
+    ):
         for number, pair in enumerate(zip(found, wanted, strict=True)):
             yield from differences(*pair, f"{where}[{number}]")
     elif isinstance(found, float) and isinstance(wanted, float):
@@ -48,7 +59,9 @@ def differences(found: Any, wanted: Any, where: str) -> Iterator[str]:
         yield f"{where}: {found!r}, not {wanted!r}"
 
 
-def assert_ended_well(name: str, experiment: Experiment, records: Iterable[Sequence[Record]]) -> None:
+def assert_ended_well(
+    name: str, experiment: Experiment, records: Iterable[Sequence[Record]]
+) -> None:
     runs = runs_of([record for found in records for record in found], experiment.plans)
     assert [run.plan for run in runs] == list(experiment.plans)
     for run in runs:
@@ -58,9 +71,14 @@ def assert_ended_well(name: str, experiment: Experiment, records: Iterable[Seque
 
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_an_example_that_the_matrix_does_not_run_as_users_do(name: str) -> None:
-    experiment, backend = load(scenarios()[name], scale_for=on_reference), SimulationBackend()
+    experiment, backend = (
+        load(scenarios()[name], scale_for=on_reference),
+        SimulationBackend(),
+    )
     assert not choose(experiment, backend).refused
-    assert_ended_well(name, experiment, [one_alone(backend, plan)[0] for plan in experiment.plans])
+    assert_ended_well(
+        name, experiment, [one_alone(backend, plan)[0] for plan in experiment.plans]
+    )
 
 
 def test_what_the_matrix_does_not_run_as_users_do() -> None:

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis import metrics as registry
-from ringlight.experiments.analysis.metrics import Context, faults, metric, metrics, table
+from ringlight.experiments.analysis.metrics import (
+    Context,
+    faults,
+    metric,
+    metrics,
+    table,
+)
 from ringlight.experiments.analysis.result import Analysis, analyse
 from ringlight.experiments.analysis.rows import Label, where
 from ringlight.experiments.analysis.statistics import jain
@@ -61,22 +67,35 @@ def test_a_new_metric_is_one_new_file(in_a_new_file: None) -> None:
 def test_their_order_does_not_depend_on_what_was_imported_first() -> None:
     """Sections import metrics, and a report may be made by a process that has run nothing."""
     orders = []
-    for first in ("", "from ringlight.experiments.report.sections import sections; sections()\n"):
+    for first in (
+        "",
+        "from ringlight.experiments.report.sections import sections; sections()\n",
+    ):
         code = f"{first}from ringlight.experiments.analysis.metrics import metrics\nprint(*metrics())"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         orders.append(done.stdout.split())
     assert orders[0] == orders[1]
     assert "jct" in orders[0]
 
 
 def test_two_metrics_of_one_name_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"metric jct: .*training has one of this name"):
+    with pytest.raises(
+        ValueError, match=r"metric jct: .*training has one of this name"
+    ):
         metric("s", makes={"jct": "Another"})(lambda context: {"jct": 1.0})
 
 
 @settings(max_examples=12)
-@given(st.permutations(GPUS), st.integers(2, 4), st.sampled_from(["ring", "halving-doubling"]))
-def test_figures_keep_within_what_the_fabric_gives(order: list[str], n: int, collective: str) -> None:
+@given(
+    st.permutations(GPUS),
+    st.integers(2, 4),
+    st.sampled_from(["ring", "halving-doubling"]),
+)
+def test_figures_keep_within_what_the_fabric_gives(
+    order: list[str], n: int, collective: str
+) -> None:
     red, blue = order[:n], order[n:6]
     rows = analysed(
         f"arms: {{base: {{jobs.red.ranks: [{', '.join(red)}], jobs.blue: {{ranks: [{', '.join(blue)}]}}, "
@@ -87,13 +106,19 @@ def test_figures_keep_within_what_the_fabric_gives(order: list[str], n: int, col
         assert of["jct"] >= of["iterations"] * 0.05
         assert of["exchange"] >= of["allreduce_ideal"] * (1 - 1e-9)
         assert 0 < of["gpu_utilisation"] <= of["gpu_utilisation.full_rate"] * (1 + 1e-9)
-        assert of["gpu_utilisation.moving"] <= of["gpu_utilisation.collective"] * (1 + 1e-9) <= 1 + 1e-8
+        assert (
+            of["gpu_utilisation.moving"]
+            <= of["gpu_utilisation.collective"] * (1 + 1e-9)
+            <= 1 + 1e-8
+        )
         assert of["gpu_utilisation.compute"] == pytest.approx(of["gpu_utilisation"])
         assert of["busbw"] <= 100e6 * (1 + 1e-9) or collective != "ring"
         assert of["slowdown"] >= 1 - 1e-9
         assert 0 <= of["fragmentation"] <= 1
     assert 0.5 <= the(rows, "fairness") <= 1
-    assert the(rows, "makespan") == pytest.approx(max(row.value for row in where(rows, metric="jct")))
+    assert the(rows, "makespan") == pytest.approx(
+        max(row.value for row in where(rows, metric="jct"))
+    )
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=9))
@@ -103,11 +128,15 @@ def test_fairness_is_1_for_equals_and_at_least_1_over_n(values: list[float]) -> 
 
 
 def test_a_job_that_waits_for_gpus_has_a_queueing_delay() -> None:
-    rows = analysed("arms: {full: {jobs.red.ranks: all, jobs.late: {gpus: 2, start: {at: 100 ms}}}}\n").rows
+    rows = analysed(
+        "arms: {full: {jobs.red.ranks: all, jobs.late: {gpus: 2, start: {at: 100 ms}}}}\n"
+    ).rows
     red_s = the(rows, "jct", subject="job red")
     assert the(rows, "queueing_delay", subject="job red") == 0
     assert the(rows, "queueing_delay", subject="job late") == pytest.approx(red_s - 0.1)
-    assert the(rows, "makespan") == pytest.approx(red_s + the(rows, "jct", subject="job late"))
+    assert the(rows, "makespan") == pytest.approx(
+        red_s + the(rows, "jct", subject="job late")
+    )
 
 
 # Faults.
@@ -126,7 +155,9 @@ def test_recovery_is_from_the_fault_to_the_end_of_the_next_iteration() -> None:
     (run,) = found.runs
     (loss,), red = run.actions, run.jobs["red"]
     fourth_s = max(it.allreduce_end for it in red.by_index[3])
-    assert the(found.rows, "recovery", subject="event loss job red") == pytest.approx(fourth_s - loss.begun)
+    assert the(found.rows, "recovery", subject="event loss job red") == pytest.approx(
+        fourth_s - loss.begun
+    )
     assert the(found.rows, "gpus_lost", subject="job red") == 1
     assert the(found.rows, "iteration_before", subject="event loss job red") > 0
     assert not where(found.rows, metric="recovery", subject="event loss job other")
@@ -154,7 +185,9 @@ def test_only_jobs_recover_that_were_hit(fault: str, jobs: set[str]) -> None:
     # All are shown before and after it.
     subjects = {f"event f job {job}" for job in placed}
     assert {row.subject for row in where(rows, metric="iteration_after")} >= subjects
-    assert {row.subject for row in where(rows, metric="recovery")} == {f"event f job {job}" for job in jobs}
+    assert {row.subject for row in where(rows, metric="recovery")} == {
+        f"event f job {job}" for job in jobs
+    }
 
 
 def test_a_job_recovers_from_the_loss_of_the_gpu_it_has_then() -> None:
@@ -174,8 +207,12 @@ arms: {base: {jobs.red.spares: [g2]}}
     }
 
 
-@pytest.mark.parametrize(("target", "hit"), [("controller", False), ("worker red 1", True)])
-def test_jobs_do_not_recover_from_the_death_of_a_controller(target: str, hit: bool) -> None:
+@pytest.mark.parametrize(
+    ("target", "hit"), [("controller", False), ("worker red 1", True)]
+)
+def test_jobs_do_not_recover_from_the_death_of_a_controller(
+    target: str, hit: bool
+) -> None:
     (run,) = lost("swap").runs
     (loss,) = run.actions
     kind, *names = target.split()
@@ -196,7 +233,9 @@ def test_a_failed_job_has_a_state_and_no_completion_time() -> None:
 
 def measured(more: str = "", **of_rank_0: object) -> Analysis:
     found = experiment(more)
-    return analyse(found, list(with_workers(records_of(found), **of_rank_0)), "measured")
+    return analyse(
+        found, list(with_workers(records_of(found), **of_rank_0)), "measured"
+    )
 
 
 def test_what_ranks_end_with_becomes_rows() -> None:
@@ -217,7 +256,9 @@ def test_what_ranks_end_with_becomes_rows() -> None:
         ({"bytes_received": 90}, "payload_lost", 10),
     ],
 )
-def test_what_is_not_as_it_should_be_is_told(change: dict[str, object], metric: str, value: object) -> None:
+def test_what_is_not_as_it_should_be_is_told(
+    change: dict[str, object], metric: str, value: object
+) -> None:
     assert the(measured(**change).rows, metric) == value
 
 
@@ -247,7 +288,11 @@ def live(*, gap_s: float = 0.0, stall_s: float = 0.0) -> Analysis:
     """The small live regroup, with a silence of beacons and a stalled all-reduce while light moved."""
     found = load(bundled("mini"))
     records: list[Record] = list(with_workers(records_of(found)))
-    (run,) = (run for run in analyse(found, records, "measured").runs if run.plan.arm == "live")
+    (run,) = (
+        run
+        for run in analyse(found, records, "measured").runs
+        if run.plan.arm == "live"
+    )
     (action,) = run.actions
     at = action.begun + 0.01
 
@@ -259,17 +304,29 @@ def live(*, gap_s: float = 0.0, stall_s: float = 0.0) -> Analysis:
             return replace(record, stalls=[[at, at + stall_s]], max_stall_s=stall_s)
         return record
 
-    shown = [disturbed(record) if record.run == run.name else record for record in records]
+    shown = [
+        disturbed(record) if record.run == run.name else record for record in records
+    ]
     return analyse(found, shown, "measured")
 
 
 @pytest.mark.parametrize(
     ("gap_s", "stall_s", "worst"),
-    [(0.0, 0.0, "wire_dark"), (0.5, 0.0, "beacon_gap"), (0.0, 0.7, "tcp_stall"), (0.5, 0.7, "tcp_stall")],
+    [
+        (0.0, 0.0, "wire_dark"),
+        (0.5, 0.0, "beacon_gap"),
+        (0.0, 0.7, "tcp_stall"),
+        (0.5, 0.7, "tcp_stall"),
+    ],
 )
-def test_the_blackout_is_the_worst_of_what_is_seen(gap_s: float, stall_s: float, worst: str) -> None:
+def test_the_blackout_is_the_worst_of_what_is_seen(
+    gap_s: float, stall_s: float, worst: str
+) -> None:
     rows = where(live(gap_s=gap_s, stall_s=stall_s).rows, arm="live")
-    of = {name: the(rows, name, subject="event 1") for name in ("beacon_gap", "wire_dark", "tcp_stall")}
+    of = {
+        name: the(rows, name, subject="event 1")
+        for name in ("beacon_gap", "wire_dark", "tcp_stall")
+    }
     assert of["beacon_gap"] == pytest.approx(gap_s)
     assert of["tcp_stall"] == pytest.approx(stall_s)
     assert the(rows, "blackout", subject="event 1") == max(of.values()) == of[worst]

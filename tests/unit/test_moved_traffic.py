@@ -46,7 +46,9 @@ def test_what_gpus_sent_is_what_their_collectives_send_wherever_they_are(
     for rate in rates:
         ports[rate.switch, rate.port].add(rate.gpu)
     assert any(len(gpus) > 1 for gpus in ports.values())
-    assert set(Counter((rate.t, rate.switch, rate.port) for rate in rates).values()) == {1}
+    assert set(
+        Counter((rate.t, rate.switch, rate.port) for rate in rates).values()
+    ) == {1}
     share = payload_share(run.plan.setting.frames.mtu_bytes)
     for job in run.jobs.values():
         times, sent = mean_throughput(run, job, rates)
@@ -65,7 +67,9 @@ def test_a_gpu_with_rows_of_two_ports_sent_what_both_received(
 
     def row(port: int, rx_bps: float) -> PortRate:
         said = {"switch": "tor0", "gpu": gpu, "peer": f"{gpu}:0", "tx_bps": 0.0}
-        return PortRate(t=run.released + 0.15, run=run.name, port=port, rx_bps=rx_bps, **said)  # type: ignore[arg-type]
+        return PortRate(
+            t=run.released + 0.15, run=run.name, port=port, rx_bps=rx_bps, **said
+        )  # type: ignore[arg-type]
 
     _, sent = mean_throughput(run, run.jobs["red"], [row(1, 8e6), row(2, 0.0)])
     assert sent.tolist() == [8.0]
@@ -83,7 +87,12 @@ def test_the_result_is_known_before_the_report_is_drawn(
         seen.append(((folder / "report.html").exists(), result))
 
     done, result = carry_out_experiment(
-        small, SimulationBackend(), tmp_path, arms=["live"], reporter=Reporter(quiet=True), early=early
+        small,
+        SimulationBackend(),
+        tmp_path,
+        arms=["live"],
+        reporter=Reporter(quiet=True),
+        early=early,
     )
     assert (done.path / "report.html").exists()
     ((drawn, known),) = seen

@@ -12,7 +12,9 @@ from ringlight.testbed.emulation.kernel import namespaces, shaping
 def test_who_waits_for_a_thread_waits_longer_than_the_thread_does_for_tc() -> None:
     """With 256 workers starting beside other work, one was given up after 10 s though tc has 30."""
     for waits in (namespaces.in_thread, namespaces.in_namespace):
-        assert inspect.signature(waits).parameters["timeout_s"].default > shaping.TC_S + 1
+        assert (
+            inspect.signature(waits).parameters["timeout_s"].default > shaping.TC_S + 1
+        )
 
 
 def test_no_peer_s_queue_goes_before_another_s(monkeypatch: pytest.MonkeyPatch) -> None:

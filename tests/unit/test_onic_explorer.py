@@ -24,30 +24,46 @@ def test_every_reachable_state(case: Case) -> None:
     explorer = Explorer(case)
     report = explorer.explore()
     assert explorer.changes <= PAGE
-    print(f"{report.case}: {report.states} states, {report.transitions} transitions, {report.seconds} s")  # noqa: T201
+    print(  # noqa: T201
+        f"{report.case}: {report.states} states, {report.transitions} transitions, {report.seconds} s"
+    )
     assert report.passed, "\n".join([str(report.unsafe), *report.path])
     assert report.states > 500
 
 
 def test_flows_live_as_the_page_shows() -> None:
     """Every change of the page's diagram comes about, and no other."""
-    explorer = Explorer(Case("two: slow laser, closed early", ((1, 1), ()), cancels=1, losses=1, tuning=1))
+    explorer = Explorer(
+        Case(
+            "two: slow laser, closed early", ((1, 1), ()), cancels=1, losses=1, tuning=1
+        )
+    )
     assert explorer.explore().unsafe is None
     assert explorer.changes == PAGE
     for page in states.PAGES:
-        assert states.written(page.read_text()) == page.read_text(), "python -m docs.figures.states"
+        assert states.written(page.read_text()) == page.read_text(), (
+            "python -m docs.figures.states"
+        )
 
 
 class NoQuarantine(Onic):
     """Grants at once after a restart."""
 
     def __init__(
-        self, epoch: int, times: Times, now_s: float, *, ports: int = 2, quarantine: bool = True
+        self,
+        epoch: int,
+        times: Times,
+        now_s: float,
+        *,
+        ports: int = 2,
+        quarantine: bool = True,
     ) -> None:
         super().__init__(epoch, times, now_s, ports=ports, quarantine=False)
 
 
-def made_of(transmitter: type[Transmitter] = Transmitter, receiver: type[Receiver] = Receiver) -> type[Onic]:
+def made_of(
+    transmitter: type[Transmitter] = Transmitter, receiver: type[Receiver] = Receiver
+) -> type[Onic]:
     """A control unit with other halves."""
 
     class Made(Onic):
@@ -62,14 +78,18 @@ def made_of(transmitter: type[Transmitter] = Transmitter, receiver: type[Receive
 class LeaseFromGrant(Transmitter):
     """Counts the lease from when the grant arrived, not from when the request left."""
 
-    def _granted(self, now_s: float, active: Any, until_s: float, lease_s: float, out: Any) -> None:
+    def _granted(
+        self, now_s: float, active: Any, until_s: float, lease_s: float, out: Any
+    ) -> None:
         super()._granted(now_s, active, now_s + lease_s, lease_s, out)
 
 
 class AnyRelease(Receiver):
     """Takes a late copy of a release for one of the flow that has the receiver now."""
 
-    def receive(self, now_s: float, source: Peer, message: Message, out: list[Effect]) -> None:
+    def receive(
+        self, now_s: float, source: Peer, message: Message, out: list[Effect]
+    ) -> None:
         grant = self.grant
         if message.kind == RELEASE and grant is not None and grant.source == source:
             message = message._replace(seq=grant.seq)
@@ -80,7 +100,11 @@ class StaysLit(Onic):
     """Says that it let go, and keeps the light on."""
 
     def close(self, now_s: float, flow: Any) -> list[Effect]:
-        return [effect for effect in super().close(now_s, flow) if not isinstance(effect, Dark)]
+        return [
+            effect
+            for effect in super().close(now_s, flow)
+            if not isinstance(effect, Dark)
+        ]
 
 
 class IgnoresEpochs(Onic):
@@ -96,11 +120,23 @@ class IgnoresEpochs(Onic):
 @pytest.mark.parametrize(
     ("machine", "case"),
     [
-        (NoQuarantine, Case("receiver dies", ((2,), (2,), ()), deaths=1, mortal=(2,), late=0)),
-        (made_of(transmitter=LeaseFromGrant), Case("late grant", ((2,), (2,), ()), losses=2)),
-        (made_of(receiver=AnyRelease), Case("release twice", ((1, 1), ()), copies=1, late=0)),
+        (
+            NoQuarantine,
+            Case("receiver dies", ((2,), (2,), ()), deaths=1, mortal=(2,), late=0),
+        ),
+        (
+            made_of(transmitter=LeaseFromGrant),
+            Case("late grant", ((2,), (2,), ()), losses=2),
+        ),
+        (
+            made_of(receiver=AnyRelease),
+            Case("release twice", ((1, 1), ()), copies=1, late=0),
+        ),
         (StaysLit, Case("stays lit", ((2,), (2,), ()), late=0)),
-        (IgnoresEpochs, Case("former life", ((2,), (2,), ()), deaths=1, mortal=(0,), late=0)),
+        (
+            IgnoresEpochs,
+            Case("former life", ((2,), (2,), ()), deaths=1, mortal=(0,), late=0),
+        ),
     ],
 )
 def test_two_lights_on_a_receiver_are_found(machine: type[Onic], case: Case) -> None:
@@ -131,7 +167,10 @@ class ForgetsTheQueue(Receiver):
     ("machine", "case"),
     [
         (NeverExpires, Case("no release arrives", ((1,), ()), losses=3, late=0)),
-        (made_of(receiver=ForgetsTheQueue), Case("two wait", ((3,), (3,), (3,), ()), late=0)),
+        (
+            made_of(receiver=ForgetsTheQueue),
+            Case("two wait", ((3,), (3,), (3,), ()), late=0),
+        ),
     ],
 )
 def test_a_deadlock_is_found(machine: type[Onic], case: Case) -> None:

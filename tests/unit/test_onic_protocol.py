@@ -75,7 +75,9 @@ class World:
 
     def made(self, name: str, epoch: int) -> Onic:
         onic = Onic(epoch, TIMES, self.now, quarantine=epoch > 1)
-        onic.set_map(self.now, {peer: way for peer, way in self.reach.items() if peer != name})
+        onic.set_map(
+            self.now, {peer: way for peer, way in self.reach.items() if peer != name}
+        )
         return onic
 
     def at(self, time_s: float, action: Any) -> None:
@@ -99,7 +101,12 @@ class World:
                     self.carry(name, peer, message)
                 case Tune(port, wavelength, until_s):
                     self.light(name, wavelength, until_s)
-                    self.do(name, self.onics[name].tuned(self.now, port, self.now + self.tuning_s))
+                    self.do(
+                        name,
+                        self.onics[name].tuned(
+                            self.now, port, self.now + self.tuning_s
+                        ),
+                    )
                 case Extend(_, wavelength, until_s):
                     self.light(name, wavelength, until_s)
                 case Dark():
@@ -112,7 +119,9 @@ class World:
         """What workers do; for tests to replace."""
 
     def light(self, name: str, wavelength: int, until_s: float) -> None:
-        peer = next(peer for peer, way in self.reach.items() if way.wavelength == wavelength)
+        peer = next(
+            peer for peer, way in self.reach.items() if way.wavelength == wavelength
+        )
         self.lasers[name] = (peer, until_s)
         others = [
             other
@@ -134,7 +143,9 @@ class World:
     def run(self, until_s: float) -> None:
         while True:
             deadlines = [
-                (d, name) for name, onic in self.onics.items() if (d := onic.next_deadline()) is not None
+                (d, name)
+                for name, onic in self.onics.items()
+                if (d := onic.next_deadline()) is not None
             ]
             deadline, name = min(deadlines, default=(float("inf"), ""))
             event_s = self._events[0][0] if self._events else float("inf")
@@ -148,7 +159,9 @@ class World:
                 self.now = max(self.now, deadline)
                 self.do(name, self.onics[name].timer(self.now))
                 following = self.onics[name].next_deadline()
-                assert following is None or following > self.now, f"{name} would spin at {self.now}"
+                assert following is None or following > self.now, (
+                    f"{name} would spin at {self.now}"
+                )
 
     def kinds(self) -> list[str]:
         return [KINDS[message.kind] for _, _, message in self.sent]
@@ -157,8 +170,12 @@ class World:
         return [effect for _, effect in self.told[name] if isinstance(effect, kind)]
 
 
-@pytest.mark.parametrize(("lit_s", "confirms"), [(TIMES.retry_s / 5, 0), (TIMES.retry_s / 2, 1)])
-def test_a_flow_alone_takes_four_messages_and_a_long_one_a_fifth(lit_s: float, confirms: int) -> None:
+@pytest.mark.parametrize(
+    ("lit_s", "confirms"), [(TIMES.retry_s / 5, 0), (TIMES.retry_s / 2, 1)]
+)
+def test_a_flow_alone_takes_four_messages_and_a_long_one_a_fifth(
+    lit_s: float, confirms: int
+) -> None:
     world = World("ab", delay_s=1e-4)
     world.open("a", 1, "b")
     world.run(lit_s)
@@ -167,11 +184,25 @@ def test_a_flow_alone_takes_four_messages_and_a_long_one_a_fifth(lit_s: float, c
     world.close("a", 1)
     assert not world.lasers
     world.run(1.0)
-    assert world.kinds() == ["request", "grant", *["confirm"] * confirms, "release", "released"]
+    assert world.kinds() == [
+        "request",
+        "grant",
+        *["confirm"] * confirms,
+        "release",
+        "released",
+    ]
     record = world.events("a", Finished)[0]
-    assert (record.flow, record.peer, record.port, record.wavelength, record.waited) == (1, "b", 0, 1, False)
+    assert (
+        record.flow,
+        record.peer,
+        record.port,
+        record.wavelength,
+        record.waited,
+    ) == (1, "b", 0, 1, False)
     assert record.released_s == pytest.approx(lit_s + 2e-4)
-    assert all(onic.idle() and onic.next_deadline() is None for onic in world.onics.values())
+    assert all(
+        onic.idle() and onic.next_deadline() is None for onic in world.onics.values()
+    )
 
 
 def test_light_only_when_the_laser_is_ready() -> None:
@@ -186,14 +217,18 @@ def test_a_laser_that_fails_fails_the_flow_and_frees_the_receiver() -> None:
     a = Onic(1, TIMES, 0.0, quarantine=False)
     a.set_map(0.0, {"b": Reach(0, 1)})
     a.open(0.0, 1, "b")
-    assert a.receive(0.1, "b", Message(GRANT, 0, 1, 1, 1, 0.0, LEASE_S)) == [Tune(0, 1, LEASE_S)]
+    assert a.receive(0.1, "b", Message(GRANT, 0, 1, 1, 1, 0.0, LEASE_S)) == [
+        Tune(0, 1, LEASE_S)
+    ]
     dark, release, failed = a.untuned(0.1, 0, "broken")
     assert dark == Dark(0)
     assert release == Send("b", Message(RELEASE, 0, 1, 1, 1))
     assert failed == Failed(1, "b", "broken", None)
 
 
-def test_flows_of_one_port_go_one_after_the_other_and_ports_do_not_wait_for_each_other() -> None:
+def test_flows_of_one_port_go_one_after_the_other_and_ports_do_not_wait_for_each_other() -> (
+    None
+):
     a = Onic(1, TIMES, 0.0, quarantine=False)
     a.set_map(0.0, {"b": Reach(0, 1), "c": Reach(0, 2), "d": Reach(1, 1)})
     assert [type(one) for one in a.open(0.0, 1, "b")] == [Send]
@@ -217,7 +252,9 @@ def test_a_queued_flow_that_is_closed_is_never_asked_for() -> None:
     assert [type(one) for one in a.close(0.0, 1)] == [Send, Closed]
 
 
-def test_a_second_source_waits_its_turn_and_gets_the_receiver_in_half_a_round_trip() -> None:
+def test_a_second_source_waits_its_turn_and_gets_the_receiver_in_half_a_round_trip() -> (
+    None
+):
     world = World("abc")
     world.open("a", 1, "c")
     world.run(0.01)
@@ -270,13 +307,17 @@ def test_a_dead_source_frees_the_receiver_when_its_lease_has_run_out() -> None:
     world.open("b", 1, "c")
     world.blocked.add("a")
     world.run(LEASE_S + GUARD_S + 0.01)
-    assert world.told["b"] == [(pytest.approx(LEASE_S + GUARD_S + 3e-4, abs=3e-4), FlowLit(1))]
+    assert world.told["b"] == [
+        (pytest.approx(LEASE_S + GUARD_S + 3e-4, abs=3e-4), FlowLit(1))
+    ]
     lost_s, lost = world.told["a"][1]
     assert lost == Lost(1, "c", "the lease ran out and was not renewed")
     assert lost_s == pytest.approx(LEASE_S)
 
 
-def test_a_silent_receiver_fails_the_flow_after_a_time_and_the_next_flow_goes_on() -> None:
+def test_a_silent_receiver_fails_the_flow_after_a_time_and_the_next_flow_goes_on() -> (
+    None
+):
     world = World("abc")
     world.blocked.add("b")
     world.open("a", 1, "b")
@@ -319,7 +360,9 @@ def test_a_restarted_source_is_free_to_ask_again_at_once() -> None:
     assert world.events("a", FlowLit) == [FlowLit(1), FlowLit(2), FlowLit(1)]
 
 
-def test_a_restarted_receiver_grants_nothing_for_a_lease_and_the_light_it_gave_is_taken_back() -> None:
+def test_a_restarted_receiver_grants_nothing_for_a_lease_and_the_light_it_gave_is_taken_back() -> (
+    None
+):
     world = World("abc")
     world.open("a", 1, "c")
     world.run(0.5)
@@ -341,7 +384,10 @@ def test_a_message_of_a_former_life_is_dropped_and_counted() -> None:
     world.open("a", 1, "b")
     world.run(0.02)
     before = freeze(world.onics["b"], world.now)
-    assert world.onics["b"].receive(world.now, "a", Message(REQUEST, 0, 1, 1, 1, 0.0)) == []
+    assert (
+        world.onics["b"].receive(world.now, "a", Message(REQUEST, 0, 1, 1, 1, 0.0))
+        == []
+    )
     assert freeze(world.onics["b"], world.now) == before
     assert world.onics["b"].counts["stale"] == 1
 
@@ -380,7 +426,9 @@ def test_who_is_not_in_the_map_is_denied_and_told_why() -> None:
     failed = world.events("a", Failed)[0]
     assert failed.reason == "the receiver's wavelength map does not have this O-NIC"
     assert failed.retry_after_s == TIMES.refresh_s
-    assert world.onics["a"].open(0.0, 2, "z") == [Failed(2, "z", "no wavelength leads there", None)]
+    assert world.onics["a"].open(0.0, 2, "z") == [
+        Failed(2, "z", "no wavelength leads there", None)
+    ]
 
 
 def test_strangers_leave_nothing_behind() -> None:
@@ -389,7 +437,11 @@ def test_strangers_leave_nothing_behind() -> None:
     answers = {}
     for kind in KINDS:
         effects = b.receive(0.0, "x", Message(kind, 0, 9, 9, 1, 0.0, 0.0))
-        answers[kind] = [(one.message.kind, one.message.detail) for one in effects if isinstance(one, Send)]
+        answers[kind] = [
+            (one.message.kind, one.message.detail)
+            for one in effects
+            if isinstance(one, Send)
+        ]
     assert freeze(b, 0.0) == empty
     assert answers == {
         REQUEST: [(DENY, NO_MAP)],
@@ -433,7 +485,9 @@ def test_another_version_fails_what_was_asked_of_it() -> None:
     assert world.events("a", Failed) == [Failed(1, "b", reason, None)]
 
 
-def test_a_full_queue_is_denied_with_a_hint_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_is_denied_with_a_hint_and_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Receiver, "MAX_QUEUE", 1)
     world = World("abcd")
     for name in "abc":
@@ -486,7 +540,9 @@ def test_incast_is_served_one_at_a_time_and_nobody_starves(loss: float) -> None:
 
 
 @pytest.mark.parametrize("tuning_s", [0.0, 0.05])
-def test_a_grant_that_came_late_is_renewed_soon_not_at_once_again_and_again(tuning_s: float) -> None:
+def test_a_grant_that_came_late_is_renewed_soon_not_at_once_again_and_again(
+    tuning_s: float,
+) -> None:
     world = World("ab", delay_s=0.35 * TIMES.lease_s, tuning_s=tuning_s)
     world.open("a", 1, "b")
     world.run(10 * TIMES.lease_s)
@@ -495,7 +551,9 @@ def test_a_grant_that_came_late_is_renewed_soon_not_at_once_again_and_again(tuni
 
 @settings(max_examples=60)
 @given(st.data())
-def test_whatever_happens_no_two_light_one_receiver_and_all_is_free_in_the_end(data: st.DataObject) -> None:
+def test_whatever_happens_no_two_light_one_receiver_and_all_is_free_in_the_end(
+    data: st.DataObject,
+) -> None:
     """Random flows, losses, copies, delays, partitions and restarts; ``World`` watches the light."""
     names = "abcd"
     world = World(
@@ -509,7 +567,9 @@ def test_whatever_happens_no_two_light_one_receiver_and_all_is_free_in_the_end(d
     flows: list[tuple[str, int]] = []
     for number in range(data.draw(st.integers(1, 25))):
         match data.draw(
-            st.sampled_from(["open", "open", "open", "close", "wait", "restart", "block", "heal"])
+            st.sampled_from(
+                ["open", "open", "open", "close", "wait", "restart", "block", "heal"]
+            )
         ):
             case "open":
                 source, peer = data.draw(st.permutations(names))[:2]
@@ -518,7 +578,10 @@ def test_whatever_happens_no_two_light_one_receiver_and_all_is_free_in_the_end(d
             case "close" if flows:
                 world.close(*flows.pop(data.draw(st.integers(0, len(flows) - 1))))
             case "wait":
-                world.run(world.now + data.draw(st.sampled_from([0.001, 0.03, 0.7, 2.05, 6.0])))
+                world.run(
+                    world.now
+                    + data.draw(st.sampled_from([0.001, 0.03, 0.7, 2.05, 6.0]))
+                )
             case "restart":
                 world.restart(data.draw(st.sampled_from(names)))
             case "block":
@@ -550,8 +613,14 @@ def test_freezing_and_thawing_changes_no_behaviour(seed: int) -> None:
     for flow in range(40):
         now += rng.choice([0.0, 0.01, 0.3, 1.0])
         twin = thaw(freeze(onic, now), TIMES, reach, now)
-        peer, seq, stamp_s = rng.choice("bc"), rng.randint(1, 4), now - rng.choice([0.0, 0.5, 3.0])
-        message = Message(rng.choice(list(KINDS)), 0, rng.choice([1, 1, 2]), 1, seq, stamp_s, LEASE_S)
+        peer, seq, stamp_s = (
+            rng.choice("bc"),
+            rng.randint(1, 4),
+            now - rng.choice([0.0, 0.5, 3.0]),
+        )
+        message = Message(
+            rng.choice(list(KINDS)), 0, rng.choice([1, 1, 2]), 1, seq, stamp_s, LEASE_S
+        )
         closing = rng.randrange(flow + 1)
         choice = rng.randrange(4)
         answers = []
@@ -564,8 +633,15 @@ def test_freezing_and_thawing_changes_no_behaviour(seed: int) -> None:
                 effects = one.timer(now)
             else:
                 effects = one.receive(now, peer, message)
-            effects += [more for e in effects if isinstance(e, Tune) for more in one.tuned(now, 0, now)]
-            answers.append([_recent(now, e) for e in effects if not isinstance(e, Finished)])
+            effects += [
+                more
+                for e in effects
+                if isinstance(e, Tune)
+                for more in one.tuned(now, 0, now)
+            ]
+            answers.append(
+                [_recent(now, e) for e in effects if not isinstance(e, Finished)]
+            )
         assert _rounded(answers[0]) == _rounded(answers[1])
         assert _rounded(freeze(onic, now)) == _rounded(freeze(twin, now))
 

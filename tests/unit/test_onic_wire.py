@@ -112,7 +112,18 @@ def test_malformed(data: bytes) -> None:
 
 
 def test_layout_is_the_documented_one() -> None:
-    data = encode(Message(DENY, 1, 0x0102030405060708, 0x1112131415161718, 0x2122232425262728, 1.5, 0.25, 3))
+    data = encode(
+        Message(
+            DENY,
+            1,
+            0x0102030405060708,
+            0x1112131415161718,
+            0x2122232425262728,
+            1.5,
+            0.25,
+            3,
+        )
+    )
     assert data.hex(" ", 8) == (
         "524c010401000003 0102030405060708 1112131415161718 2122232425262728"
         " 3ff8000000000000 3fd0000000000000"
@@ -130,10 +141,17 @@ def test_other_versions_are_told_apart_from_rubbish() -> None:
 
 
 def test_who_sends_what() -> None:
-    assert sorted(KINDS[kind] for kind in FROM_SOURCE) == ["confirm", "release", "renew", "request"]
+    assert sorted(KINDS[kind] for kind in FROM_SOURCE) == [
+        "confirm",
+        "release",
+        "renew",
+        "request",
+    ]
 
 
-@pytest.mark.parametrize("text", ["", "10.83.0.3", ":7900", "10.83.0.3:", "10.83.0.3:0", "a:99999", None])
+@pytest.mark.parametrize(
+    "text", ["", "10.83.0.3", ":7900", "10.83.0.3:", "10.83.0.3:0", "a:99999", None]
+)
 def test_bad_address(text: object) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_address(text)

@@ -27,12 +27,16 @@ class Site:
     states: list[str]
     told: list[Any] = field(default_factory=list)
 
-    def hear(self, xid: int, kind: int = ofp.OFPT_BARRIER_REPLY, body: bytes = b"") -> bytes:
+    def hear(
+        self, xid: int, kind: int = ofp.OFPT_BARRIER_REPLY, body: bytes = b""
+    ) -> bytes:
         return struct.pack("!BBHI", ofp.OFP_VERSION, kind, 8 + len(body), xid) + body
 
     def update(self, event: int) -> bytes:
         """What a flow monitor says of one change."""
-        body = struct.pack("!HH4xIIHHI", ofp.OFPMP_EXPERIMENTER, 0, *MONITOR, 8, event, 7)
+        body = struct.pack(
+            "!HH4xIIHHI", ofp.OFPMP_EXPERIMENTER, 0, *MONITOR, 8, event, 7
+        )
         return self.hear(0, ofp.OFPT_MULTIPART_REPLY, body)
 
 
@@ -44,7 +48,9 @@ def site() -> Iterator[Site]:
         far = socket.create_connection(listener.getsockname())
         connection, address = listener.accept()
     handlers = Handlers(lambda *_: None, told.append)
-    switch = Switch(connection, address, handlers, lambda _, state: states.append(state))
+    switch = Switch(
+        connection, address, handlers, lambda _, state: states.append(state)
+    )
     switch.set_version(ofp.OFP_VERSION)
     switch.set_state(MAIN_DISPATCHER)
     thread = threading.Thread(target=switch.serve)
@@ -76,19 +82,40 @@ def test_messages_come_in_any_pieces(site: Site) -> None:
     assert len(barrier(site, bytewise)) == 1
     # A whole one, another, and the beginning of a third.
     third = site.hear(12345)
-    assert len(barrier(site, lambda xid: site.far.sendall(site.hear(9) + site.hear(xid) + third[:5]))) == 1
-    assert len(barrier(site, lambda xid: site.far.sendall(third[5:] + site.hear(xid)))) == 1
+    assert (
+        len(
+            barrier(
+                site,
+                lambda xid: site.far.sendall(site.hear(9) + site.hear(xid) + third[:5]),
+            )
+        )
+        == 1
+    )
+    assert (
+        len(barrier(site, lambda xid: site.far.sendall(third[5:] + site.hear(xid))))
+        == 1
+    )
 
 
 def test_a_monitor_is_heard_where_others_write_and_not_where_we_do(site: Site) -> None:
-    barrier(site, lambda xid: site.far.sendall(3 * site.update(ofp.ONFFME_ABBREV) + site.hear(xid)))
+    barrier(
+        site,
+        lambda xid: site.far.sendall(
+            3 * site.update(ofp.ONFFME_ABBREV) + site.hear(xid)
+        ),
+    )
     assert site.told == []
-    barrier(site, lambda xid: site.far.sendall(site.update(ofp.ONFFME_ADDED) + site.hear(xid)))
+    barrier(
+        site,
+        lambda xid: site.far.sendall(site.update(ofp.ONFFME_ADDED) + site.hear(xid)),
+    )
     assert site.told == [site.switch]
 
 
 def test_a_message_too_short_for_a_monitor_is_none(site: Site) -> None:
-    short = site.hear(0, ofp.OFPT_MULTIPART_REPLY, struct.pack("!HH4x", ofp.OFPMP_EXPERIMENTER, 0))
+    short = site.hear(
+        0, ofp.OFPT_MULTIPART_REPLY, struct.pack("!HH4x", ofp.OFPMP_EXPERIMENTER, 0)
+    )
     assert len(barrier(site, lambda xid: site.far.sendall(short + site.hear(xid)))) == 1
     assert site.told == []
 
@@ -101,7 +128,9 @@ def test_nothing_is_sent_where_no_time_is_left_for_an_answer(site: Site) -> None
         site.far.recv(1)
 
 
-def test_who_asks_a_switch_that_reads_nothing_is_told_and_it_is_left(site: Site) -> None:
+def test_who_asks_a_switch_that_reads_nothing_is_told_and_it_is_left(
+    site: Site,
+) -> None:
     site.switch.socket.settimeout(0.2)
     assert not site.switch.send(bytes(64 << 20))
     assert site.states[-1] == DEAD_DISPATCHER

@@ -49,7 +49,9 @@ def pairs(device: OpticalDevice) -> dict[int, int]:
     return {wire.ingress: wire.egress for wire in device.cross_connects()}
 
 
-def do(device: OpticalDevice, command: Command, now_ns: int = 0) -> tuple[Ticket, list[Effect]]:
+def do(
+    device: OpticalDevice, command: Command, now_ns: int = 0
+) -> tuple[Ticket, list[Effect]]:
     """Submits a command and gives the device all the time it needs."""
     ticket = device.submit(now_ns, command)
     effects = device.advance(now_ns)
@@ -114,7 +116,9 @@ def test_only_removes_before_it_adds() -> None:
         (SetLabel(1, "x" * 64), Fault.RANGE, 1),
     ],
 )
-def test_a_bad_command_changes_nothing(command: Command, fault: Fault, port: int) -> None:
+def test_a_bad_command_changes_nothing(
+    command: Command, fault: Fault, port: int
+) -> None:
     device = ideal()
     do(device, Rewire(((1, 9),)))
     refused(device, command, fault, port)
@@ -148,7 +152,9 @@ def test_the_profile_times_the_light() -> None:
     assert power_dbm(device, 9, ticket.tuned_ns) == pytest.approx(
         -device.mirrors.insertion_loss_db(1, 9), abs=MEMS.repeatability_db
     )
-    assert MEMS.loss_min_db <= device.mirrors.insertion_loss_db(1, 9) <= MEMS.loss_max_db
+    assert (
+        MEMS.loss_min_db <= device.mirrors.insertion_loss_db(1, 9) <= MEMS.loss_max_db
+    )
 
 
 def test_light_that_was_taken_away_late_comes_back_late() -> None:
@@ -203,7 +209,9 @@ def test_a_command_is_checked_against_the_state_at_its_turn() -> None:
 def test_dark_times_differ_by_their_jitter_and_repeat_with_the_seed() -> None:
     def ready(seed: int) -> list[int]:
         device = OpticalDevice(SIZE, MEMS, seed)
-        _, effects = do(device, Rewire(tuple((p, SIZE + p) for p in range(1, SIZE + 1))))
+        _, effects = do(
+            device, Rewire(tuple((p, SIZE + p) for p in range(1, SIZE + 1)))
+        )
         return [effect.ready_ns for effect in effects if isinstance(effect, Light)]
 
     assert ready(1) == ready(1) != ready(2)
@@ -217,7 +225,11 @@ def test_a_disabled_port_blocks_light_but_keeps_what_was_meant() -> None:
     _, effects = do(device, SetAdmin((9,), enabled=False), LATER)
     assert effects == [Gate(9, Admin.DISABLED)]
     assert pairs(device) == {1: 9}
-    assert device.port_state(1, 2 * LATER) is device.port_state(9, 2 * LATER) is PortState.BLOCKED
+    assert (
+        device.port_state(1, 2 * LATER)
+        is device.port_state(9, 2 * LATER)
+        is PortState.BLOCKED
+    )
     assert power_dbm(device, 9, 2 * LATER) == MEMS.dark_dbm
     ticket, effects = do(device, SetAdmin((9,), enabled=True), 2 * LATER)
     # Dark first, then open: light must not flash through before it is tuned anew.
@@ -244,11 +256,16 @@ def test_loss_of_signal() -> None:
     assert alarms_of(device, 0) == []
     do(device, Rewire(((1, 9),)))
     device.receive(1, light=False)
-    assert {(alarm.port, alarm.kind) for alarm in alarms_of(device, 0)} == {(1, "LOS"), (9, "LOS")}
+    assert {(alarm.port, alarm.kind) for alarm in alarms_of(device, 0)} == {
+        (1, "LOS"),
+        (9, "LOS"),
+    }
     device.receive(1, light=True)
     assert alarms_of(device, 0) == []
     device.unplugged(4)
-    assert [(alarm.port, alarm.reason) for alarm in alarms_of(device, 0)] == [(4, "nothing is plugged in")]
+    assert [(alarm.port, alarm.reason) for alarm in alarms_of(device, 0)] == [
+        (4, "nothing is plugged in")
+    ]
     device.fail(3)
     assert (3, "FAILED") in {(alarm.port, alarm.kind) for alarm in alarms_of(device, 0)}
 
@@ -262,7 +279,9 @@ def test_a_restarted_device_is_the_same_device() -> None:
     assert labelled == [SetLabel(1, "g0")]
     (light,) = effects
     assert isinstance(light, Light)
-    memory = Stored({(1, None): TunedEgress(9, light.ready_ns)}, {3: Admin.DISABLED}, {1: "g0"})
+    memory = Stored(
+        {(1, None): TunedEgress(9, light.ready_ns)}, {3: Admin.DISABLED}, {1: "g0"}
+    )
     again = OpticalDevice(SIZE, MEMS, seed=5, stored=memory)
     again.receive(1, light=True)
     for now in (light.ready_ns - NS, light.ready_ns + NS):
@@ -283,7 +302,9 @@ def test_an_unknown_port_cannot_be_read() -> None:
 
 def test_profiles_scale_and_declare() -> None:
     slow = PIEZO.dilated(3)
-    assert slow.dark_bounds_s() == pytest.approx([3 * bound for bound in PIEZO.dark_bounds_s()])
+    assert slow.dark_bounds_s() == pytest.approx(
+        [3 * bound for bound in PIEZO.dark_bounds_s()]
+    )
     assert slow.loss_typ_db == PIEZO.loss_typ_db
     assert IDEAL.dark_bounds_s(commands=2) == (0, 0, 0)
     assert MEMS.dark_bounds_s(commands=2)[0] == pytest.approx(0.0105 + 0.030)
@@ -293,12 +314,16 @@ def test_profiles_scale_and_declare() -> None:
         bounds = [float(declared[f"dark_{which}_s"]) for which in ("min", "typ", "max")]
         assert bounds == sorted(bounds)
     # The whole fabric of 320 ports in the 200 ms that the vendor gives.
-    whole = MEMS.command_s + 320 * MEMS.command_per_xc_s + MEMS.dark_s + MEMS.dark_jitter_s
+    whole = (
+        MEMS.command_s + 320 * MEMS.command_per_xc_s + MEMS.dark_s + MEMS.dark_jitter_s
+    )
     assert whole == pytest.approx(0.200)
 
 
 port = st.integers(0, 2 * SIZE + 1)
-pair_lists = st.lists(st.tuples(st.integers(1, SIZE + 1), st.integers(SIZE, 2 * SIZE)), max_size=5).map(tuple)
+pair_lists = st.lists(
+    st.tuples(st.integers(1, SIZE + 1), st.integers(SIZE, 2 * SIZE)), max_size=5
+).map(tuple)
 commands = st.one_of(
     st.builds(Rewire, pair_lists),
     st.builds(Rewire, pair_lists, only=st.just(True)),
@@ -360,7 +385,12 @@ def test_wavelengths_share_ports_without_touching_each_other() -> None:
     _, effects = do(device, Rewire(((1, 9, 0), (1, 10, 1), (2, 9, 1))), 3)
     assert effects == [Light(1, 9, 3, 0), Light(1, 10, 3, 1), Light(2, 9, 3, 1)]
     assert device.cross_connects() == ((1, 9, 0), (1, 10, 1), (2, 9, 1))
-    assert (device.peer(1, 1), device.peer(9, 1), device.peer(9, 0), device.peer(9, 2)) == (10, 2, 1, None)
+    assert (
+        device.peer(1, 1),
+        device.peer(9, 1),
+        device.peer(9, 0),
+        device.peer(9, 2),
+    ) == (10, 2, 1, None)
     _, effects = do(device, Rewire(((1, 10, 1), (3, 9, 1)), only=True))
     assert effects == [Dark(1, 0), Dark(2, 1), Light(3, 9, 3, 1)]
     _, effects = do(device, Clear((1,), ingress=True))
@@ -408,7 +438,9 @@ def test_power_at_an_egress_with_several_wavelengths() -> None:
 @given(data=st.data())
 def test_any_commands_leave_a_matching_per_wavelength(data: st.DataObject) -> None:
     device = selective()
-    wire = st.tuples(st.integers(1, SIZE), st.integers(SIZE + 1, 2 * SIZE), st.integers(0, 3))
+    wire = st.tuples(
+        st.integers(1, SIZE), st.integers(SIZE + 1, 2 * SIZE), st.integers(0, 3)
+    )
     kernel: dict[tuple[int, int | None], int] = {}
     for _ in range(data.draw(st.integers(1, 6))):
         wires = tuple(data.draw(st.lists(wire, max_size=5)))

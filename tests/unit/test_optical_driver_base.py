@@ -54,7 +54,13 @@ from ringlight.controller.optical.model import (
 from ringlight.controller.optical.plan_run import Verb
 from ringlight.controller.optical.planning import make_plan
 from ringlight.controller.optical.registry import make_driver
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState, check_matching
+from ringlight.fabric.crossconnect import (
+    CrossConnect,
+    CrossConnectState,
+    Mode,
+    PortState,
+    check_matching,
+)
 from tests.drivers import converge
 
 XC = CrossConnect
@@ -93,7 +99,15 @@ class MemoryDriver(OpticalSwitchDriver):
         ingress, egress = dual_sided(switch.size)
         super().__init__(
             "memory",
-            Capabilities(ingress, egress, max_batch, timing, max_replace, port_admin=True, ownership=True),
+            Capabilities(
+                ingress,
+                egress,
+                max_batch,
+                timing,
+                max_replace,
+                port_admin=True,
+                ownership=True,
+            ),
             secrets,
         )
         self.switch = switch
@@ -118,7 +132,9 @@ class MemoryDriver(OpticalSwitchDriver):
             )
             for p in self.capabilities().ports
         }
-        return Snapshot(self.name, dict(self.switch.lit), ports, frozenset(self.switch.foreign))
+        return Snapshot(
+            self.name, dict(self.switch.lit), ports, frozenset(self.switch.foreign)
+        )
 
     def _remove(self, batch: Sequence[XC], deadline: Deadline) -> None:
         self.switch.wire.append(("remove", tuple(batch)))
@@ -141,7 +157,10 @@ class MemoryDriver(OpticalSwitchDriver):
         self.switch.wire.append(("replace", changed))
         self.switch.on_write("replace", whole)
         check_matching(whole)
-        self.switch.lit = {XC(xc.ingress, xc.egress): self.switch.lit.get(xc, CONNECTED) for xc in whole}
+        self.switch.lit = {
+            XC(xc.ingress, xc.egress): self.switch.lit.get(xc, CONNECTED)
+            for xc in whole
+        }
         self.switch.after_write("replace", whole)
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
@@ -165,7 +184,9 @@ def straight(*ports: int) -> set[XC]:
 class TellingDriver(MemoryDriver):
     """One whose switch tells in one message what it shows after a write."""
 
-    def _write_and_read(self, verb: Verb, batch: Sequence[XC], deadline: Deadline) -> Snapshot:
+    def _write_and_read(
+        self, verb: Verb, batch: Sequence[XC], deadline: Deadline
+    ) -> Snapshot:
         self._send(verb, batch, deadline)
         self.switch.wire.append(("told", ()))
         return self._read(deadline)
@@ -182,13 +203,22 @@ def test_only_the_last_write_is_asked_what_the_switch_shows(switch: Switch) -> N
     assert switch.reads == 2, "one to plan from, one that came with the last write"
     assert result.snapshot.taken_at > began
     assert set(switch.lit) == set(result.snapshot.cross_connects)
-    assert all(r.t_lit == result.snapshot.taken_at for r in result.results if r.action == "add")
+    assert all(
+        r.t_lit == result.snapshot.taken_at for r in result.results if r.action == "add"
+    )
 
 
 @pytest.mark.parametrize(
-    "timing", [Timing(dark=Bounds(0, 0, 0.03)), Timing(Bounds(0, 0, 0.03)), Timing(per_cross_connect_s=0.03)]
+    "timing",
+    [
+        Timing(dark=Bounds(0, 0, 0.03)),
+        Timing(Bounds(0, 0, 0.03)),
+        Timing(per_cross_connect_s=0.03),
+    ],
 )
-def test_light_that_needs_time_is_read_when_that_has_passed(switch: Switch, timing: Timing) -> None:
+def test_light_that_needs_time_is_read_when_that_has_passed(
+    switch: Switch, timing: Timing
+) -> None:
     driver = TellingDriver(switch, timing=timing)
     began = time.monotonic()
     result = converge(driver, straight(1))
@@ -196,16 +226,22 @@ def test_light_that_needs_time_is_read_when_that_has_passed(switch: Switch, timi
     assert result.snapshot.taken_at >= began + 0.03
 
 
-def test_what_is_told_with_a_write_is_no_better_than_another_reading(switch: Switch) -> None:
+def test_what_is_told_with_a_write_is_no_better_than_another_reading(
+    switch: Switch,
+) -> None:
     driver = TellingDriver(switch)
     switch.after_write = lambda *_: switch.lit.clear()
     with pytest.raises(ReadBackMismatch):
         converge(driver, straight(1))
     switch.lit = dict.fromkeys(straight(1), CONNECTED)
-    switch.after_write = lambda *_: switch.lit.update(dict.fromkeys(straight(1), CONNECTED))
+    switch.after_write = lambda *_: switch.lit.update(
+        dict.fromkeys(straight(1), CONNECTED)
+    )
     with pytest.raises(ReadBackMismatch, match="still there"):
         converge(driver, (), delete=[1])
-    switch.after_write = lambda *_: switch.lit.update({XC(2, 1 + SIZE): CONNECTED, XC(3, 99): CONNECTED})
+    switch.after_write = lambda *_: switch.lit.update(
+        {XC(2, 1 + SIZE): CONNECTED, XC(3, 99): CONNECTED}
+    )
     with pytest.raises(Indeterminate, match="read-back failed: impossible"):
         driver.apply(driver.plan(straight(1, 2), Mode.UPDATE))
 
@@ -216,7 +252,9 @@ def test_what_is_told_with_a_write_is_no_better_than_another_reading(switch: Swi
 def test_add_repeat_and_delete(switch: Switch, driver: MemoryDriver) -> None:
     result = converge(driver, straight(1, 2))
     assert set(switch.lit) == straight(1, 2)
-    assert [(r.action, r.state, r.reason) for r in result.results] == [("add", CONNECTED, "")] * 2
+    assert [(r.action, r.state, r.reason) for r in result.results] == [
+        ("add", CONNECTED, "")
+    ] * 2
     assert all(r.t_lit is not None and r.t_dark is None for r in result.results)
 
     writes = len(switch.wire)
@@ -251,7 +289,11 @@ def test_add_repeat_and_delete(switch: Switch, driver: MemoryDriver) -> None:
     ],
 )
 def test_bad_requests_name_the_port_and_write_nothing(
-    switch: Switch, driver: MemoryDriver, wanted: set[XC], error: type[OpticalError], port: int
+    switch: Switch,
+    driver: MemoryDriver,
+    wanted: set[XC],
+    error: type[OpticalError],
+    port: int,
 ) -> None:
     switch.lit[XC(4, 12)] = CONNECTED
     switch.disabled, switch.failed = {3}, {16}
@@ -276,7 +318,9 @@ def test_other_rejections(switch: Switch, driver: MemoryDriver) -> None:
     assert switch.wire == []
 
 
-def test_removals_precede_additions_in_batches(switch: Switch, driver: MemoryDriver) -> None:
+def test_removals_precede_additions_in_batches(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     converge(driver, {XC(i, 9 + i % SIZE) for i in range(1, 9)})
     switch.wire.clear()
     converge(driver, {XC(i, 9 + (i + 1) % SIZE) for i in range(1, 9)})
@@ -285,7 +329,9 @@ def test_removals_precede_additions_in_batches(switch: Switch, driver: MemoryDri
     assert [len(batch) for _, batch in switch.wire] == [3, 3, 2, 3, 3, 2]
 
 
-def test_kept_cross_connects_are_not_written(switch: Switch, driver: MemoryDriver) -> None:
+def test_kept_cross_connects_are_not_written(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     converge(driver, straight(1, 2, 3))
     switch.wire.clear()
     converge(driver, {XC(2, 11), XC(3, 10), *straight(1)}, Mode.REPLACE)
@@ -319,14 +365,18 @@ def test_a_switch_that_can_replaces_everything_in_one_write(switch: Switch) -> N
 )
 def test_else_it_removes_and_adds(switch: Switch, wanted: set[XC], mode: Mode) -> None:
     driver = MemoryDriver(switch, max_replace=3)
-    converge(driver, straight(1, 2) if wanted == straight(1, 2, 3) else straight(1, 2, 3))
+    converge(
+        driver, straight(1, 2) if wanted == straight(1, 2, 3) else straight(1, 2, 3)
+    )
     switch.wire.clear()
     converge(driver, wanted, mode)
     assert "replace" not in [kind for kind, _ in switch.wire]
     assert wanted <= set(switch.lit)
 
 
-def test_a_broken_cross_connect_is_not_left_as_it_is_by_a_replacement(switch: Switch) -> None:
+def test_a_broken_cross_connect_is_not_left_as_it_is_by_a_replacement(
+    switch: Switch,
+) -> None:
     driver = MemoryDriver(switch, max_replace=8)
     converge(driver, straight(1, 2))
     switch.lit[XC(1, 9)] = CrossConnectState.FAILED
@@ -350,7 +400,9 @@ def test_ownership(switch: Switch, driver: MemoryDriver) -> None:
     assert not switch.lit
 
 
-def test_a_broken_cross_connect_is_made_again(switch: Switch, driver: MemoryDriver) -> None:
+def test_a_broken_cross_connect_is_made_again(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     switch.lit = {XC(1, 9): CrossConnectState.FAILED, XC(2, 10): CONNECTED}
     converge(driver, straight(1, 2), Mode.SAFE)
     assert switch.wire == [("remove", (XC(1, 9),)), ("add", (XC(1, 9),))]
@@ -360,7 +412,10 @@ def test_a_broken_cross_connect_is_made_again(switch: Switch, driver: MemoryDriv
 def test_names_stay(switch: Switch, driver: MemoryDriver) -> None:
     converge(driver, {XC(1, 9, name="red")})
     converge(driver, straight(2))
-    assert {xc.ingress: xc.name for xc in driver.snapshot().cross_connects} == {1: "red", 2: None}
+    assert {xc.ingress: xc.name for xc in driver.snapshot().cross_connects} == {
+        1: "red",
+        2: None,
+    }
     writes = len(switch.wire)
     converge(driver, {XC(1, 9, name="blue")})
     assert {xc.name for xc in driver.snapshot().cross_connects} == {"blue", None}
@@ -373,7 +428,9 @@ def test_names_stay(switch: Switch, driver: MemoryDriver) -> None:
 # Faults
 
 
-def test_a_failed_read_is_never_an_empty_switch(switch: Switch, driver: MemoryDriver) -> None:
+def test_a_failed_read_is_never_an_empty_switch(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     converge(driver, straight(1))
     switch.read_error = ProtocolError("no list")
     for call in (driver.snapshot, driver.alarms, lambda: converge(driver, straight(2))):
@@ -382,7 +439,9 @@ def test_a_failed_read_is_never_an_empty_switch(switch: Switch, driver: MemoryDr
     assert set(switch.lit) == straight(1)
 
 
-def test_an_impossible_reading_is_an_error(switch: Switch, driver: MemoryDriver) -> None:
+def test_an_impossible_reading_is_an_error(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     switch.lit = {XC(1, 9): CONNECTED, XC(2, 9): CONNECTED}
     with pytest.raises(ProtocolError, match="impossible state"):
         driver.snapshot()
@@ -395,13 +454,18 @@ def test_an_impossible_reading_is_an_error(switch: Switch, driver: MemoryDriver)
         driver.snapshot()
 
 
-def test_another_writer_makes_the_plan_stale(switch: Switch, driver: MemoryDriver) -> None:
+def test_another_writer_makes_the_plan_stale(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     plan = driver.plan(straight(1))
     switch.lit[XC(5, 13)] = CONNECTED
     with pytest.raises(StaleRevision):
         driver.apply(plan)
     assert switch.wire == []
-    assert MemoryDriver(Switch()).snapshot().revision == MemoryDriver(Switch()).snapshot().revision
+    assert (
+        MemoryDriver(Switch()).snapshot().revision
+        == MemoryDriver(Switch()).snapshot().revision
+    )
 
 
 def test_a_reading_a_moment_old_is_not_repeated(
@@ -465,10 +529,14 @@ class Silent(MemoryDriver):
         return super()._read(deadline)
 
 
-def test_a_port_whose_state_cannot_be_read_back_is_an_unknown_outcome(switch: Switch) -> None:
+def test_a_port_whose_state_cannot_be_read_back_is_an_unknown_outcome(
+    switch: Switch,
+) -> None:
     driver = Silent(switch)
     driver.answers = 0
-    with pytest.raises(Indeterminate, match="port 9: written, but the read-back failed"):
+    with pytest.raises(
+        Indeterminate, match="port 9: written, but the read-back failed"
+    ):
         driver.set_port_enabled(9, False)
     assert switch.disabled == {9}
 
@@ -477,7 +545,12 @@ def test_what_became_of_a_port_is_noted_and_a_later_reading_that_fails_does_not_
     switch: Switch,
 ) -> None:
     driver, noted = Silent(switch), list[tuple[Any, ...]]()
-    site = OpticalSite({"ocs0": driver}, {"ocs0": {}}, EventBus(), lambda *said, **_: noted.append(said))
+    site = OpticalSite(
+        {"ocs0": driver},
+        {"ocs0": {}},
+        EventBus(),
+        lambda *said, **_: noted.append(said),
+    )
     driver.answers = 1
     assert site.set_port_enabled("ocs0", 9, False, who="ann").enabled is False
     assert noted == [("ann", "disable", "ocs0")]
@@ -513,14 +586,21 @@ class Metered(MemoryDriver):
     sending: frozenset[int] = frozenset()
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        out = {xc.egress for xc in snapshot.cross_connects if xc.ingress in self.sending}
+        out = {
+            xc.egress for xc in snapshot.cross_connects if xc.ingress in self.sending
+        }
         ports = snapshot.ports
-        return los_alarms(snapshot, {port: -3.0 if port in self.sending | out else -60.0 for port in ports})
+        return los_alarms(
+            snapshot,
+            {port: -3.0 if port in self.sending | out else -60.0 for port in ports},
+        )
 
 
 def alarms_published(bus: EventBus) -> list[tuple[str, int]]:
     events: list[Any] = bus.subscribe(after=0).take()
-    return [(event["event"], event["port"]) for event in events if "alarm" in event["event"]]
+    return [
+        (event["event"], event["port"]) for event in events if "alarm" in event["event"]
+    ]
 
 
 def test_a_port_that_never_had_light_does_not_raise_an_alarm(switch: Switch) -> None:
@@ -601,7 +681,9 @@ def test_the_next_read_waits_for_a_late_command(switch: Switch) -> None:
 
     def late(kind: str, batch: Sequence[XC]) -> None:
         switch.on_write = lambda kind, batch: None
-        threading.Timer(0.04, lambda: switch.lit.update(dict.fromkeys(batch, CONNECTED))).start()
+        threading.Timer(
+            0.04, lambda: switch.lit.update(dict.fromkeys(batch, CONNECTED))
+        ).start()
         raise Indeterminate("no reply")
 
     switch.on_write = late
@@ -610,7 +692,9 @@ def test_the_next_read_waits_for_a_late_command(switch: Switch) -> None:
     assert set(switch.lit) == straight(1)
 
 
-def test_failed_read_back_is_indeterminate(switch: Switch, driver: MemoryDriver) -> None:
+def test_failed_read_back_is_indeterminate(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     plan = driver.plan(straight(1))
 
     def cut(kind: str, batch: Sequence[XC]) -> None:
@@ -639,7 +723,9 @@ def test_refused(switch: Switch, driver: MemoryDriver) -> None:
     assert set(switch.lit) == straight(1, 2, 3)
 
 
-def test_read_back_decides_against_the_switchs_no(switch: Switch, driver: MemoryDriver) -> None:
+def test_read_back_decides_against_the_switchs_no(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     def lie(kind: str, batch: Sequence[XC]) -> None:
         raise Refused("no")
 
@@ -648,7 +734,9 @@ def test_read_back_decides_against_the_switchs_no(switch: Switch, driver: Memory
 
 
 @pytest.mark.parametrize("kind", ["remove", "add"])
-def test_read_back_decides_against_the_switchs_yes(switch: Switch, driver: MemoryDriver, kind: str) -> None:
+def test_read_back_decides_against_the_switchs_yes(
+    switch: Switch, driver: MemoryDriver, kind: str
+) -> None:
     switch.lit = dict.fromkeys(straight(1, 3), CONNECTED)
 
     def undo(done: str, batch: Sequence[XC]) -> None:
@@ -665,7 +753,9 @@ def test_read_back_decides_against_the_switchs_yes(switch: Switch, driver: Memor
     assert [r.action for r in caught.value.result.deviations] == [kind]
 
 
-def test_collateral_damage_and_intruders_are_reported(switch: Switch, driver: MemoryDriver) -> None:
+def test_collateral_damage_and_intruders_are_reported(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     converge(driver, straight(1, 2))
 
     def vanish(kind: str, batch: Sequence[XC]) -> None:
@@ -676,7 +766,10 @@ def test_collateral_damage_and_intruders_are_reported(switch: Switch, driver: Me
     with pytest.raises(ReadBackMismatch) as caught:
         converge(driver, straight(1, 2, 3), Mode.REPLACE)
     assert caught.value.result is not None
-    assert {(r.action, r.ingress) for r in caught.value.result.deviations} == {("keep", 2), ("foreign", 7)}
+    assert {(r.action, r.ingress) for r in caught.value.result.deviations} == {
+        ("keep", 2),
+        ("foreign", 7),
+    }
 
 
 def test_waits_for_light_and_gives_the_times(switch: Switch) -> None:
@@ -696,7 +789,9 @@ def test_waits_for_light_and_gives_the_times(switch: Switch) -> None:
     assert add.t_lit - add.t_dark < 0.4
 
 
-def test_does_not_wait_for_light_again_where_the_answer_says_that_it_is_there(switch: Switch) -> None:
+def test_does_not_wait_for_light_again_where_the_answer_says_that_it_is_there(
+    switch: Switch,
+) -> None:
     def dark_s(after_answer_s: float | None) -> float:
         timing = Timing(dark=Bounds(0.5, 0.5, 0.5), after_answer_s=after_answer_s)
         converge(MemoryDriver(switch, timing=timing), {XC(1, 9)})
@@ -712,7 +807,9 @@ def test_does_not_wait_for_light_again_where_the_answer_says_that_it_is_there(sw
     assert dark_s(0.0) < 0.3
 
 
-def test_a_write_that_takes_effect_later_than_declared_is_given_its_dark_time(switch: Switch) -> None:
+def test_a_write_that_takes_effect_later_than_declared_is_given_its_dark_time(
+    switch: Switch,
+) -> None:
     made = []
 
     def late(kind: str, batch: Sequence[XC]) -> None:
@@ -727,7 +824,9 @@ def test_a_write_that_takes_effect_later_than_declared_is_given_its_dark_time(sw
     assert entry.t_lit >= made[0] + 0.05
 
 
-def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(switch: Switch) -> None:
+def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(
+    switch: Switch,
+) -> None:
     driver = MemoryDriver(switch, timing=Timing(dark=Bounds(0, 0, 0.01)))
 
     def pend(kind: str, batch: Sequence[XC]) -> None:
@@ -735,7 +834,9 @@ def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(switch: Switch
 
     def tune(kind: str, batch: Sequence[XC]) -> None:
         pend(kind, batch)
-        threading.Timer(0.06, lambda: switch.lit.update(dict.fromkeys(batch, CONNECTED))).start()
+        threading.Timer(
+            0.06, lambda: switch.lit.update(dict.fromkeys(batch, CONNECTED))
+        ).start()
 
     switch.after_write = tune
     assert converge(driver, straight(1)).results[0].state is CONNECTED
@@ -743,7 +844,9 @@ def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(switch: Switch
     with pytest.raises(ReadBackMismatch, match="no light by the deadline"):
         converge(driver, straight(2), timeout_s=0.2)
     result = converge(driver, straight(3), settle=False)
-    assert {r.state for r in result.results if r.action == "add"} == {CrossConnectState.PENDING_CONNECTION}
+    assert {r.state for r in result.results if r.action == "add"} == {
+        CrossConnectState.PENDING_CONNECTION
+    }
 
 
 def test_a_deadline_too_short_writes_nothing(switch: Switch) -> None:
@@ -755,14 +858,18 @@ def test_a_deadline_too_short_writes_nothing(switch: Switch) -> None:
     assert switch.wire == []
 
 
-def test_a_deadline_that_passes_half_way_is_indeterminate(switch: Switch, driver: MemoryDriver) -> None:
+def test_a_deadline_that_passes_half_way_is_indeterminate(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     switch.on_write = lambda kind, batch: time.sleep(0.06)
     with pytest.raises(Indeterminate, match="1 of 2 writes"):
         driver.apply(driver.plan(straight(1, 2, 3, 4)), timeout_s=0.05)
     assert set(switch.lit) == straight(1, 2, 3)
 
 
-def test_a_held_switch_respects_the_deadline(switch: Switch, driver: MemoryDriver) -> None:
+def test_a_held_switch_respects_the_deadline(
+    switch: Switch, driver: MemoryDriver
+) -> None:
     entered = threading.Event()
 
     def hold(kind: str, batch: Sequence[XC]) -> None:
@@ -791,10 +898,15 @@ def test_closed(driver: MemoryDriver) -> None:
 
 def test_alarms_from_ports(switch: Switch, driver: MemoryDriver) -> None:
     switch.failed, switch.disabled = {3}, {4}
-    assert [(a.kind, a.port) for a in driver.alarms()] == [("PORT_FAILED", 3), ("PORT_DISABLED", 4)]
+    assert [(a.kind, a.port) for a in driver.alarms()] == [
+        ("PORT_FAILED", 3),
+        ("PORT_DISABLED", 4),
+    ]
 
 
-def test_secrets_stay_out_of_logs_and_errors(switch: Switch, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_stay_out_of_logs_and_errors(
+    switch: Switch, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     driver = MemoryDriver(switch, secrets=["hunter2"])
 
@@ -871,7 +983,9 @@ def test_of_conflicting_changes_exactly_one_wins() -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert sorted(pool.map(apply, plans, timeout=30)) == ["stale"] * 15 + ["won"]
-        assert sorted(pool.map(race, range(17, 33), timeout=30)) == ["busy"] * 15 + ["won"]
+        assert sorted(pool.map(race, range(17, 33), timeout=30)) == ["busy"] * 15 + [
+            "won"
+        ]
     assert len(switch.lit) == 2
 
 
@@ -885,12 +999,18 @@ def matchings(draw: st.DrawFn) -> frozenset[XC]:
     return frozenset(XC(i, e) for i, e in zip(ingress, egress, strict=False))
 
 
-def model(present: frozenset[XC], wanted: frozenset[XC], mode: Mode) -> frozenset[XC] | None:
+def model(
+    present: frozenset[XC], wanted: frozenset[XC], mode: Mode
+) -> frozenset[XC] | None:
     """What must stand afterwards; None if the change must be refused."""
     if mode is Mode.REPLACE:
         return wanted
     ports = {p for xc in wanted for p in (xc.ingress, xc.egress)}
-    rest = {xc for xc in present - wanted if xc.ingress not in ports and xc.egress not in ports}
+    rest = {
+        xc
+        for xc in present - wanted
+        if xc.ingress not in ports and xc.egress not in ports
+    }
     if mode is Mode.SAFE and rest | wanted != present | wanted:
         return None
     return frozenset(rest | wanted)
@@ -929,15 +1049,25 @@ def test_any_sequence_follows_the_model(
         except Indeterminate:
             assert faults
         else:
-            assert frozenset(switch.lit) == expected == frozenset(result.snapshot.cross_connects)
+            assert (
+                frozenset(switch.lit)
+                == expected
+                == frozenset(result.snapshot.cross_connects)
+            )
             touched = {xc for _, batch in switch.wire[writes:] for xc in batch}
             assert not touched & before & wanted
             if not faults:
-                assert result.plan.dark_ports == {p for xc in touched for p in (xc.ingress, xc.egress)}
+                assert result.plan.dark_ports == {
+                    p for xc in touched for p in (xc.ingress, xc.egress)
+                }
         check_matching(switch.lit)
 
 
-@given(present=matchings(), wanted=matchings(), mode=st.sampled_from([Mode.UPDATE, Mode.REPLACE]))
+@given(
+    present=matchings(),
+    wanted=matchings(),
+    mode=st.sampled_from([Mode.UPDATE, Mode.REPLACE]),
+)
 def test_a_plan_is_no_bigger_than_it_must_be(
     present: frozenset[XC], wanted: frozenset[XC], mode: Mode
 ) -> None:

@@ -64,7 +64,9 @@ class Bench:
             self.device.receive(port, True)
         self.faults = Faults(self.device, ["scpi"])
         self.session = FaultySession(
-            protocol_named("scpi").session(Switch("x", self.device)), "scpi", self.faults
+            protocol_named("scpi").session(Switch("x", self.device)),
+            "scpi",
+            self.faults,
         )
         self.now_ns = 0
         self.effects: list[Any] = []
@@ -120,7 +122,10 @@ def test_half_of_a_batch_is_done_the_removals_first() -> None:
     assert bench.wires == [(1, 9), (3, 11)]
     assert bench.effects == [Dark(2)]
     assert b"-240" in bench.say(f":oxc:swit:port:dis (@5,6);{ERROR}")
-    assert (bench.device.admin(5), bench.device.admin(6)) == (Admin.DISABLED, Admin.ENABLED)
+    assert (bench.device.admin(5), bench.device.admin(6)) == (
+        Admin.DISABLED,
+        Admin.ENABLED,
+    )
 
 
 def test_a_real_refusal_comes_first() -> None:
@@ -165,7 +170,9 @@ def test_slow_and_never_tuned_light() -> None:
     assert bench.device.port_state(10, bench.now_ns) is PortState.TUNED
 
 
-def test_whose_reply_waits_for_light_that_never_comes_has_it_when_the_fault_is_cleared() -> None:
+def test_whose_reply_waits_for_light_that_never_comes_has_it_when_the_fault_is_cleared() -> (
+    None
+):
     bench = Bench()
     never = bench.inject("never-tunes", count=1)
     assert bench.say(":oxc:swit:conn:add (@2),(@10);*opc?") == b""
@@ -181,10 +188,14 @@ def test_a_ghost_is_shown_and_dark_until_the_fault_is_cleared() -> None:
     bench.say(":oxc:swit:conn:add (@1),(@9)")
     bench.say(":oxc:swit:conn:add (@2),(@10)")
     assert bench.say(":oxc:swit:conn:stat?") == b"(@1,2),(@9,10)\n"
-    assert [effect.ingress for effect in bench.effects if isinstance(effect, Light)] == [2]
+    assert [
+        effect.ingress for effect in bench.effects if isinstance(effect, Light)
+    ] == [2]
     assert bench.device.mirrors.is_ghost(Wire(1, 9))
     assert bench.device.wires().keys() == {(2, None)}
-    assert [alarm.port for alarm in alarms_of(bench.device, 0) if alarm.kind == "LOS"] == [9]
+    assert [
+        alarm.port for alarm in alarms_of(bench.device, 0) if alarm.kind == "LOS"
+    ] == [9]
     bench.clear(ghost)
     assert isinstance(bench.effects[-1], Light)
     assert not bench.device.mirrors.is_ghost(Wire(1, 9))
@@ -198,7 +209,9 @@ def test_a_ghost_is_shown_and_dark_until_the_fault_is_cleared() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ghost", "never-tunes", "vanish"])
-def test_a_fault_that_is_cleared_while_a_command_is_under_way_is_over(kind: str) -> None:
+def test_a_fault_that_is_cleared_while_a_command_is_under_way_is_over(
+    kind: str,
+) -> None:
     bench = Bench(profile=MEMS)
     fault = bench.inject(kind)
     bench.say(":oxc:swit:conn:add (@1,2),(@9,10);*opc?")
@@ -208,7 +221,9 @@ def test_a_fault_that_is_cleared_while_a_command_is_under_way_is_over(kind: str)
     assert bench.work(S) == b"1\n"
     bench.work(10 * S)
     assert len([effect for effect in bench.effects if isinstance(effect, Light)]) == 2
-    assert [bench.device.port_state(port, bench.now_ns) for port in (9, 10)] == 2 * [PortState.TUNED]
+    assert [bench.device.port_state(port, bench.now_ns) for port in (9, 10)] == 2 * [
+        PortState.TUNED
+    ]
     assert bench.wires == [(1, 9), (2, 10)]
 
 
@@ -249,7 +264,10 @@ def test_what_vanishes_does_so_after_its_time_unless_it_was_made_anew() -> None:
 
 def test_what_would_have_vanished_stays_when_the_fault_is_cleared_before() -> None:
     bench = Bench()
-    first, second = bench.inject("vanish", count=1), bench.inject("vanish", count=1, seconds=7.0)
+    first, second = (
+        bench.inject("vanish", count=1),
+        bench.inject("vanish", count=1, seconds=7.0),
+    )
     bench.say(":oxc:swit:conn:add (@1),(@9)")
     bench.work(S)
     bench.clear(first)
@@ -271,7 +289,10 @@ def test_of_a_reply_that_was_cut_to_nothing_no_garbage_is_made() -> None:
 def test_a_port_fails_at_once_and_works_when_it_is_cleared() -> None:
     bench = Bench()
     bench.say(ADD)
-    first, second = bench.inject("port-failed", port=9), bench.inject("port-failed", port=9)
+    first, second = (
+        bench.inject("port-failed", port=9),
+        bench.inject("port-failed", port=9),
+    )
     assert bench.effects[-1] == Gate(9, Admin.FAILED)
     assert b"F" in bench.say(":oxc:swit:port:stat? (@9)")
     assert [fault.hits for fault in bench.faults.all()] == [1, 1]
@@ -292,7 +313,9 @@ def test_another_writer_comes_before_what_the_client_says() -> None:
 
 @pytest.mark.parametrize("wavelengths", [0, 3])
 @given(seed=st.integers(0, 1000), count=st.integers(1, 30))
-def test_another_writer_leaves_a_matching(wavelengths: int, seed: int, count: int) -> None:
+def test_another_writer_leaves_a_matching(
+    wavelengths: int, seed: int, count: int
+) -> None:
     bench = Bench(wavelengths)
     bench.inject("foreign-writer", count=count, seed=seed)
     bench.inject("port-failed", port=2)
@@ -329,7 +352,10 @@ def test_the_same_seed_gives_the_same_faults() -> None:
     def refused(seed: int) -> list[bool]:
         bench = Bench()
         bench.inject("deny", probability=0.3, seed=seed)
-        return [b"-240" in bench.say(f":oxc:swit:port:enab (@1);{ERROR}") for _ in range(200)]
+        return [
+            b"-240" in bench.say(f":oxc:swit:port:enab (@1);{ERROR}")
+            for _ in range(200)
+        ]
 
     assert refused(1) == refused(1) != refused(2)
     dice = random.Random(1)
@@ -341,7 +367,9 @@ def test_a_fault_is_met_by_its_protocols_clients_alone() -> None:
     faults = Faults(bench.device, ["scpi", "other"])
     made, _ = faults.add(0, FaultSpec(Kind.DENY, protocol="other"))
     spared, met = (
-        FaultySession(protocol_named("scpi").session(Switch("x", bench.device)), protocol, faults)
+        FaultySession(
+            protocol_named("scpi").session(Switch("x", bench.device)), protocol, faults
+        )
         for protocol in ("scpi", "other")
     )
     spared.feed(ADD.encode() + b"\n")
@@ -361,7 +389,10 @@ def test_a_fault_is_met_by_its_protocols_clients_alone() -> None:
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [
-        ({"kind": "deny", "protocol": "other"}, "protocol: other; the switch speaks scpi"),
+        (
+            {"kind": "deny", "protocol": "other"},
+            "protocol: other; the switch speaks scpi",
+        ),
         ({"kind": "deny", "probability": 1.5}, "probability: 1.5"),
         ({"kind": "deny", "probability": -0.1}, "probability: -0.1"),
         ({"kind": "deny", "count": 0}, "count: 0"),
@@ -373,14 +404,25 @@ def test_a_fault_is_met_by_its_protocols_clients_alone() -> None:
         ({"kind": "deny", "port": 1}, "port: a port-failed names one"),
         ({"kind": "deny", "ingress": 1, "egress": 9}, "of a foreign-writer only"),
         ({"kind": "foreign-writer", "ingress": 1}, "both or none"),
-        ({"kind": "foreign-writer", "ingress": 9, "egress": 9}, "ingress: 9 is not an ingress"),
-        ({"kind": "foreign-writer", "ingress": 1, "egress": 1}, "egress: 1 is not an egress"),
-        ({"kind": "foreign-writer", "ingress": 1, "egress": 9, "wavelength": 1}, "wavelength: 1"),
+        (
+            {"kind": "foreign-writer", "ingress": 9, "egress": 9},
+            "ingress: 9 is not an ingress",
+        ),
+        (
+            {"kind": "foreign-writer", "ingress": 1, "egress": 1},
+            "egress: 1 is not an egress",
+        ),
+        (
+            {"kind": "foreign-writer", "ingress": 1, "egress": 9, "wavelength": 1},
+            "wavelength: 1",
+        ),
         ({"kind": "foreign-writer", "wavelength": 1}, "goes with ingress and egress"),
         ({"kind": "autonomous"}, "speaks only scpi"),
     ],
 )
-def test_what_cannot_be_injected_is_named(fault: dict[str, Any], complaint: str) -> None:
+def test_what_cannot_be_injected_is_named(
+    fault: dict[str, Any], complaint: str
+) -> None:
     bench = Bench()
     with pytest.raises(FaultError, match=complaint):
         bench.inject(**fault)
@@ -391,11 +433,17 @@ def test_a_spoilt_command_that_sets_up_ports_leaves_the_rest() -> None:
     bench = Bench()
     bench.inject("deny")
     bench.faults.speaker = bench.session
-    tickets = [bench.device.submit(0, one) for one in (SetLabel(1, "x"), SetAdmin((1,), False))]
+    tickets = [
+        bench.device.submit(0, one) for one in (SetLabel(1, "x"), SetAdmin((1,), False))
+    ]
     empty = bench.device.submit(0, Rewire((), only=True))
     bench.faults.speaker = None
     bench.work()
-    assert [ticket.error is not None for ticket in (*tickets, empty)] == [True, True, True]
+    assert [ticket.error is not None for ticket in (*tickets, empty)] == [
+        True,
+        True,
+        True,
+    ]
     assert (bench.device.label(1), bench.device.admin(1)) == ("", Admin.ENABLED)
     own = bench.device.submit(0, Rewire(((1, 9),)))
     bench.work()
@@ -443,10 +491,14 @@ def switch(request: pytest.FixtureRequest) -> Iterator[ModelSwitch]:
 
 
 @pytest.fixture(scope="module")
-def driver(switch: ModelSwitch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpticalSwitchDriver]:
+def driver(
+    switch: ModelSwitch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpticalSwitchDriver]:
     password = tmp_path_factory.mktemp("faults") / "password"
     password.write_text("s3cret\n")
-    made = make_driver("ocs0", entry_of(switch.protocol, switch.address, "ann", password), SIZE)
+    made = make_driver(
+        "ocs0", entry_of(switch.protocol, switch.address, "ann", password), SIZE
+    )
     made.open()
     yield made
     made.close()
@@ -469,7 +521,9 @@ def test_what_nobody_asked_for_ends_no_connection_that_begins(
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
-def test_a_driver_meets_each_fault(switch: ModelSwitch, driver: OpticalSwitchDriver, kind: str) -> None:
+def test_a_driver_meets_each_fault(
+    switch: ModelSwitch, driver: OpticalSwitchDriver, kind: str
+) -> None:
     if kind == "autonomous" and switch.protocol == "scpi":
         pytest.skip("scpi knows no message that was not asked for")
     expected, standing = OUTCOMES[kind]
@@ -483,11 +537,14 @@ def test_a_driver_meets_each_fault(switch: ModelSwitch, driver: OpticalSwitchDri
     except OpticalError as error:
         said = type(error)
         if isinstance(error, PartialApply):
-            done = {result.egress for result in error.result.results if not result.reason}
+            done = {
+                result.egress for result in error.result.results if not result.reason
+            }
             assert done == {wire.egress for wire in switch.cross_connects()}
     assert time.monotonic() - started < 5.0
     assert any(
-        said is one or (said is not None and one is not None and issubclass(said, one)) for one in expected
+        said is one or (said is not None and one is not None and issubclass(said, one))
+        for one in expected
     )
     assert fault.hits == 1
     if said is None or kind not in ("truncate",):
@@ -501,7 +558,9 @@ def test_a_driver_meets_each_fault(switch: ModelSwitch, driver: OpticalSwitchDri
     assert switch.lit() == set(WANTED) == switch.cross_connects()
 
 
-def test_a_driver_sees_what_vanishes(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_a_driver_sees_what_vanishes(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     converge(driver, (), Mode.REPLACE)
     switch.inject("vanish", count=1, seconds=0.05)
     converge(driver, WANTED)
@@ -514,7 +573,9 @@ def test_a_driver_sees_what_vanishes(switch: ModelSwitch, driver: OpticalSwitchD
     assert switch.lit() == set(WANTED)
 
 
-def test_a_port_that_fails_is_dark_and_works_again(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_a_port_that_fails_is_dark_and_works_again(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     converge(driver, WANTED, Mode.REPLACE)
     switch.inject("port-failed", port=SIZE + 2)
     refused = [CrossConnect(5, SIZE + 2)]

@@ -77,8 +77,12 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "acme" / "torn.py").write_text("PROTOCOL = (\n")
     metadata = tmp_path / "acme-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[ringlight.extensions]\nacme = acme:EXTENSION\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n"
+    )
+    (metadata / "entry_points.txt").write_text(
+        "[ringlight.extensions]\nacme = acme:EXTENSION\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("acme", "acme.switches"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -95,13 +99,20 @@ def test_another_package_ships_a_driver(kind: str) -> None:
     driver = make_driver("ocs0", {"driver": kind, "batch": 3}, 4)
     assert type(driver).__module__ == "acme.switches"
     assert driver.capabilities().max_batch == 3
-    with pytest.raises(ValueError, match="optical switch ocs0: the inventory entry lacks 'batch'"):
+    with pytest.raises(
+        ValueError, match="optical switch ocs0: the inventory entry lacks 'batch'"
+    ):
         make_driver("ocs0", {"driver": kind}, 4)
 
 
 @pytest.mark.usefixtures("acme")
 def test_a_fabric_names_the_driver_and_the_product_of_another_package() -> None:
-    there = {"size": 4, "driver": "acme_tl9", "address": "[fe80::1]:1", "options": {"batch": 3}}
+    there = {
+        "size": 4,
+        "driver": "acme_tl9",
+        "address": "[fe80::1]:1",
+        "options": {"batch": 3},
+    }
     raw = {
         "servers": {"s0": {"gpus": {"g0": "m"}}},
         "packet_switches": {"tor0": {"ports": 1}},
@@ -112,7 +123,9 @@ def test_a_fabric_names_the_driver_and_the_product_of_another_package() -> None:
     assert (switch.driver, switch.device.dark_s) == ("acme-tl9", 0.001)
     assert switch.access == {"address": "[fe80::1]:1", "batch": 3}
     raw["optical_switches"] = {"ocs0": {"size": 4, "profile": "acme-fast"}}
-    with pytest.raises(ValueError, match="profile: acme-fast; the driver scpi goes with"):
+    with pytest.raises(
+        ValueError, match="profile: acme-fast; the driver scpi goes with"
+    ):
         FabricSpec.model_validate(raw)
 
 
@@ -127,14 +140,28 @@ def test_every_driver_and_its_protocol_can_be_loaded(name: str) -> None:
     assert kind.emulated_options | kind.emulated.keys() <= kind.options
 
 
-@pytest.mark.parametrize("name", [name for name, kind in driver_kinds().items() if not kind.is_bridge])
-@pytest.mark.parametrize("address", ["", ":1", "h:", "h:0", "h:65536", "h:x", "h h:1", "a:b:1", "[::1:1"])
-def test_an_address_is_a_host_and_a_port(name: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name, kind in driver_kinds().items() if not kind.is_bridge]
+)
+@pytest.mark.parametrize(
+    "address", ["", ":1", "h:", "h:0", "h:65536", "h:x", "h h:1", "a:b:1", "[::1:1"]
+)
+def test_an_address_is_a_host_and_a_port(
+    name: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET", "s3cret")
-    user = {"username": "ann", "password_env": "SECRET"} if driver_kinds()[name].login else {}
-    with pytest.raises(ValueError, match=r"optical switch ocs0: address: .* is not host:port"):
+    user = (
+        {"username": "ann", "password_env": "SECRET"}
+        if driver_kinds()[name].login
+        else {}
+    )
+    with pytest.raises(
+        ValueError, match=r"optical switch ocs0: address: .* is not host:port"
+    ):
         make_driver("ocs0", {"driver": name, "address": address, **user}, 4)
-    make_driver("ocs0", {"driver": name, "address": "[fe80::1%eth0]:65535", **user}, 4).close()
+    make_driver(
+        "ocs0", {"driver": name, "address": "[fe80::1%eth0]:65535", **user}, 4
+    ).close()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +196,10 @@ def _fabric(driver: str, **switch: object) -> Fabric:
     ("driver", "why"),
     [
         ("acme-half", "acme-half: switches:Half lacks _add, _remove"),
-        ("acme-dumb", "'acme-dumb' is not a management protocol of the emulated switch; there are scpi, "),
+        (
+            "acme-dumb",
+            "'acme-dumb' is not a management protocol of the emulated switch; there are scpi, ",
+        ),
         (
             "acme-torn",
             "extension acme: torn:PROTOCOL cannot be loaded: '(' was never closed (torn.py, line 1",
@@ -177,7 +207,9 @@ def _fabric(driver: str, **switch: object) -> Fabric:
     ],
 )
 @pytest.mark.usefixtures("acme")
-def test_a_switch_that_no_lab_can_have_is_told_where_the_fabric_is_checked(driver: str, why: str) -> None:
+def test_a_switch_that_no_lab_can_have_is_told_where_the_fabric_is_checked(
+    driver: str, why: str
+) -> None:
     there = _fabric(driver, address="10.0.0.5:1")
     assert (cannot_drive(there) is None) is (driver != "acme-half")
     found = cannot_drive(_fabric(driver)) or ""
@@ -199,13 +231,17 @@ def test_credentials_from_the_environment_and_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCS_PASSWORD", "s3cret")
-    found = Entry("ocs0", {"username": "admin", "password_env": "OCS_PASSWORD"}).credentials()
+    found = Entry(
+        "ocs0", {"username": "admin", "password_env": "OCS_PASSWORD"}
+    ).credentials()
     assert found is not None
     assert (found.username, found.password) == ("admin", "s3cret")
     assert "s3cret" not in repr(found)
     file = tmp_path / "password"
     file.write_text("pass word\r\nnot this\n")
-    found = Entry("ocs0", {"username": "admin", "password_file": str(file)}).credentials()
+    found = Entry(
+        "ocs0", {"username": "admin", "password_file": str(file)}
+    ).credentials()
     assert found is not None
     assert found.password == "pass word"
     assert Entry("ocs0", {}).credentials() is None
@@ -222,7 +258,11 @@ def test_credentials_from_the_environment_and_from_a_file(
         ({"username": "", "password_env": "OCS_PASSWORD"}, "username"),
         ({"username": "admin", "password_env": "OCS_NO_SUCH"}, "password_env"),
         (
-            {"username": "admin", "password_env": "OCS_PASSWORD", "password_file": "/dev/null"},
+            {
+                "username": "admin",
+                "password_env": "OCS_PASSWORD",
+                "password_file": "/dev/null",
+            },
             "password_file",
         ),
         ({"username": "admin", "password_file": "/no/such"}, "password_file"),

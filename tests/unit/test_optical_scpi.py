@@ -61,7 +61,10 @@ def test_lines_as_a_polatis_switch_writes_them() -> None:
     assert parse_port_states("(D,E,F)") == ("D", "E", "F")
     assert parse_powers("(-12.3,-40.1)") == (-12.3, -40.1)
     assert parse_error('0,"No error"') == (0, "No error")
-    assert parse_error('-222,"Data out of range; port 99"') == (-222, "Data out of range; port 99")
+    assert parse_error('-222,"Data out of range; port 99"') == (
+        -222,
+        "Data out of range; port 99",
+    )
     assert format_ports([]) == "(@)"
 
 
@@ -90,7 +93,9 @@ def test_pairs_survive_the_way_there_and_back(pairs: list[tuple[int, int]]) -> N
         (parse_identity, "Polatis"),
     ],
 )
-def test_a_wrong_line_is_an_error_that_shows_it(parse: Callable[[str], object], text: str) -> None:
+def test_a_wrong_line_is_an_error_that_shows_it(
+    parse: Callable[[str], object], text: str
+) -> None:
     with pytest.raises(ProtocolError) as caught:
         parse(text)
     assert caught.value.raw in text
@@ -100,7 +105,14 @@ def test_a_wrong_line_is_an_error_that_shows_it(parse: Callable[[str], object], 
 @pytest.mark.fuzz
 @given(st.text())
 def test_any_text_is_parsed_or_refused(text: str) -> None:
-    for parse in (parse_pairs, parse_ports, parse_port_states, parse_powers, parse_size, parse_error):
+    for parse in (
+        parse_pairs,
+        parse_ports,
+        parse_port_states,
+        parse_powers,
+        parse_size,
+        parse_error,
+    ):
         try:
             parse(text)
         except ProtocolError:
@@ -108,11 +120,18 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 
 @pytest.mark.fuzz
-@given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\r\n"))), st.integers(1, 7))
+@given(
+    st.lists(st.text(st.characters(codec="ascii", exclude_characters="\r\n"))),
+    st.integers(1, 7),
+)
 def test_lines_come_out_however_the_bytes_are_cut(lines: list[str], step: int) -> None:
     data = "".join(f"{line}\r\n" for line in lines).encode()
     buffer = LineBuffer()
-    out = [line for i in range(0, len(data), step) for line in buffer.feed(data[i : i + step])]
+    out = [
+        line
+        for i in range(0, len(data), step)
+        for line in buffer.feed(data[i : i + step])
+    ]
     assert out == lines
     assert buffer.empty
 
@@ -190,7 +209,11 @@ def test_a_question_is_asked_again_on_a_new_connection_and_a_command_is_not() ->
 
 
 def test_a_refusal_is_read_from_the_error_queue() -> None:
-    queue = ['-221,"Settings conflict; port 1 is busy"', '-222,"Data out of range"', '0,"No error"']
+    queue = [
+        '-221,"Settings conflict; port 1 is busy"',
+        '-222,"Data out of range"',
+        '0,"No error"',
+    ]
 
     def reply(line: str) -> str:
         return "1\n" if line.endswith("*opc?") else queue.pop(0) + "\n"
@@ -204,9 +227,15 @@ def test_a_refusal_is_read_from_the_error_queue() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "query_error"),
-    [("garbage", DeadlineExceeded), ("(@1)\n(@2)\n", ProtocolError), ("(@1)\n(@", ProtocolError)],
+    [
+        ("garbage", DeadlineExceeded),
+        ("(@1)\n(@2)\n", ProtocolError),
+        ("(@1)\n(@", ProtocolError),
+    ],
 )
-def test_bad_replies_end_the_connection(answer: str, query_error: type[OpticalError]) -> None:
+def test_bad_replies_end_the_connection(
+    answer: str, query_error: type[OpticalError]
+) -> None:
     with client(lambda line: answer) as (scpi, script):
         with pytest.raises(query_error):
             scpi.query(":oxc:swit:conn:stat?", Deadline(0.2))
@@ -269,13 +298,16 @@ class Simple:
             ":oxc:swit:size?": "4,4",
             ":oxc:swit:port:stat?": "(E,E,E,E,E,E,E,E)",
             ":oxc:swit:conn:stat?": ",".join(
-                f"(@{','.join(map(str, ports))})" for ports in (self.lit, self.lit.values())
+                f"(@{','.join(map(str, ports))})"
+                for ports in (self.lit, self.lit.values())
             ),
         }.get(part, "")
 
 
 @pytest.mark.parametrize("compound", [True, False])
-def test_questions_are_one_message_only_where_the_switch_answers_so(compound: bool) -> None:
+def test_questions_are_one_message_only_where_the_switch_answers_so(
+    compound: bool,
+) -> None:
     switch = Simple(compound)
     script = Script(switch.reply)
     driver = driver_on(script)
@@ -290,7 +322,11 @@ def test_questions_are_one_message_only_where_the_switch_answers_so(compound: bo
         )
         if compound:
             together = ";".join(reading)
-            assert script.lines == [together, together, f"{removal};:syst:err?;{together}"]
+            assert script.lines == [
+                together,
+                together,
+                f"{removal};:syst:err?;{together}",
+            ]
         else:
             assert script.lines == [*reading, *reading, removal, ":syst:err?", *reading]
         with pytest.raises(Refused, match="port 1 is busy"):
@@ -319,10 +355,16 @@ def test_what_the_reading_in_the_message_of_a_write_says_counts() -> None:
         script.close()
 
 
-@pytest.mark.parametrize("told", ["", ";(@1),(@5)", ";(@1),(@5);(E)", ";(@1),(@5,6);(E,E,E,E,E,E,E,E)"])
-def test_a_reading_that_cannot_be_understood_in_the_message_of_a_write_is_indeterminate(told: str) -> None:
+@pytest.mark.parametrize(
+    "told", ["", ";(@1),(@5)", ";(@1),(@5);(E)", ";(@1),(@5,6);(E,E,E,E,E,E,E,E)"]
+)
+def test_a_reading_that_cannot_be_understood_in_the_message_of_a_write_is_indeterminate(
+    told: str,
+) -> None:
     switch = Simple(True)
-    script = Script(lambda line: f'1;0,"No error"{told}\n' if ":sub" in line else switch.reply(line))
+    script = Script(
+        lambda line: f'1;0,"No error"{told}\n' if ":sub" in line else switch.reply(line)
+    )
     driver = driver_on(script)
     try:
         driver.open()
@@ -335,7 +377,10 @@ def test_a_reading_that_cannot_be_understood_in_the_message_of_a_write_is_indete
 
 @pytest.mark.parametrize(
     ("profile", "then"),
-    [({"dark_s": 0.05}, ";:oxc:swit:conn:stat?;:oxc:swit:port:stat?"), ({"retrain_s": 0.05}, "")],
+    [
+        ({"dark_s": 0.05}, ";:oxc:swit:conn:stat?;:oxc:swit:port:stat?"),
+        ({"retrain_s": 0.05}, ""),
+    ],
 )
 def test_mirrors_stand_when_it_answers_and_receivers_are_waited_for(
     profile: dict[str, float], then: str
@@ -370,8 +415,14 @@ def test_a_message_with_too_few_replies_ends_the_connection() -> None:
         script.close()
 
 
-def driver_on(script: Script, size: int = 4, profile: Mapping[str, float] = {}) -> ScpiDriver:
-    entry = {"driver": "scpi", "address": f"127.0.0.1:{script.port}", "profile": profile}
+def driver_on(
+    script: Script, size: int = 4, profile: Mapping[str, float] = {}
+) -> ScpiDriver:
+    entry = {
+        "driver": "scpi",
+        "address": f"127.0.0.1:{script.port}",
+        "profile": profile,
+    }
     driver = make_driver("ocs0", entry, size)
     assert isinstance(driver, ScpiDriver)
     return driver
@@ -399,7 +450,9 @@ def test_another_size_than_the_fabrics_is_an_error() -> None:
         ('-113,"Undefined header"', "(E,E,E,E,E,E,E,E)"),
     ],
 )
-def test_a_reading_that_cannot_be_is_never_an_empty_switch(pairs: str, states: str) -> None:
+def test_a_reading_that_cannot_be_is_never_an_empty_switch(
+    pairs: str, states: str
+) -> None:
     script = Script(lambda line: (states if "port" in line else pairs) + "\n")
     driver = driver_on(script)
     try:
@@ -433,7 +486,9 @@ def test_a_half_refused_plan_names_what_is_missing() -> None:
         with pytest.raises(PartialApply, match="Hardware error") as caught:
             converge(driver, [XC(1, 6)])
         assert caught.value.result is not None
-        assert [(r.ingress, r.egress, r.action) for r in caught.value.result.deviations] == [(1, 6, "add")]
+        assert [
+            (r.ingress, r.egress, r.action) for r in caught.value.result.deviations
+        ] == [(1, 6, "add")]
     finally:
         driver.close()
         script.close()
@@ -462,19 +517,29 @@ def test_a_replacement_is_one_line_that_names_the_whole_set() -> None:
     finally:
         driver.close()
         script.close()
-    assert [line for line in lines if "opc" in line] == [":oxc:swit:conn:only (@1,2,3),(@5,7,6);*opc?"]
+    assert [line for line in lines if "opc" in line] == [
+        ":oxc:swit:conn:only (@1,2,3),(@5,7,6);*opc?"
+    ]
 
 
 def test_unreachable_names_the_address_and_the_switch_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     driver = ScpiDriver("ocs0", {"address": f"127.0.0.1:{port}"}, 4)
-    with pytest.raises(UnavailableError, match=f"^optical switch ocs0: no connection to 127.0.0.1:{port}"):
+    with pytest.raises(
+        UnavailableError,
+        match=f"^optical switch ocs0: no connection to 127.0.0.1:{port}",
+    ):
         OpticalSite({"ocs0": driver}, {}, EventBus()).look("ocs0")
 
 
 def test_timing_from_an_inventory_profile() -> None:
-    profile = {"command_s": 0.01, "command_per_xc_s": 0.001, "dark_min_s": 0.03, "dark_typ_s": 0.04}
+    profile = {
+        "command_s": 0.01,
+        "command_per_xc_s": 0.001,
+        "dark_min_s": 0.03,
+        "dark_typ_s": 0.04,
+    }
     timing = Timing.from_profile({**profile, "dark_max_s": 0.05, "name": "mems"})
     assert timing == Timing(Bounds(0.01, 0.01, 0.01), 0.001, Bounds(0.03, 0.04, 0.05))
     assert timing.lit_after_s(10) == pytest.approx(0.07)

@@ -43,13 +43,18 @@ def test_what_is_no_protocol_is_named(name: str) -> None:
     ],
 )
 def test_bad_arguments_are_named(
-    arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     users = tmp_path / "users"
     users.write_text("ann:secret\nbob\n")
     filled = [word.format(users=users) for word in arguments]
     with pytest.raises(SystemExit):
-        main(["--name", "ocs0", "--size", "4", "--pins", str(tmp_path / "pins"), *filled])
+        main(
+            ["--name", "ocs0", "--size", "4", "--pins", str(tmp_path / "pins"), *filled]
+        )
     told = capsys.readouterr().err
     assert complaint in told
     assert "secret" not in told
@@ -59,12 +64,16 @@ def test_bad_arguments_are_named(
 def server() -> Iterator[serving.OpticalSwitchServer]:
     """One that nobody has started; what it is asked waits."""
     at = ("127.0.0.1", 0)
-    made = serving.OpticalSwitchServer(switch_settings.Settings("ocs0", 4, IDEAL, at, netns=None, pins=None))
+    made = serving.OpticalSwitchServer(
+        switch_settings.Settings("ocs0", 4, IDEAL, at, netns=None, pins=None)
+    )
     yield made
     made._close()
 
 
-def test_what_nobody_waits_for_any_more_is_not_done(server: serving.OpticalSwitchServer) -> None:
+def test_what_nobody_waits_for_any_more_is_not_done(
+    server: serving.OpticalSwitchServer,
+) -> None:
     done: list[str] = []
     with pytest.raises(TimeoutError):
         server.ask(lambda: done.append("late"), timeout_s=0.01)

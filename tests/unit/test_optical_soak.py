@@ -29,7 +29,9 @@ def test_every_switch_ends_as_it_should_be_and_nothing_is_left(tmp_path: Path) -
         assert after <= before
 
 
-def test_what_is_not_mended_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_mended_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(optical_soak, "SETTLE_S", 1.0)
     made = Soak(tmp_path, 1, 0.0, ("scpi", "scpi"))
     try:
@@ -71,7 +73,9 @@ def test_a_client_that_has_gone_is_not_waited_for_when_its_reply_cannot_come(
         switch.close()
 
 
-def test_what_is_due_in_a_thousand_years_does_not_end_the_switch(tmp_path: Path) -> None:
+def test_what_is_due_in_a_thousand_years_does_not_end_the_switch(
+    tmp_path: Path,
+) -> None:
     switch = Emulated("ocs0", "scpi", 1)
     try:
         for kind in (Kind.NEVER_TUNES, Kind.VANISH):
@@ -81,7 +85,11 @@ def test_what_is_due_in_a_thousand_years_does_not_end_the_switch(tmp_path: Path)
             client.sendall(b":oxc:swit:conn:add (@1),(@13)\n*idn?\n")
             assert client.recv(100).startswith(b"Polatis")
         deadline = time.monotonic() + 5
-        while switch.server.clients and switch.died is None and time.monotonic() < deadline:
+        while (
+            switch.server.clients
+            and switch.died is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
         time.sleep(0.1)
         assert switch.died is None

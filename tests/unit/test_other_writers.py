@@ -71,17 +71,30 @@ circuits:
 
 def fabric_of(**switches: str) -> Any:
     """The example's fabric, with these controllers of its switches and ours elsewhere."""
-    packet = {name: {"ports": 4, "controller": switches.get(name, "ringlight")} for name in ("p0", "p1")}
-    return build_fabric(FabricSpec.model_validate({**SECTION, "packet_switches": packet}))
+    packet = {
+        name: {"ports": 4, "controller": switches.get(name, "ringlight")}
+        for name in ("p0", "p1")
+    }
+    return build_fabric(
+        FabricSpec.model_validate({**SECTION, "packet_switches": packet})
+    )
 
 
 def test_a_switch_says_who_writes_its_tables_or_its_fabric_does() -> None:
-    assert fabric_of(p1="tcp:10.0.0.5:6653").packet_switches["p1"].controller == "tcp:10.0.0.5:6653"
+    assert (
+        fabric_of(p1="tcp:10.0.0.5:6653").packet_switches["p1"].controller
+        == "tcp:10.0.0.5:6653"
+    )
     assert fabric_of(p1="none").foreign_switches == ("p1",)
-    assert build_fabric(FabricSpec.model_validate(SECTION)).foreign_switches == ("p0", "p1")
+    assert build_fabric(FabricSpec.model_validate(SECTION)).foreign_switches == (
+        "p0",
+        "p1",
+    )
 
 
-@pytest.mark.parametrize("text", ["ours", "tcp:6653", "tcp:host", "tls:10.0.0.5:1", "tcp:host:1", 7])
+@pytest.mark.parametrize(
+    "text", ["ours", "tcp:6653", "tcp:host", "tls:10.0.0.5:1", "tcp:host:1", 7]
+)
 def test_a_controller_that_is_none_is_refused(text: Any) -> None:
     with pytest.raises(ValidationError) as refused:
         FabricSpec.model_validate({**SECTION, "controller": text})
@@ -116,16 +129,29 @@ def test_who_writes_a_switch_is_told_what_the_light_changed_there_and_no_more() 
     followers.tell(lambda: after)
     followers.tell(lambda: after)
     (event,) = told.take()
-    assert (event["event"], event["switch"], event["dpid"]) == ("packet_switch_light", "p1", 2)
+    assert (event["event"], event["switch"], event["dpid"]) == (
+        "packet_switch_light",
+        "p1",
+        2,
+    )
     gpu = fabric.gpus["g2"]
     assert event["ports"] == [
         {"port": 1, "peer": None, "gpu": None, "ip": None, "mac": None},
         {"port": 3, "peer": "g2:0", "gpu": "g2", "ip": gpu.ip, "mac": gpu.mac},
     ]
-    assert [entry["peer"] for entry in attached(fabric, after, "p1")] == [None, None, "g2:0", "p0:4"]
+    assert [entry["peer"] for entry in attached(fabric, after, "p1")] == [
+        None,
+        None,
+        "g2:0",
+        "p0:4",
+    ]
     # A switch of others must hear, too, of who has moved to one of ours.
     assert moves == [["g0", "g2"]]
-    followers.tell(lambda: attachments(fabric, light(("g0", "p0:2"), ("g2", "p1:3"), ("g1", "p1:1"))))
+    followers.tell(
+        lambda: attachments(
+            fabric, light(("g0", "p0:2"), ("g2", "p1:3"), ("g1", "p1:1"))
+        )
+    )
     followers.tell(lambda: attachments(fabric, light(("g0", "p0:2"), ("g2", "p0:1"))))
     assert moves[1:] == [["g1"], ["g2"]]
 
@@ -145,8 +171,12 @@ def test_nobody_announces_itself_where_all_switches_are_ours() -> None:
 def test_a_switch_of_others_or_its_fabric_says_whether_flows_of_moved_gpus_go() -> None:
     def forgetting(fabric: dict[str, Any], **switches: Any) -> dict[str, bool]:
         packet = {name: {"ports": 4, **switches.get(name, {})} for name in ("p0", "p1")}
-        made = build_fabric(FabricSpec.model_validate({**SECTION, **fabric, "packet_switches": packet}))
-        return {name: switch.forgets_moved for name, switch in made.packet_switches.items()}
+        made = build_fabric(
+            FabricSpec.model_validate({**SECTION, **fabric, "packet_switches": packet})
+        )
+        return {
+            name: switch.forgets_moved for name, switch in made.packet_switches.items()
+        }
 
     delete = {"moved_flows": "delete"}
     assert forgetting({}) == {"p0": False, "p1": False}
@@ -154,8 +184,13 @@ def test_a_switch_of_others_or_its_fabric_says_whether_flows_of_moved_gpus_go() 
     assert forgetting({}, p0=delete) == {"p0": True, "p1": False}
     assert forgetting(delete, p0={"moved_flows": "keep"}) == {"p0": False, "p1": True}
     # Our own switches need it not: what is said of the whole fabric does not mean them.
-    assert forgetting(delete, p1={"controller": "ringlight"}) == {"p0": True, "p1": False}
-    with pytest.raises(ValueError, match=r"packet_switches\.p1\.moved_flows: .* ringlight"):
+    assert forgetting(delete, p1={"controller": "ringlight"}) == {
+        "p0": True,
+        "p1": False,
+    }
+    with pytest.raises(
+        ValueError, match=r"packet_switches\.p1\.moved_flows: .* ringlight"
+    ):
         forgetting({}, p1={**delete, "controller": "ringlight"})
     with pytest.raises(ValidationError, match="moved_flows"):
         forgetting({"moved_flows": "forget"})
@@ -189,31 +224,58 @@ def test_only_flows_that_name_a_moved_gpu_are_deleted_and_only_at_stated_switche
 
     monkeypatch.setattr(openvswitch.subprocess, "run", run)
     packet = {"p0": {"ports": 4, "moved_flows": "delete"}, "p1": {"ports": 4}}
-    fabric = build_fabric(FabricSpec.model_validate({**SECTION, "packet_switches": packet}))
+    fabric = build_fabric(
+        FabricSpec.model_validate({**SECTION, "packet_switches": packet})
+    )
     network = SimpleNamespace(fabric=fabric, lab=Lab("zz9z"), is_here=lambda _: True)
     LabNetwork.delete_flows_of(network, ["g2"])  # type: ignore[arg-type]
     ((command, flows),) = ran
     assert command[-3:] == ["del-flows", Lab("zz9z").bridge("p0"), "-"]
     mac, ip = fabric.gpus["g2"].mac, fabric.gpus["g2"].ip
-    assert flows.splitlines() == [f"dl_dst={mac}", f"dl_src={mac}", f"ip,nw_dst={ip}", f"ip,nw_src={ip}"]
+    assert flows.splitlines() == [
+        f"dl_dst={mac}",
+        f"dl_src={mac}",
+        f"ip,nw_dst={ip}",
+        f"ip,nw_src={ip}",
+    ]
 
 
 @pytest.mark.parametrize(("operation", "to_ip"), [(1, "10.82.0.1"), (2, "10.82.0.7")])
 def test_os_ken_reads_what_a_host_announces(operation: int, to_ip: str) -> None:
     from os_ken.lib.packet import arp, ethernet, packet
 
-    own, other = "02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff" if operation == 1 else "02:00:00:00:00:07"
-    read = packet.Packet(addressing.arp_frame(operation, own, "10.82.0.1", other, to_ip))
+    own, other = (
+        "02:00:00:00:00:01",
+        "ff:ff:ff:ff:ff:ff" if operation == 1 else "02:00:00:00:00:07",
+    )
+    read = packet.Packet(
+        addressing.arp_frame(operation, own, "10.82.0.1", other, to_ip)
+    )
     frame, said = read.get_protocol(ethernet.ethernet), read.get_protocol(arp.arp)
     assert (frame.dst, frame.src, frame.ethertype) == (other, own, 0x0806)
-    assert (said.opcode, said.src_mac, said.src_ip, said.dst_ip) == (operation, own, "10.82.0.1", to_ip)
+    assert (said.opcode, said.src_mac, said.src_ip, said.dst_ip) == (
+        operation,
+        own,
+        "10.82.0.1",
+        to_ip,
+    )
     assert said.dst_mac == ("00:00:00:00:00:00" if operation == 1 else other)
 
 
 @pytest.mark.parametrize(("runs", "ended"), [(True, None), (False, "exit code 1")])
-def test_a_program_that_has_ended_is_told_as_such(runs: bool, ended: str | None) -> None:
+def test_a_program_that_has_ended_is_told_as_such(
+    runs: bool, ended: str | None
+) -> None:
     kept: Any = SimpleNamespace(lives=lambda: {"torus": Life(7, runs, 2, ended, 1.5)})
     assert Others({}, {"torus": kept}).document() == {
-        "programs": {"torus": {"alive": runs, "pid": 7, "since": 1.5, "restarts": 2, "last_error": ended}},
+        "programs": {
+            "torus": {
+                "alive": runs,
+                "pid": 7,
+                "since": 1.5,
+                "restarts": 2,
+                "last_error": ended,
+            }
+        },
         "controllers": {},
     }

@@ -22,7 +22,9 @@ from ringlight.testbed import programs, services, setup
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "tests/data/project"
 GITLAB = yaml.safe_load((PROJECT / ".gitlab-ci.yml").read_text())["fabric"]
-GITHUB = yaml.safe_load((PROJECT / ".github/workflows/fabric.yml").read_text())["jobs"]["fabric"]
+GITHUB = yaml.safe_load((PROJECT / ".github/workflows/fabric.yml").read_text())["jobs"][
+    "fabric"
+]
 
 
 @pytest.fixture
@@ -39,7 +41,9 @@ def in_ci(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["test_collectives.py", ".gitlab-ci.yml", ".github/workflows/fabric.yml"])
+@pytest.mark.parametrize(
+    "name", ["test_collectives.py", ".gitlab-ci.yml", ".github/workflows/fabric.yml"]
+)
 def test_the_readme_shows_the_files_of_the_project(name: str) -> None:
     assert f"\n{(PROJECT / name).read_text()}```\n" in (ROOT / "README.md").read_text()
 
@@ -48,12 +52,18 @@ def test_what_runs_in_the_container_is_what_the_readme_shows(in_ci: ModuleType) 
     variables, commands = in_ci.script_of((PROJECT / ".gitlab-ci.yml").read_text())
     assert variables == GITLAB["variables"]
     assert commands == GITLAB["script"]
-    of_github = [step["run"].replace("sudo ", "") for step in GITHUB["steps"] if "run" in step]
-    assert of_github == [line.replace("$RINGLIGHT", "${{ vars.RINGLIGHT }}") for line in commands]
+    of_github = [
+        step["run"].replace("sudo ", "") for step in GITHUB["steps"] if "run" in step
+    ]
+    assert of_github == [
+        line.replace("$RINGLIGHT", "${{ vars.RINGLIGHT }}") for line in commands
+    ]
 
 
 def test_it_installs_what_a_lab_needs() -> None:
-    needed = {package for _, package in programs.OF_LABS + programs.OF_DOCKER} | {"python3-venv"}
+    needed = {package for _, package in programs.OF_LABS + programs.OF_DOCKER} | {
+        "python3-venv"
+    }
     assert needed <= set(GITLAB["variables"]["PACKAGES"].split())
     # A runner of GitHub has Docker.
     assert needed - {"docker.io"} <= set(GITHUB["env"]["PACKAGES"].split())
@@ -69,13 +79,19 @@ def test_it_does_nothing_to_a_machine_that_is_no_ci(
 ) -> None:
     with pytest.raises(SystemExit):
         in_ci.main()
-    assert "run it as: containers/ci/run containers/ci/project" in capsys.readouterr().err
+    assert (
+        "run it as: containers/ci/run containers/ci/project" in capsys.readouterr().err
+    )
 
 
-def test_a_line_that_fails_or_names_a_link_is_seen(in_ci: ModuleType, tmp_path: Path) -> None:
+def test_a_line_that_fails_or_names_a_link_is_seen(
+    in_ci: ModuleType, tmp_path: Path
+) -> None:
     slow = "link NICs of g2, g3, g2 to g3: 49% of its stated rate"
     step = in_ci.run(
-        f"echo one; echo '{slow.replace('g2 to g3', 'g3 to g2')}'; echo 'E {slow}'; exit 3", {}, tmp_path
+        f"echo one; echo '{slow.replace('g2 to g3', 'g3 to g2')}'; echo 'E {slow}'; exit 3",
+        {},
+        tmp_path,
     )
     assert step.code == 3
     assert step.first(in_ci.PLANTED)[1] == slow
@@ -86,10 +102,19 @@ def test_a_line_that_fails_or_names_a_link_is_seen(in_ci: ModuleType, tmp_path: 
 
 @pytest.mark.parametrize(
     ("held", "lacking"),
-    [("000001ffffffffff", []), ("00000000a80425fb", ["NET_ADMIN", "SYS_ADMIN"]), ("1000", ["SYS_ADMIN"])],
+    [
+        ("000001ffffffffff", []),
+        ("00000000a80425fb", ["NET_ADMIN", "SYS_ADMIN"]),
+        ("1000", ["SYS_ADMIN"]),
+    ],
 )
-def test_capabilities_without_which_root_builds_no_networks(held: str, lacking: list[str]) -> None:
-    assert services.lacking_capabilities(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{held}\n") == lacking
+def test_capabilities_without_which_root_builds_no_networks(
+    held: str, lacking: list[str]
+) -> None:
+    assert (
+        services.lacking_capabilities(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{held}\n")
+        == lacking
+    )
 
 
 def test_what_is_not_installed_is_said_at_once_and_nothing_is_started(
@@ -97,12 +122,20 @@ def test_what_is_not_installed_is_said_at_once_and_nothing_is_started(
 ) -> None:
     monkeypatch.setattr(services, "check_privileges", lambda: None)
     monkeypatch.setattr(services, "docker_running", lambda: False)
-    monkeypatch.setattr(services, "ensure_services", lambda docker: pytest.fail("started"))
-    monkeypatch.setattr(programs, "present", lambda what: what not in ("ovs-vswitchd", "ip", "tc", "dockerd"))
+    monkeypatch.setattr(
+        services, "ensure_services", lambda docker: pytest.fail("started")
+    )
+    monkeypatch.setattr(
+        programs,
+        "present",
+        lambda what: what not in ("ovs-vswitchd", "ip", "tc", "dockerd"),
+    )
     line = "lacks openvswitch-switch, iproute2{}; run: apt-get install openvswitch-switch iproute2{}"
     with pytest.raises(services.ServiceError) as found:
         setup.ensure_ready(lambda text: None)
-    assert str(found.value) == "this machine " + line.format(", docker.io", " docker.io")
+    assert str(found.value) == "this machine " + line.format(
+        ", docker.io", " docker.io"
+    )
     with pytest.raises(services.ServiceError) as found:
         setup.ensure_ready(lambda text: None, runtime="namespace")
     assert str(found.value) == "this machine " + line.format("", "")
@@ -137,7 +170,9 @@ def test_storage_that_copies_every_layer_is_said_before_the_image_is_made(
     said: list[str] = []
     for driver in ("overlay2", "vfs"):
         client = SimpleNamespace(info=lambda driver=driver: {"Driver": driver})
-        monkeypatch.setattr(image_build, "docker_client", lambda timeout_s, c=client: nullcontext(c))
+        monkeypatch.setattr(
+            image_build, "docker_client", lambda timeout_s, c=client: nullcontext(c)
+        )
         monkeypatch.setattr(image_build, "has_image", lambda client, tag: True)
         monkeypatch.setattr(image_build, "_make_worker", lambda client: None)
         image_build.build_image(said.append)

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.switch.ringlight_acme import EXTENSION
-from docs.switch.ringlight_acme.driver import parse_identity, parse_powers, parse_reading
+from docs.switch.ringlight_acme.driver import (
+    parse_identity,
+    parse_powers,
+    parse_reading,
+)
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import ProtocolError, Refused
@@ -73,7 +77,9 @@ def test_its_names_agree(acme: InstalledExtension) -> None:
     assert "acme-p" in kind.products
 
 
-def test_it_changes_light_and_reads_it(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_it_changes_light_and_reads_it(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     identity = driver.open()
     assert (identity.vendor, identity.model, identity.version) == ("Acme", "P4", "1.0")
     converge(driver, [XC(1, 6), XC(2, 5)])

@@ -20,7 +20,11 @@ from tests.matrix import on_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "scenarios").glob("*.md")],
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "scenarios").glob("*.md"),
+    ],
     key=str,
 )
 add_commands()
@@ -70,7 +74,9 @@ def wrong(words: list[str]) -> str | None:
             if inner is None:
                 return f"{' '.join(words)}: no command {word}"
             command = inner
-            known |= {name for parameter in command.params for name in parameter.opts} | {"--help"}
+            known |= {
+                name for parameter in command.params for name in parameter.opts
+            } | {"--help"}
             if command.context_settings.get("ignore_unknown_options"):
                 return None
         elif word.startswith(("scenarios/", "docs/")) and not (ROOT / word).exists():
@@ -87,7 +93,10 @@ def test_links_and_commands_of_a_page_exist(page: Path) -> None:
 
 def test_a_wrong_link_and_a_wrong_command_are_found() -> None:
     said = "[a](docs/none.md) [b](docs/rest.md#none) [c](#install-and-run) [d](docs/rest.md#examples)"
-    assert broken_links(ROOT / "README.md", said) == ["docs/none.md", "docs/rest.md#none"]
+    assert broken_links(ROOT / "README.md", said) == [
+        "docs/none.md",
+        "docs/rest.md#none",
+    ]
     text = (
         "    ./ringlight simulate scenarios/none.yaml   # x\n"
         "    sudo ringlight ocs nothing | cat\n"
@@ -107,9 +116,15 @@ def missing_imports(text: str) -> list[str]:
     found = []
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ringlight"):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
+                "ringlight"
+            ):
                 there = importlib.import_module(str(node.module))
-                found += [f"{node.module}.{n.name}" for n in node.names if not hasattr(there, n.name)]
+                found += [
+                    f"{node.module}.{n.name}"
+                    for n in node.names
+                    if not hasattr(there, n.name)
+                ]
     return found
 
 
@@ -119,7 +134,9 @@ def test_python_on_a_page_imports_what_there_is(page: Path) -> None:
 
 
 def test_a_wrong_import_is_found() -> None:
-    text = "```python\nfrom ringlight.fabric.units import parse_time, no_such_name\n```\n"
+    text = (
+        "```python\nfrom ringlight.fabric.units import parse_time, no_such_name\n```\n"
+    )
     assert missing_imports(text) == ["ringlight.fabric.units.no_such_name"]
 
 
@@ -141,6 +158,9 @@ def test_the_first_experiment_of_the_page_is_sound() -> None:
 
 def test_no_page_is_longer_than_one_reads() -> None:
     """A page of docs has at most 400 lines; a longer one is divided."""
-    lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "docs").glob("*.md")}
+    lengths = {
+        path.name: len(path.read_text().splitlines())
+        for path in (ROOT / "docs").glob("*.md")
+    }
     assert not {name: lines for name, lines in lengths.items() if lines > 400}
     assert lengths["architecture.md"] <= 250

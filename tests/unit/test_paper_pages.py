@@ -36,7 +36,11 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
         and isinstance(node.body[0], ast.Expr)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in prose
+        ):
             yield node.lineno, node.value
 
 
@@ -77,13 +81,22 @@ def simulated(raw: dict[str, Any], parent: Path) -> Path:
 
 def two_packet_switches() -> dict[str, Any]:
     gpus = [f"g{i}" for i in range(4)]
-    links = [{"ends": [gpu, f"eps:{i + 1}"], "rate": "100 Gbit/s"} for i, gpu in enumerate(gpus)]
-    ideal = {"servers": {"s": {"gpus": dict.fromkeys(gpus, "gpu")}}, "packet_switches": {"eps": {"ports": 4}}}
+    links = [
+        {"ends": [gpu, f"eps:{i + 1}"], "rate": "100 Gbit/s"}
+        for i, gpu in enumerate(gpus)
+    ]
+    ideal = {
+        "servers": {"s": {"gpus": dict.fromkeys(gpus, "gpu")}},
+        "packet_switches": {"eps": {"ports": 4}},
+    }
     return {
         "name": "two-switches",
         "description": "One job on two packet switches.",
         "scale": {"time": 1, "payload": 1600},
-        "fabrics": {"one": {**ideal, "links": links}, "two": {**ideal, "links": links, "title": "Another"}},
+        "fabrics": {
+            "one": {**ideal, "links": links},
+            "two": {**ideal, "links": links, "title": "Another"},
+        },
         "training": {
             "model": "resnet50",
             "compute": "80 ms",
@@ -113,7 +126,15 @@ def check_without_paper(path: str, tmp_path: Path) -> None:
 
 
 def test_two_packet_switches_are_not_told_what_light_cannot_do(tmp_path: Path) -> None:
-    about = ("by light", "the light", "tuning ", "handshake", "on the grid", "Acknowledgements", "WRHT")
+    about = (
+        "by light",
+        "the light",
+        "tuning ",
+        "handshake",
+        "on the grid",
+        "Acknowledgements",
+        "WRHT",
+    )
     check_neutral(simulated(two_packet_switches(), tmp_path), *about)
 
 
@@ -128,7 +149,9 @@ def test_what_the_file_says_stands_on_its_page(tmp_path: Path) -> None:
     assert "After Doe, On <Switches>, 1999." in words
     assert "It took Doe a year." in words
     limits = words.split("What cannot be claimed", 1)[1]
-    assert "Doe's patience . Nobody waited for a year." in limits.replace("patience.", "patience .")
+    assert "Doe's patience . Nobody waited for a year." in limits.replace(
+        "patience.", "patience ."
+    )
 
 
 @pytest.mark.parametrize("name", ["disaggregation"])
@@ -144,7 +167,9 @@ def test_a_part_that_the_page_does_not_have_is_named(tmp_path: Path) -> None:
     raw["paper"]["says"]["memory"] = "nothing"
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump(raw, allow_unicode=True))
-    with pytest.raises(ScenarioError, match=r"s\.yaml: paper\.says\.memory: the page has no such part"):
+    with pytest.raises(
+        ScenarioError, match=r"s\.yaml: paper\.says\.memory: the page has no such part"
+    ):
         load_checked(path)
 
 

@@ -12,7 +12,12 @@ import pytest
 from ringlight.controller.light.provider import providers
 from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.fabric import extension, keys
-from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension, entries_of
+from ringlight.fabric.extension import (
+    Extension,
+    ExtensionError,
+    InstalledExtension,
+    entries_of,
+)
 from ringlight.fabric.keys import Assembly, FabricKey
 from ringlight.fabric.parts import Gpu, Link, Plugged, Port
 from ringlight.fabric.planes.base import Plane
@@ -31,20 +36,29 @@ class WirePlane(Plane):
 
 def wires(fabric: Fabric) -> list[WirePlane]:
     """Return the wires of a fabric."""
-    return [WirePlane(fabric, name, nodes) for name, nodes in fabric.parts.get("wires", {}).items()]
+    return [
+        WirePlane(fabric, name, nodes)
+        for name, nodes in fabric.parts.get("wires", {}).items()
+    ]
 
 
 def add_wires(value: dict[str, str], assembly: Assembly) -> None:
     """Join two GPUs by each wire."""
     for name, model in value.items():
-        a, b = (Gpu.numbered(f"{name}{i}", f"{name}-s{i}", model, len(assembly.gpus) + i) for i in range(2))
+        a, b = (
+            Gpu.numbered(f"{name}{i}", f"{name}-s{i}", model, len(assembly.gpus) + i)
+            for i in range(2)
+        )
         link = Link(Port(a.name, 0), Port(b.name, 0), 1e9, 0.02)
         assembly.plug("wires", name, (a.name, b.name), Plugged((a, b), [], [], [link]))
 
 
 WIRES = FabricKey(dict[str, str], add=add_wires)
 OTHER = InstalledExtension(
-    Extension("wire", fabric={"wires": f"{HERE}:WIRES"}, planes={"wire": f"{HERE}:wires"}), "tests.unit"
+    Extension(
+        "wire", fabric={"wires": f"{HERE}:WIRES"}, planes={"wire": f"{HERE}:wires"}
+    ),
+    "tests.unit",
 )
 
 
@@ -60,7 +74,13 @@ def test_what_a_key_adds_becomes_a_plane(with_wires: None) -> None:
     add = keys.fabric_keys()["wires"].add
     assert add is not None
     add({"w": "a100"}, assembly)
-    fabric = Fabric(assembly.gpus, {}, {}, tuple(assembly.plugged["wires.w"].links), parts=assembly.parts)
+    fabric = Fabric(
+        assembly.gpus,
+        {},
+        {},
+        tuple(assembly.plugged["wires.w"].links),
+        parts=assembly.parts,
+    )
     assert [str(plane) for plane in lit_planes(fabric)] == ["wire w"]
     assert keys.plugged(fabric) is fabric
     assert keys.slowed_parts(fabric, 10.0, 100.0) == fabric.parts
@@ -74,7 +94,9 @@ def test_a_gpu_is_added_once() -> None:
 
 
 def test_two_extensions_cannot_have_one_key() -> None:
-    other = InstalledExtension(Extension("again", fabric={"wires": f"{HERE}:WIRES"}), "tests.unit")
+    other = InstalledExtension(
+        Extension("again", fabric={"wires": f"{HERE}:WIRES"}), "tests.unit"
+    )
     with pytest.raises(ExtensionError, match="again: fabric: there is a wires already"):
         entries_of("fabric", (OTHER, other))
 

@@ -39,7 +39,9 @@ jobs: {train: {RANKS}}
 """
 
 
-def experiment(beside: str, ranks: str = "ranks: [a, b, c]", collective: str = "ring") -> Experiment:
+def experiment(
+    beside: str, ranks: str = "ranks: [a, b, c]", collective: str = "ring"
+) -> Experiment:
     """``beside``: lines of the fabric, with which the job has nothing to do."""
     job = JOB.replace("RANKS", ranks).replace("COLLECTIVE", collective)
     return parse(THREE + beside + job, "three.yaml")
@@ -53,7 +55,9 @@ class LampPlane(Plane):
 
 
 def fabric_of(*gpus: str) -> Fabric:
-    return Fabric({gpu: Gpu.numbered(gpu, "s", "t", i) for i, gpu in enumerate(gpus)}, {}, {}, ())
+    return Fabric(
+        {gpu: Gpu.numbered(gpu, "s", "t", i) for i, gpu in enumerate(gpus)}, {}, {}, ()
+    )
 
 
 @pytest.fixture
@@ -68,7 +72,10 @@ def lamps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: Three GPUs on wires, and four on a plane with light; and three on such a plane alone.
-MIXED, LIT = fabric_of("a", "b", "c", "n0", "n1", "n2", "n3"), fabric_of("n0", "n1", "n2")
+MIXED, LIT = (
+    fabric_of("a", "b", "c", "n0", "n1", "n2", "n3"),
+    fabric_of("n0", "n1", "n2"),
+)
 
 
 @pytest.mark.usefixtures("lamps")
@@ -81,14 +88,18 @@ MIXED, LIT = fabric_of("a", "b", "c", "n0", "n1", "n2", "n3"), fabric_of("n0", "
         (LIT, (), "lamp"),
     ],
 )
-def test_a_plane_is_where_the_gpus_are(fabric: Fabric, ranks: tuple[str, ...], found: str) -> None:
+def test_a_plane_is_where_the_gpus_are(
+    fabric: Fabric, ranks: tuple[str, ...], found: str
+) -> None:
     assert plane_of(fabric, ranks).kind == found
 
 
 @pytest.mark.usefixtures("lamps")
 @pytest.mark.parametrize("ranks", [("n0", "a"), ("n0", "n1", "b")])
 def test_gpus_in_two_places_have_no_plane(ranks: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=f"GPU {ranks[-1]} is not on n, as others of the job are"):
+    with pytest.raises(
+        ValueError, match=f"GPU {ranks[-1]} is not on n, as others of the job are"
+    ):
         plane_of(MIXED, ranks)
 
 
@@ -99,7 +110,10 @@ def check_beside(beside: str, ranks: str, collective: str) -> None:
     for backend in (EmulationBackend(), SimulationBackend()):
         assert backend.refuses(found.plans[0]) is None
     figures = [
-        {(row.subject, row.metric): row.value for row in analyse(one, records_of(one), "simulated").rows}
+        {
+            (row.subject, row.metric): row.value
+            for row in analyse(one, records_of(one), "simulated").rows
+        }
         for one in (alone, found)
     ]
     assert figures[1] == figures[0]

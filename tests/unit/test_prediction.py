@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.containers.image import ROOT
-from ringlight.experiments.analysis.prediction import expected_s, ideal_all_reduce_s, predict_jobs
+from ringlight.experiments.analysis.prediction import (
+    expected_s,
+    ideal_all_reduce_s,
+    predict_jobs,
+)
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.plan import (
     EventPlan,
@@ -39,7 +43,9 @@ LOOP = Loop(model="vgg16", gradient_bytes=4000, compute_s=0.1, batch=1, seed=7)
 JOB = JobPlan("red", "", ("g0", "g1"), 2, 5, LOOP)
 
 
-def plan_of(section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), **more: Any) -> RunPlan:
+def plan_of(
+    section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), **more: Any
+) -> RunPlan:
     fabric = build_fabric(FabricSpec.model_validate(section))
     setting = Setting("f", "F", fabric, section, scale, Tcp(), 1.0)
     lit = tuple((str(a), str(b)) for a, b in fabric.circuits)
@@ -47,17 +53,27 @@ def plan_of(section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), 
 
 
 @given(st.permutations([f"g{i}" for i in range(6)]), st.integers(2, 6))
-def test_a_lone_ring_takes_its_steps_one_after_another(order: list[str], n: int) -> None:
+def test_a_lone_ring_takes_its_steps_one_after_another(
+    order: list[str], n: int
+) -> None:
     """Both models of a ring over packet switches agree where there is nobody to share with."""
     ranks = tuple(order[:n])
-    plan = plan_of(six_gpus(), replace(JOB, ranks=ranks, gpus=n), scale=Scale(time=2, payload=100))
+    plan = plan_of(
+        six_gpus(), replace(JOB, ranks=ranks, gpus=n), scale=Scale(time=2, payload=100)
+    )
     found = predict_jobs(plan, {"red": ranks})["red"]
     fabric = plan.setting.fabric
-    light = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in plan.circuits])
-    by_steps = steps_time(PacketView(fabric, light), ranks, steps_named("ring", n), 4000 * 200)
+    light = circuit_cross_connects(
+        fabric, [(Port.parse(a), Port.parse(b)) for a, b in plan.circuits]
+    )
+    by_steps = steps_time(
+        PacketView(fabric, light), ranks, steps_named("ring", n), 4000 * 200
+    )
     assert found.all_reduce_s == pytest.approx(by_steps, rel=1e-9)
     assert found.jct_s == pytest.approx(5 * (0.1 + by_steps), rel=1e-9)
-    assert found.all_reduce_s >= ideal_all_reduce_s(plan.setting, plan.jobs[0], ranks) * (1 - 1e-9)
+    assert found.all_reduce_s >= ideal_all_reduce_s(
+        plan.setting, plan.jobs[0], ranks
+    ) * (1 - 1e-9)
 
 
 def test_the_ideal_ring_is_the_textbook_one() -> None:
@@ -108,7 +124,9 @@ def computing_s(job: JobPlan) -> float:
     return max(float(np.nansum(program.seconds)) for program in job.workload.programs)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "tests" / "golden").glob("*.json")))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (ROOT / "tests" / "golden").glob("*.json"))
+)
 def test_every_bundled_run_has_a_time_to_wait_by(name: str) -> None:
     for plan in load(bundled(name)).plans:
         try:
@@ -118,17 +136,23 @@ def test_every_bundled_run_has_a_time_to_wait_by(name: str) -> None:
             continue
         found = expected_s(plan)
         assert found.keys() == {job.name for job in plan.jobs}
-        assert all(found[job.name] > job.iterations * computing_s(job) for job in plan.jobs)
+        assert all(
+            found[job.name] > job.iterations * computing_s(job) for job in plan.jobs
+        )
 
 
 def test_what_is_killed_is_waited_for() -> None:
     plan = plan_of(six_gpus(), JOB)
     event = EventPlan("1", When(job="red", iteration=2), "kill", back_after_s=2.0)
-    assert expected_s(replace(plan, events=(event,)))["red"] == pytest.approx(expected_s(plan)["red"] + 2)
+    assert expected_s(replace(plan, events=(event,)))["red"] == pytest.approx(
+        expected_s(plan)["red"] + 2
+    )
 
 
 def test_a_job_in_the_dark_is_waited_for_too() -> None:
     plan = replace(plan_of(six_gpus(), JOB), circuits=())
     event = EventPlan("1", When(at_s=4.0), "kill", back_after_s=2.0)
     assert expected_s(plan)["red"] > 0
-    assert expected_s(replace(plan, events=(event,)))["red"] == pytest.approx(expected_s(plan)["red"] + 6)
+    assert expected_s(replace(plan, events=(event,)))["red"] == pytest.approx(
+        expected_s(plan)["red"] + 6
+    )

@@ -36,7 +36,9 @@ def screen(written: str) -> list[str]:
             elif part == "\x1b[2K":
                 lines[row] = ""
         else:
-            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + 1 :]
+            lines[row] = (
+                lines[row][:column].ljust(column) + part + lines[row][column + 1 :]
+            )
             column += 1
     return [line.rstrip() for line in lines if line.strip()]
 
@@ -69,7 +71,9 @@ def test_many_jobs_are_counted_not_named(
     for jobs in (few, many):
         reporter = Reporter()
         reporter.start_run("the run", jobs)
-        reporter.advance(lambda: {name: 4 if name in ("red", "j7") else 1 for name in jobs})  # noqa: B023
+        reporter.advance(
+            lambda: {name: 4 if name in ("red", "j7") else 1 for name in jobs}  # noqa: B023
+        )
         reporter.end_run()
     found = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
     assert [one["text"].strip() for one in found if one is not None] == [
@@ -80,15 +84,22 @@ def test_many_jobs_are_counted_not_named(
     ]
 
 
-def test_where_there_is_no_terminal_lines_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_there_is_no_terminal_lines_are_plain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     reporter = Reporter()
     reporter.start_run("the run", {"red": 5})
     reporter.say("[event] /x/y.yaml", style="yellow")
     reporter.end_run()
-    assert [LINE.fullmatch(line) is not None for line in capsys.readouterr().err.splitlines()] == [True, True]
+    assert [
+        LINE.fullmatch(line) is not None
+        for line in capsys.readouterr().err.splitlines()
+    ] == [True, True]
 
 
-def test_a_note_may_go_while_notes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_may_go_while_notes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = Notes(tmp_path)
     notes.note("a long one", 0.25)
     assert notes.read() == ["a long one 25%"]

@@ -29,17 +29,25 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     optical = {"ocs0": {"driver": "scpi", "address": "127.0.0.1:9"}}
     inventory = Inventory.model_validate({"lab": "test", "optical_switches": optical})
     controller = Controller(
-        fabric, inventory, tmp_path_factory.mktemp("state"), OpenFlowPlane("127.0.0.1", 0)
+        fabric,
+        inventory,
+        tmp_path_factory.mktemp("state"),
+        OpenFlowPlane("127.0.0.1", 0),
     )
     registry = CollectorRegistry()
     registry.register(Metrics(controller))
     registry.register(call_histogram())
-    return {family.name + "_total" * (family.type == "counter"): family.type for family in registry.collect()}
+    return {
+        family.name + "_total" * (family.type == "counter"): family.type
+        for family in registry.collect()
+    }
 
 
 def test_the_page_has_every_metric_with_its_kind(told: dict[str, str]) -> None:
     rows = re.findall(
-        r"^\| (`ringlight_[^|]*) \| (\w+) \|", (DOCS / "prometheus.md").read_text(), re.MULTILINE
+        r"^\| (`ringlight_[^|]*) \| (\w+) \|",
+        (DOCS / "prometheus.md").read_text(),
+        re.MULTILINE,
     )
     assert {name: kind for names, kind in rows for name in NAME.findall(names)} == told
 
@@ -47,12 +55,17 @@ def test_the_page_has_every_metric_with_its_kind(told: dict[str, str]) -> None:
 def test_rules_and_dashboard_ask_for_what_there_is(told: dict[str, str]) -> None:
     series = {name for name, kind in told.items() if kind != "histogram"}
     series |= {
-        f"{name}_{part}" for name, kind in told.items() if kind == "histogram" for part in ("bucket", "sum")
+        f"{name}_{part}"
+        for name, kind in told.items()
+        if kind == "histogram"
+        for part in ("bucket", "sum")
     }
     rules = yaml.safe_load((DOCS / "prometheus" / "rules.yml").read_text())
     asked = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     dashboard = json.loads((DOCS / "prometheus" / "grafana.json").read_text())
-    asked += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [
+        target["expr"] for panel in dashboard["panels"] for target in panel["targets"]
+    ]
     named = {name for expression in asked for name in NAME.findall(expression)}
     assert named <= series
     missing = {name for name in told if not any(one.startswith(name) for one in named)}

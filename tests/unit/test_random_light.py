@@ -36,7 +36,9 @@ class Fake:
         self.forgets_at_a_kill = False
 
     def client(self) -> httpx.Client:
-        return httpx.Client(transport=httpx.MockTransport(self._answer), base_url="http://controller")
+        return httpx.Client(
+            transport=httpx.MockTransport(self._answer), base_url="http://controller"
+        )
 
     def kill_controller(self) -> None:
         with self._lock:
@@ -57,15 +59,24 @@ class Fake:
             with self._lock:
                 # What should be lit is mended at once.
                 stands = after(self.stands[name], wish)
-                self.stands[name] = stands - clashing(stands, self.intents[name]) | self.intents[name]
+                self.stands[name] = (
+                    stands - clashing(stands, self.intents[name]) | self.intents[name]
+                )
             return True
 
         def circuits() -> Mapping[str, Pairs]:
             return {"kernel": self.stands[name]}
 
-        faults = httpx.MockTransport(lambda request: httpx.Response(201 if request.method == "POST" else 200))
+        faults = httpx.MockTransport(
+            lambda request: httpx.Response(201 if request.method == "POST" else 200)
+        )
         rest = httpx.Client(transport=faults, base_url="http://switch")
-        return SimpleNamespace(write=write, circuits=circuits, reported=lambda: self.stands[name], rest=rest)
+        return SimpleNamespace(
+            write=write,
+            circuits=circuits,
+            reported=lambda: self.stands[name],
+            rest=rest,
+        )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         with self._lock:
@@ -79,7 +90,9 @@ class Fake:
             if named[2] == "intent":
                 drift: dict[str, list[Any]] = {"missing": [], "broken": [], "left": []}
                 entries = _entries(self.intents[named[1]])
-                return httpx.Response(200, json={"cross_connects": entries, "drift": drift})
+                return httpx.Response(
+                    200, json={"cross_connects": entries, "drift": drift}
+                )
             return httpx.Response(200, json=_entries(self.stands[named[1]]))
         if path == "/v1/regroup":
             return httpx.Response(422, json={"detail": "nothing is regrouped here"})
@@ -89,14 +102,18 @@ class Fake:
         dry = body.get("dry_run", False) or "dry_run=true" in str(request.url)
         for name, wish in wishes.items():
             egresses = [b for _, b in wish.pairs]
-            if any(a > SIZE or not SIZE < b <= 2 * SIZE for a, b in wish.pairs) or len(set(egresses)) < len(
-                egresses
-            ):
+            if any(a > SIZE or not SIZE < b <= 2 * SIZE for a, b in wish.pairs) or len(
+                set(egresses)
+            ) < len(egresses):
                 return httpx.Response(422, json={"detail": "impossible"})
-            stands = frozenset(pair for pair in self.stands[name] if pair[0] not in wish.delete)
+            stands = frozenset(
+                pair for pair in self.stands[name] if pair[0] not in wish.delete
+            )
             if wish.mode == "safe" and clashing(stands, wish.pairs):
                 return httpx.Response(409, json={"detail": "busy"})
-        plans = {name: plan_of(self.stands[name], wish) for name, wish in wishes.items()}
+        plans = {
+            name: plan_of(self.stands[name], wish) for name, wish in wishes.items()
+        }
         for name, wish in {} if dry else wishes.items():
             self.intents[name] = self._becomes(self.intents[name], wish)
             self.stands[name] = self._becomes(self.stands[name], wish)
@@ -104,10 +121,14 @@ class Fake:
             name: {"plan": {key: _entries(group) for key, group in vars(plan).items()}}
             for name, plan in plans.items()
         }
-        return httpx.Response(200, json={"optical_switches": parts} if named is None else parts[named[1]])
+        return httpx.Response(
+            200, json={"optical_switches": parts} if named is None else parts[named[1]]
+        )
 
 
-def _wishes(request: httpx.Request, named: re.Match[str] | None, body: Any) -> dict[str, Wish]:
+def _wishes(
+    request: httpx.Request, named: re.Match[str] | None, body: Any
+) -> dict[str, Wish]:
     if named is None:
         if request.url.path == "/v1/circuits":
             wishes = {name: Wish((), "replace") for name in SWITCHES}
@@ -116,7 +137,9 @@ def _wishes(request: httpx.Request, named: re.Match[str] | None, body: Any) -> d
                 pairs = ((a, SIZE + b), (b, SIZE + a))
                 wishes[name] = Wish(pairs, "replace")
             return wishes
-        return {name: _wish(target) for name, target in body["optical_switches"].items()}
+        return {
+            name: _wish(target) for name, target in body["optical_switches"].items()
+        }
     if request.method == "DELETE":
         return {named[1]: Wish(delete=(int(named[3]),))}
     if named[3]:
@@ -133,7 +156,9 @@ def _place(end: str) -> tuple[str, int]:
 
 
 def _wish(target: Any) -> Wish:
-    pairs = tuple((entry["ingress"], entry["egress"]) for entry in target["cross_connects"])
+    pairs = tuple(
+        (entry["ingress"], entry["egress"]) for entry in target["cross_connects"]
+    )
     return Wish(pairs, target["mode"], tuple(target.get("delete", ())))
 
 
@@ -159,7 +184,13 @@ def test_a_right_controller_passes() -> None:
     report = walked(Fake())
     assert report.divergences == []
     assert report.operations >= 300
-    assert report.answers.keys() >= {"PUT 200", "POST 409", "POST 422", "DELETE 200", "by hand done"}
+    assert report.answers.keys() >= {
+        "PUT 200",
+        "POST 409",
+        "POST 422",
+        "DELETE 200",
+        "by hand done",
+    }
 
 
 def _without_deletions(pairs: Pairs, wish: Wish) -> Pairs:
@@ -171,10 +202,15 @@ def _beside_what_is_in_the_way(pairs: Pairs, wish: Wish) -> Pairs:
 
 
 def _without_the_last(pairs: Pairs, wish: Wish) -> Pairs:
-    return after(pairs, Wish(wish.pairs[:-1], wish.mode, wish.delete) if len(wish.pairs) > 3 else wish)
+    return after(
+        pairs,
+        Wish(wish.pairs[:-1], wish.mode, wish.delete) if len(wish.pairs) > 3 else wish,
+    )
 
 
-@pytest.mark.parametrize("becomes", [_without_deletions, _beside_what_is_in_the_way, _without_the_last])
+@pytest.mark.parametrize(
+    "becomes", [_without_deletions, _beside_what_is_in_the_way, _without_the_last]
+)
 def test_a_wrong_change_is_found(becomes: Callable[[Pairs, Wish], Pairs]) -> None:
     assert walked(Fake(becomes)).divergences
 

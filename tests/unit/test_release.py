@@ -16,7 +16,9 @@ from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.release import wait_for_release
 
 
-def released(go: Path, after_s: float, delay_s: float) -> tuple[threading.Thread, list[float]]:
+def released(
+    go: Path, after_s: float, delay_s: float
+) -> tuple[threading.Thread, list[float]]:
     """Somebody writes the file as the server agent does, whole or not at all."""
     starts: list[float] = []
 
@@ -63,7 +65,9 @@ def test_a_time_that_is_past_is_now(tmp_path: Path) -> None:
     assert before <= wait_for_release(tmp_path / "go", [], 1.0) <= time.monotonic()
 
 
-def test_a_peer_that_leaves_and_a_release_that_never_comes_end_the_wait(tmp_path: Path) -> None:
+def test_a_peer_that_leaves_and_a_release_that_never_comes_end_the_wait(
+    tmp_path: Path,
+) -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.close()

@@ -20,7 +20,10 @@ def test_ranks_on_a_ring_part_though_each_thinks_of_the_next_one_first() -> None
     pairs = [socket.socketpair() for _ in range(ranks)]
     try:
         # Rank r has one end of pair r, to the next rank, and the other end of the pair before.
-        links = [{(r + 1) % ranks: pairs[r][0], (r - 1) % ranks: pairs[r - 1][1]} for r in range(ranks)]
+        links = [
+            {(r + 1) % ranks: pairs[r][0], (r - 1) % ranks: pairs[r - 1][1]}
+            for r in range(ranks)
+        ]
         with ThreadPoolExecutor(ranks) as pool:
             for parting in [pool.submit(part, link.items(), 5.0) for link in links]:
                 parting.result(10.0)
@@ -36,7 +39,9 @@ def test_with_an_onic_a_peer_is_known_by_its_address_and_nothing_is_said() -> No
         port = listener.getsockname()[1]
 
         def spec(rank: int, known: tuple[str, ...] = peers) -> WorkerSpec:
-            return WorkerSpec("job", rank, len(known), known, port=port, onic="/onic/flow.sock")
+            return WorkerSpec(
+                "job", rank, len(known), known, port=port, onic="/onic/flow.sock"
+            )
 
         mine, stranger = spec(2), spec(0, ("127.77.70.9", "127.77.70.8", peers[2]))
         for own in (spec(1), stranger):

@@ -16,7 +16,14 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import JobState, Record, Reference, Repeated, RunEnded, RunStarted
+from ringlight.experiments.record.events import (
+    JobState,
+    Record,
+    Reference,
+    Repeated,
+    RunEnded,
+    RunStarted,
+)
 from ringlight.experiments.record.lab_records import (
     LinkRate,
     LinkRateDisturbed,
@@ -40,13 +47,19 @@ BUNDLED = Path(__file__).parents[2] / "scenarios" / "disaggregation.yaml"
 ARMS = "arms:\n  first: {}\n  second: {training.compute: 40 ms}\ncompare: {baseline: first}\n"
 
 
-def measured(records: Sequence[Record], others: float = 0.0, stolen: float = 0.0) -> list[Record]:
+def measured(
+    records: Sequence[Record], others: float = 0.0, stolen: float = 0.0
+) -> list[Record]:
     """As if workers had trained while others had so much of the processors."""
     found = []
     for record in with_workers(records):
         if isinstance(record, RunEnded):
             middle = record.t / 2
-            found.append(ProcessorLoad(t=middle, run=record.run, busy=0.7, stolen=stolen, others=others))
+            found.append(
+                ProcessorLoad(
+                    t=middle, run=record.run, busy=0.7, stolen=stolen, others=others
+                )
+            )
         found.append(record)
     return found
 
@@ -64,7 +77,9 @@ class Bench:
         self.records: list[Record] = []
         self.made: list[str] = []
 
-    def run(self, arm: str, then: dict[str, float] | None = None, **how: float) -> Repeated | None:
+    def run(
+        self, arm: str, then: dict[str, float] | None = None, **how: float
+    ) -> Repeated | None:
         """``then``: how the repetition is disturbed."""
         (plan,) = [plan for plan in self.experiment.plans if plan.arm == arm]
         first = self._made(plan.name, plan.name, **how)
@@ -77,8 +92,14 @@ class Bench:
         self.records.append(said)
         return said
 
-    def _made(self, name: str, called: str, late: float = 0.0, **how: float) -> list[Record]:
-        mine = [replace(record, run=called) for record in self.simulated if record.run == name]
+    def _made(
+        self, name: str, called: str, late: float = 0.0, **how: float
+    ) -> list[Record]:
+        mine = [
+            replace(record, run=called)
+            for record in self.simulated
+            if record.run == name
+        ]
         found = measured(late_by(mine, late), **how)
         self.records += found
         return found
@@ -125,13 +146,20 @@ def test_a_fault_of_ours_is_evidence() -> None:
     assert bench.repeats.why(plan, records) == []
 
 
-@pytest.mark.parametrize("kind", ["O-NIC agent", "averager", "applications", "controller", "Open vSwitch"])
+@pytest.mark.parametrize(
+    "kind", ["O-NIC agent", "averager", "applications", "controller", "Open vSwitch"]
+)
 def test_a_run_in_which_a_process_of_ours_died_is_evidence(kind: str) -> None:
     bench = Bench()
     (plan, _) = bench.experiment.plans
     records = bench._made("first", "first", **DISTURBED)
     died = ProcessEnded(
-        t=records[-1].t, run="first", kind=kind, name="x", how="killed by SIGKILL", planned=False
+        t=records[-1].t,
+        run="first",
+        kind=kind,
+        name="x",
+        how="killed by SIGKILL",
+        planned=False,
     )
     assert bench.repeats.why(plan, records)
     assert bench.repeats.why(plan, [*records[:-1], died, records[-1]]) == []
@@ -147,7 +175,9 @@ def test_a_run_whose_switches_others_changed_is_evidence() -> None:
 
 
 def test_a_run_in_which_something_happens_is_never_made_again() -> None:
-    bench = Bench("events: [{when: {job: red, iteration: 2}, do: cut, target: link t0:4 t1:4}]\n")
+    bench = Bench(
+        "events: [{when: {job: red, iteration: 2}, do: cut, target: link t0:4 t1:4}]\n"
+    )
     assert bench.run("base", **DISTURBED) is None
     assert bench.made == []
 
@@ -156,7 +186,9 @@ def test_a_run_that_took_too_long_is_made_again_only_when_disturbed() -> None:
     for others, again in ((0.2, True), (0.01, False)):
         bench = Bench()
         bench.simulated = [
-            replace(record, t=1.3 * record.t) if isinstance(record, RunEnded) else record
+            replace(record, t=1.3 * record.t)
+            if isinstance(record, RunEnded)
+            else record
             for record in bench.simulated
         ]
         said = bench.run("first", others=others)
@@ -176,7 +208,9 @@ def test_the_less_disturbed_one_counts_and_no_third_is_made() -> None:
 class TakenFrom:
     """A lab whose processors others have in some runs, whose jobs fail in some, and whose workers train."""
 
-    def __init__(self, lab: BuiltLab, runs: Sequence[str], failing: Sequence[str] = ()) -> None:
+    def __init__(
+        self, lab: BuiltLab, runs: Sequence[str], failing: Sequence[str] = ()
+    ) -> None:
         self._lab, self._runs, self._failing = lab, runs, failing
         self.begun: list[str] = []
 
@@ -189,7 +223,9 @@ class TakenFrom:
         self._lab.begin(plan)
 
     def next(self, until_s: float) -> Sequence[Record]:
-        found = late_by(self._lab.next(until_s), 0.2 if self._plan.name in self._runs else 0.0)
+        found = late_by(
+            self._lab.next(until_s), 0.2 if self._plan.name in self._runs else 0.0
+        )
         if self._plan.name not in self._failing:
             return found
         return [
@@ -202,7 +238,9 @@ class TakenFrom:
     def end(self) -> Sequence[Record]:
         name, now_s = self._plan.name, self._lab.now_s()
         jobs = {job.name: list(job.ranks) for job in self._plan.jobs}
-        started = RunStarted(t=0.0, run=name, arm="", point={}, repeat=1, fabric="", jobs=jobs)
+        started = RunStarted(
+            t=0.0, run=name, arm="", point={}, repeat=1, fabric="", jobs=jobs
+        )
         others = 0.2 if name in self._runs else 0.0
         load = ProcessorLoad(t=now_s, run=name, busy=0.7, stolen=0.0, others=others)
         return [*self._lab.end(), *[*with_workers([started])][1:], load]
@@ -221,23 +259,33 @@ class TakenFrom:
     ],
 )
 def test_the_runner_makes_a_disturbed_run_once_more(
-    disturbed: tuple[str, ...], made: list[str], counted: list[str], monkeypatch: pytest.MonkeyPatch
+    disturbed: tuple[str, ...],
+    made: list[str],
+    counted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outcomes, lab, written = made_by_the_runner(monkeypatch, disturbed)
     assert [outcome.plan.name for outcome in outcomes] == ["first", "second"]
     assert lab.begun == made
     assert [run.name for run in runs_of(written, experiment(ARMS).plans)] == counted
-    assert len([record for record in written if isinstance(record, Repeated)]) == len(made) - 2
+    assert (
+        len([record for record in written if isinstance(record, Repeated)])
+        == len(made) - 2
+    )
 
 
 def made_by_the_runner(
-    monkeypatch: pytest.MonkeyPatch, disturbed: Sequence[str], failing: Sequence[str] = ()
+    monkeypatch: pytest.MonkeyPatch,
+    disturbed: Sequence[str],
+    failing: Sequence[str] = (),
 ) -> tuple[list[Outcome], TakenFrom, list[Record]]:
     backend, plans = SimulationBackend(), experiment(ARMS).plans
     lab = TakenFrom(backend.open(plans[0].setting, print), disturbed, failing)
     monkeypatch.setattr(SimulationBackend, "open", lambda *_: lab)
     written: list[Record] = []
-    outcomes = list(run_group(backend, plans, written.extend, Reporter(), Repeats(Reporter())))
+    outcomes = list(
+        run_group(backend, plans, written.extend, Reporter(), Repeats(Reporter()))
+    )
     return outcomes, lab, written
 
 
@@ -247,15 +295,26 @@ def test_a_run_that_failed_is_not_made_again(monkeypatch: pytest.MonkeyPatch) ->
     assert outcomes[0].failures == ("first: job red failed: it died",)
 
 
-def test_what_went_wrong_in_the_second_attempt_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes, _, _ = made_by_the_runner(monkeypatch, ["first"], failing=["first" + AGAIN])
+def test_what_went_wrong_in_the_second_attempt_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes, _, _ = made_by_the_runner(
+        monkeypatch, ["first"], failing=["first" + AGAIN]
+    )
     assert outcomes[0].failures == ("first, again: job red failed: it died",)
 
 
-def page_of(bench: Bench, folder: Path, links: float = 0.99) -> tuple[str, dict[str, Any]]:
+def page_of(
+    bench: Bench, folder: Path, links: float = 0.99
+) -> tuple[str, dict[str, Any]]:
     records = with_links(bench.records, links)
     found = analyse(bench.experiment, records, "measured")
-    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    environment = {
+        "run": "x",
+        "backend": "emulation",
+        "label": "measured",
+        "runtime": "docker",
+    }
     result = document(found, records, environment)
     return render(view_of(found, result, environment), folder), dict(found.fidelity)
 
@@ -266,7 +325,11 @@ def test_the_page_says_what_was_made_again_why_and_both_figures(tmp_path: Path) 
     bench.run("second")
     page, fidelity = page_of(bench, tmp_path)
     (entry,) = fidelity["repeated"]
-    assert (entry["what"], entry["name"], entry["counts"]) == ("run", "first", "first" + AGAIN)
+    assert (entry["what"], entry["name"], entry["counts"]) == (
+        "run",
+        "first",
+        "first" + AGAIN,
+    )
     assert fidelity["verdict"] == "good"
     said = text_of(Page(page))
     assert "20 % of the processors taken" in said
@@ -294,7 +357,9 @@ class Since:
         return machine.Shares(0.5, 0.0, self._others.pop(0) if self._others else 0.0)
 
 
-def link_test(found: list[tuple[float | None, float]], records: list[Record]) -> LinkTest:
+def link_test(
+    found: list[tuple[float | None, float]], records: list[Record]
+) -> LinkTest:
     """A link test whose attempts give one link these shares of its setting, while others took so much."""
 
     class Canned(LinkTest):
@@ -345,7 +410,10 @@ def test_a_link_that_missed_its_setting_by_a_time_out_of_tcp_is_filled_twice(
 )
 @pytest.mark.parametrize("meanwhile", [[0.0], [0.3, 0.0], [0.3, 0.3, 0.3]])
 def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the_end(
-    found: list[tuple[float | None, float]], rate: float, counts: str | None, meanwhile: list[float]
+    found: list[tuple[float | None, float]],
+    rate: float,
+    counts: str | None,
+    meanwhile: list[float],
 ) -> None:
     records: list[Record] = []
     left = list(found)
@@ -356,9 +424,17 @@ def test_a_disturbed_link_test_is_made_once_more_when_others_have_gone_or_at_the
         test.repeat()
         assert len(left) == (counts is not None and others > 0)
     test.repeat(last=True)
-    (measured,) = [r for r in records if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)]
+    (measured,) = [
+        r
+        for r in records
+        if isinstance(r, LinkRate) and not isinstance(r, LinkRateDisturbed)
+    ]
     assert measured.measured_bps == pytest.approx(rate)
     # What was measured is on record at once, should the run not come to its end.
     disturbed = [r.measured_bps for r in records if isinstance(r, LinkRateDisturbed)]
-    assert disturbed == ([] if counts is None else [pytest.approx(100 * (found[0][0] or 0.0))])
-    assert [r.counts for r in records if isinstance(r, Repeated)] == ([] if counts is None else [counts])
+    assert disturbed == (
+        [] if counts is None else [pytest.approx(100 * (found[0][0] or 0.0))]
+    )
+    assert [r.counts for r in records if isinstance(r, Repeated)] == (
+        [] if counts is None else [counts]
+    )

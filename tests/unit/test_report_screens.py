@@ -17,7 +17,14 @@ from matplotlib.text import Text
 
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import Scale
-from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
+from ringlight.experiments.report.charts import (
+    chart,
+    key,
+    legend,
+    named_rows,
+    pictures,
+    sheet,
+)
 from ringlight.experiments.report.drawing import (
     NARROW,
     STYLE,
@@ -53,14 +60,22 @@ TEXTS = {
     "sweep": FABRIC + SWEEP,
     "mini": (DATA / "mini.yaml").read_text(),
 }
-SCALED = (FABRIC + TWO_ARMS).replace("{time: 1, payload: 400}", "{time: 4, payload: 400}")
+SCALED = (FABRIC + TWO_ARMS).replace(
+    "{time: 1, payload: 400}", "{time: 4, payload: 400}"
+)
 
 
 def pictures_of(view: View) -> dict[str, tuple[str, Callable[[], Figure]]]:
     """Caption of each picture of a page, and what draws it."""
     found: dict[str, tuple[str, Callable[[], Figure]]] = {}
 
-    def draw(name: str, caption: str, figure: Callable[..., Figure], *args: Any, **kwargs: Any) -> str:
+    def draw(
+        name: str,
+        caption: str,
+        figure: Callable[..., Figure],
+        *args: Any,
+        **kwargs: Any,
+    ) -> str:
         found[name] = caption, lambda: figure(*args, **kwargs)
         return ""
 
@@ -85,18 +100,31 @@ def test_pictures_come_before_tables(page: str) -> None:
     assert page.index("<figure>") < page.index("<table")
 
 
-def test_cards_then_the_fabric_then_the_papers_figure_then_the_rest(tmp_path: Path) -> None:
+def test_cards_then_the_fabric_then_the_papers_figure_then_the_rest(
+    tmp_path: Path,
+) -> None:
     page = render(view_of_file(TEXTS["mini"], "mini.yaml"), tmp_path)
     heads = re.findall(r"<h2 [^>]*>(.*?)</h2>", page)
     assert heads[:2] == ["Light", "Throughput and utilisation over time"]
-    assert heads.index("Iterations") < heads.index("Comparison") < heads.index("What cannot be claimed")
+    assert (
+        heads.index("Iterations")
+        < heads.index("Comparison")
+        < heads.index("What cannot be claimed")
+    )
     assert page.index('class="hero"') < page.index(">Light</h2>")
 
 
 def test_where_figures_come_from_is_folded(page: str) -> None:
-    for title in ("Parameters and where they come from", "What the simulation rests on"):
-        assert re.search(rf'<details class="part"><summary><h2 id="\w+">{title}</h2></summary>', page)
-    assert "<summary>All 3 rows</summary>" in folded_if_long("All 3 rows", 25, "<table></table>")
+    for title in (
+        "Parameters and where they come from",
+        "What the simulation rests on",
+    ):
+        assert re.search(
+            rf'<details class="part"><summary><h2 id="\w+">{title}</h2></summary>', page
+        )
+    assert "<summary>All 3 rows</summary>" in folded_if_long(
+        "All 3 rows", 25, "<table></table>"
+    )
     assert folded_if_long("All 3 rows", 24, "<table></table>") == "<table></table>"
 
 
@@ -106,7 +134,10 @@ def test_every_picture_is_there_for_narrow_screens(page: str) -> None:
     assert figures
     for figure in figures:
         narrow = figure.split('<div class="narrow">')[1]
-        boxes = [[float(n) for n in box.split()] for box in re.findall(r'viewBox="([^"]*)"', narrow)]
+        boxes = [
+            [float(n) for n in box.split()]
+            for box in re.findall(r'viewBox="([^"]*)"', narrow)
+        ]
         assert boxes
         assert all(0 < width <= 72 * 4.9 for _, _, width, _ in boxes)
         assert all(height > 0 for *_, height in boxes)
@@ -130,7 +161,10 @@ def outside(figure: Figure) -> list[str]:
     return [
         words
         for words, box in seen
-        if box.x0 < -slack or box.y0 < -slack or box.x1 > whole.x1 + slack or box.y1 > whole.y1 + slack
+        if box.x0 < -slack
+        or box.y0 < -slack
+        or box.x1 > whole.x1 + slack
+        or box.y1 > whole.y1 + slack
     ]
 
 
@@ -168,7 +202,10 @@ def test_panels_of_one_picture_are_cut_for_a_narrow_screen(tmp_path: Path) -> No
 
     with matplotlib.rc_context(STYLE):
         plot = drawn(tmp_path, "steps", "Steps.", False, panels)
-    boxes = [[float(n) for n in box.split()] for box in re.findall(r'viewBox="([^"]*)"', plot.narrow)]
+    boxes = [
+        [float(n) for n in box.split()]
+        for box in re.findall(r'viewBox="([^"]*)"', plot.narrow)
+    ]
     assert plot.cut
     assert plot.narrow.count('<use href="#steps-figure_1"/>') == len(boxes) == 4
     head, first, second, third = boxes
@@ -180,13 +217,17 @@ def test_panels_of_one_picture_are_cut_for_a_narrow_screen(tmp_path: Path) -> No
     assert 'class="broad cut"' in picture(plot)
 
 
-def test_a_picture_of_one_chart_is_drawn_again_for_a_narrow_screen(tmp_path: Path) -> None:
+def test_a_picture_of_one_chart_is_drawn_again_for_a_narrow_screen(
+    tmp_path: Path,
+) -> None:
     widths = []
 
     def one() -> Figure:
         figure, axis = chart(2.0)
         axis.plot([0, 1.23456789, 2], [0, 1, 2])
-        axis.set_xlabel("a name that is far too long for the screen of a telephone, however it is held")
+        axis.set_xlabel(
+            "a name that is far too long for the screen of a telephone, however it is held"
+        )
         widths.append(figure.get_figwidth())
         return figure
 
@@ -205,7 +246,9 @@ def test_a_picture_of_one_chart_is_drawn_again_for_a_narrow_screen(tmp_path: Pat
 def test_lines_have_no_more_digits_than_an_eye_can_tell_and_words_keep_theirs() -> None:
     svg = '<svg width="9" height="9"><path d="M 1.23456 2.000001"/>\n  <text x="1.23456">1.23456</text></svg>'
     assert page_svg(svg, "x") == (
-        '<svg><path d="M 1.23 2.00"/><text x="1.23456">1.23456</text></svg>'.replace("<svg", "<svg")
+        '<svg><path d="M 1.23 2.00"/><text x="1.23456">1.23456</text></svg>'.replace(
+            "<svg", "<svg"
+        )
     )
 
 
@@ -223,7 +266,11 @@ def test_a_legend_makes_its_own_room() -> None:
     with matplotlib.rc_context(STYLE):
         figure, ((axis,),) = sheet(2.0)
         low = axis.get_position().y0 * figure.get_figheight()
-        legend(figure, "arm", [key("red", f"an arm with a long name, number {n}") for n in range(9)])
+        legend(
+            figure,
+            "arm",
+            [key("red", f"an arm with a long name, number {n}") for n in range(9)],
+        )
         assert figure.get_figheight() > 2.0
         assert axis.get_position().y0 * figure.get_figheight() == pytest.approx(low)
 
@@ -247,15 +294,31 @@ def test_arms_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:
             for axis in draw().axes
         }
         axes = found["timeline"][1]().axes
-    panels, faulty = {axis.get_xlim() for axis in axes}, [run for run in view.first.values() if run.later]
-    assert len(axes) > 1 < len([name for name in found if name.startswith("fault")]) == len(faulty)
+    panels, faulty = (
+        {axis.get_xlim() for axis in axes},
+        [run for run in view.first.values() if run.later],
+    )
+    assert (
+        len(axes)
+        > 1
+        < len([name for name in found if name.startswith("fault")])
+        == len(faulty)
+    )
     assert len(ends) == len(panels) == 1
     # All of them are on it.
     last = max(
-        job.end - run.released for run in view.runs for job in run.jobs.values() if job.end is not None
+        job.end - run.released
+        for run in view.runs
+        for job in run.jobs.values()
+        if job.end is not None
     )
     assert min(end for _, end in panels) >= last
-    spans = [end - run.released for run in faulty for job in run.jobs.values() for _, end in job.spans]
+    spans = [
+        end - run.released
+        for run in faulty
+        for job in run.jobs.values()
+        for _, end in job.spans
+    ]
     assert min(end for _, end in ends) == pytest.approx(1.03 * max(spans))
 
 
@@ -278,17 +341,23 @@ def test_real_time_stands_beside_the_emulated(tmp_path: Path) -> None:
     at = next(view.each("job"))
     (busbw,) = at.numbers("busbw")
     assert busbw is not None
-    assert f"real {format_rate(float(f'{busbw * view.scale.rate:.4g}'))}" in at.figure("busbw")
+    assert f"real {format_rate(float(f'{busbw * view.scale.rate:.4g}'))}" in at.figure(
+        "busbw"
+    )
 
 
 def test_cards_of_times_say_what_they_stand_for() -> None:
-    cards = list(header._cards(view_of_file(SCALED[: SCALED.index("compare:")], "scaled.yaml")))
+    cards = list(
+        header._cards(view_of_file(SCALED[: SCALED.index("compare:")], "scaled.yaml"))
+    )
     assert cards
     assert all("stands for" in remark for _, _, remark in cards)
 
 
 def test_a_table_of_words_names_its_heads_for_narrow_screens() -> None:
-    items = ["a long sentence that needs room to be read by people who hold a telephone"]
+    items = [
+        "a long sentence that needs room to be read by people who hold a telephone"
+    ]
     shown = table_of(items, [("what <b>it</b> is", str), ("why", text)], 9)
     assert "<table class=words>" in shown
     assert 'data-head="what it is"' in shown
@@ -298,26 +367,42 @@ def test_a_table_of_words_names_its_heads_for_narrow_screens() -> None:
 
 def test_packet_switches_that_are_alike_in_all_arms_are_listed_once() -> None:
     foreign = re.sub(r"(tor\d: \{)", r"\1controller: none, ", FABRIC)
-    settings = {plan.arm: plan.setting for plan in parse(foreign + TWO_ARMS, "small.yaml").plans}
+    settings = {
+        plan.arm: plan.setting for plan in parse(foreign + TWO_ARMS, "small.yaml").plans
+    }
     view = simulated(TWO_ARMS)
-    runs = [replace(run, plan=replace(run.plan, setting=settings[run.plan.arm])) for run in view.runs]
+    runs = [
+        replace(run, plan=replace(run.plan, setting=settings[run.plan.arm]))
+        for run in view.runs
+    ]
     shown = controllers(replace(view, runs=runs), lambda *_: "")
     assert len(runs) == 2
     assert shown.count("nobody: it learns addresses and floods") == 2
     assert shown.count("tor0") == 1
 
 
-def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def figures(blackout_s: float | None, recovery_s: float | None) -> Any:
         numbers = lambda *_: (blackout_s, recovery_s)  # noqa: E731
         of_live = SimpleNamespace(
-            plans={"live": SimpleNamespace(setting=SimpleNamespace(scale=Scale(time=2)))}
+            plans={
+                "live": SimpleNamespace(setting=SimpleNamespace(scale=Scale(time=2)))
+            }
         )
-        number = dict(zip(("blackout", "recovery"), (blackout_s, recovery_s), strict=True)).get
+        number = dict(
+            zip(("blackout", "recovery"), (blackout_s, recovery_s), strict=True)
+        ).get
         said = {"arm": "live", "title": "Live", "subject": "event e job red"}
         return SimpleNamespace(numbers=numbers, number=number, view=of_live, **said)
 
-    events = [figures(0.02, None), figures(0.05, None), figures(None, 0.4), figures(0.03, None)]
+    events = [
+        figures(0.02, None),
+        figures(0.05, None),
+        figures(None, 0.4),
+        figures(0.03, None),
+    ]
     view: Any = SimpleNamespace(
         each=lambda kind, *_: events if kind == "event" else [], arms=["live"], label="measured",
         fidelity={"verdict": "good"}, listed=lambda _: ["red"],
@@ -337,7 +422,9 @@ def test_jobs_have_colours_by_their_names_and_places() -> None:
 
 
 def test_iterations_of_jobs_are_drawn_in_their_colours() -> None:
-    job: Any = SimpleNamespace(spans=[(0.0, 1.0), (1.0, 2.5)], plan=SimpleNamespace(training=None))
+    job: Any = SimpleNamespace(
+        spans=[(0.0, 1.0), (1.0, 2.5)], plan=SimpleNamespace(training=None)
+    )
     figure = _iterations([("red", job), ("slow", job)], "job")
     colours = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
     assert colours == job_colours(["red", "slow"])

@@ -25,7 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def spec(rank: int = 0, ranks: int = 1, **more: Any) -> dict[str, Any]:
     peers = [f"127.77.199.{each + 1}" for each in range(ranks)]
-    job = {"job": "test", "rank": rank, "world_size": ranks, "peers": peers, "port": 29500, "seed": 7}
+    job = {
+        "job": "test",
+        "rank": rank,
+        "world_size": ranks,
+        "peers": peers,
+        "port": 29500,
+        "seed": 7,
+    }
     return job | {"gradient_bytes": 40_004, "compute_s": 0.01, "iterations": 4} | more
 
 
@@ -41,7 +48,9 @@ def started(directory: Path) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def resident(home: Path, first: dict[str, Any] | None = None) -> Iterator[tuple[Orders, Any]]:
+def resident(
+    home: Path, first: dict[str, Any] | None = None
+) -> Iterator[tuple[Orders, Any]]:
     home.mkdir()
     if first is not None:
         put(home / FIRST, first)
@@ -57,7 +66,11 @@ def resident(home: Path, first: dict[str, Any] | None = None) -> Iterator[tuple[
 
 def said(directory: Path, event: str) -> list[dict[str, Any]]:
     path = directory / "events.jsonl"
-    told = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    told = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
     return [one for one in told if one["event"] == event]
 
 
@@ -70,10 +83,17 @@ def until(true: Callable[[], Any]) -> None:
 
 def attempts(process: subprocess.Popen[bytes]) -> list[int]:
     """Processes that a resident has forked."""
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return [
+        int(pid)
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        .read_text()
+        .split()
+    ]
 
 
-def test_one_that_waits_runs_what_it_is_told_in_the_place_of_what_ran(tmp_path: Path) -> None:
+def test_one_that_waits_runs_what_it_is_told_in_the_place_of_what_ran(
+    tmp_path: Path,
+) -> None:
     with resident(tmp_path / "home") as (orders, process):
         one, two = (put(tmp_path / "home" / name, spec()) for name in ("r1", "r2"))
         orders.stop()
@@ -123,9 +143,12 @@ def test_who_gave_orders_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "kills", "code"), [(spec(collective="star"), False, 2), (spec(), True, -signal.SIGKILL)]
+    ("first", "kills", "code"),
+    [(spec(collective="star"), False, 2), (spec(), True, -signal.SIGKILL)],
 )
-def test_it_ends_as_its_attempt_ended(tmp_path: Path, first: dict[str, Any], kills: bool, code: int) -> None:
+def test_it_ends_as_its_attempt_ended(
+    tmp_path: Path, first: dict[str, Any], kills: bool, code: int
+) -> None:
     with resident(tmp_path / "home", first) as (_orders, process):
         if kills:
             until(lambda: said(tmp_path / "home" / FIRST, "ready"))

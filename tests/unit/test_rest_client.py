@@ -35,7 +35,9 @@ def other() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:http", "http://[::1", f"{'a' * 64}.net:80", "a..b:80"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:http", "http://[::1", f"{'a' * 64}.net:80", "a..b:80"]
+)
 def test_an_address_that_is_none_is_named(address: str) -> None:
     with pytest.raises(Unreachable) as caught:
         Api(address).get("/v1/jobs")
@@ -46,12 +48,16 @@ def test_an_address_that_is_none_is_named(address: str) -> None:
 def test_what_another_program_answers_is_no_traceback(other: str) -> None:
     api = Api(other)
     for ask in (lambda: api.get("/v1/jobs"), lambda: list(api.stream("/v1/events"))):
-        with pytest.raises(Unreachable, match=f"no controller answers at http://{other}"):
+        with pytest.raises(
+            Unreachable, match=f"no controller answers at http://{other}"
+        ):
             ask()
 
 
 @pytest.mark.parametrize("lingers", [True, False], ids=["closed", "reset"])
-def test_a_controller_that_ends_before_it_answers_is_told_with_what_helps(lingers: bool) -> None:
+def test_a_controller_that_ends_before_it_answers_is_told_with_what_helps(
+    lingers: bool,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def end() -> None:
@@ -59,10 +65,15 @@ def test_a_controller_that_ends_before_it_answers_is_told_with_what_helps(linger
             with connection:
                 connection.recv(65_536)
                 if not lingers:
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    connection.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                    )
 
         ends = threading.Thread(target=end, daemon=True)
         ends.start()
-        with pytest.raises(Unreachable, match=r"did not answer: .*; start one with: ringlight up SCENARIO"):
+        with pytest.raises(
+            Unreachable,
+            match=r"did not answer: .*; start one with: ringlight up SCENARIO",
+        ):
             Api(f"127.0.0.1:{server.getsockname()[1]}").get("/v1/jobs")
         ends.join(10)

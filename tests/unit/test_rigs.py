@@ -12,12 +12,18 @@ from tests.door import door
 
 
 def torus(value: str) -> InstalledExtension:
-    return InstalledExtension(Extension("torus", rigs={"torus-tl1": value}), "ringlight.testbed")
+    return InstalledExtension(
+        Extension("torus", rigs={"torus-tl1": value}), "ringlight.testbed"
+    )
 
 
 def test_an_extensions_rig_stands_behind_those_of_the_core() -> None:
     with door(torus("rigs.emulated:WssRig"), readers=(rigs,)):
-        assert list(rigs().items()) == [("scpi", ScpiRig), ("scpi-wss", WssRig), ("torus-tl1", WssRig)]
+        assert list(rigs().items()) == [
+            ("scpi", ScpiRig),
+            ("scpi-wss", WssRig),
+            ("torus-tl1", WssRig),
+        ]
 
 
 def test_a_rig_that_is_not_there_is_named() -> None:
@@ -33,7 +39,9 @@ def test_without_extensions_there_are_those_of_the_core() -> None:
         assert list(rigs()) == ["scpi", "scpi-wss"]
 
 
-def test_a_rig_has_users_where_its_driver_has_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rig_has_users_where_its_driver_has_a_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class AcmeRig(ScpiRig):
         protocol = "acme"
 

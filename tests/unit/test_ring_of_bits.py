@@ -38,7 +38,13 @@ def scenario(fabric: dict[str, Any], collective: str, **more: Any) -> dict[str, 
     """Jobs of one all-reduce after 10 ms on all GPUs."""
     training = {"model": "resnet50", "compute": "10 ms", "batch": 64, "iterations": 2}
     of_all = {**training, "collective": collective}
-    return {"name": "a", "description": "b", "fabric": fabric, "training": of_all, **more}
+    return {
+        "name": "a",
+        "description": "b",
+        "fabric": fabric,
+        "training": of_all,
+        **more,
+    }
 
 
 def plans_of(raw: dict[str, Any]) -> tuple[RunPlan, ...]:
@@ -53,7 +59,9 @@ def simulated(plan: RunPlan, backend: SimulationBackend | None = None) -> Run:
 
 
 def all_reduce_s(run: Run, job: str = "train") -> float:
-    first, *others = [it.allreduce_end - it.compute_end for it in run.jobs[job].iterations]
+    first, *others = [
+        it.allreduce_end - it.compute_end for it in run.jobs[job].iterations
+    ]
     assert others == pytest.approx([first] * len(others), rel=1e-11)
     return first
 
@@ -78,28 +86,38 @@ def test_scales_then_sums_then_means(bits: int, ranks: int) -> None:
     assert [op for op, _ in found] == 2 * (["reduce"] * once + ["replace"] * once)
     per_value = [32 * ranks * share for _, share in found]
     assert per_value[: 2 * once] == pytest.approx([16 / 1024] * 2 * once)
-    assert per_value[2 * once : 3 * once] == pytest.approx([sum_bits(bits, ranks)] * once)
+    assert per_value[2 * once : 3 * once] == pytest.approx(
+        [sum_bits(bits, ranks)] * once
+    )
     assert per_value[3 * once :] == pytest.approx([bits] * once)
 
 
 @pytest.mark.parametrize(("ranks", "over"), [(4, 1.594), (8, 1.969), (16, 2.227)])
-def test_sums_that_are_as_wide_as_they_need_would_be_fewer_bytes(ranks: int, over: float) -> None:
+def test_sums_that_are_as_wide_as_they_need_would_be_fewer_bytes(
+    ranks: int, over: float
+) -> None:
     """Widths that grow: the sum of k codes with the bits of k of them."""
     growing = [sum_bits(8, ranks_in_it) for ranks_in_it in range(1, ranks)]
     assert growing[0] == 8
     assert growing[-1] == sum_bits(8, ranks)
-    assert (sum(growing) + 8 * (ranks - 1)) / (8 * ranks) == pytest.approx(over, abs=5e-4)
+    assert (sum(growing) + 8 * (ranks - 1)) / (8 * ranks) == pytest.approx(
+        over, abs=5e-4
+    )
 
 
 @pytest.mark.parametrize(
-    ("ranks", "raw", "even"), [(4, 1.6875, 1.5), (8, 2.078125, 1.75), (16, 2.34375, 1.875)]
+    ("ranks", "raw", "even"),
+    [(4, 1.6875, 1.5), (8, 2.078125, 1.75), (16, 2.34375, 1.875)],
 )
-def test_bytes_over_payload_with_eight_bits(ranks: int, raw: float, even: float) -> None:
+def test_bytes_over_payload_with_eight_bits(
+    ranks: int, raw: float, even: float
+) -> None:
     """Raw, and as the paper counts: each number with its B bits. Scales are 1/512 of the payload each way."""
     payload = 8 / 32
     found = [share / payload for _, share in phases(steps_named("ring-bits-8", ranks))]
     scales, sums, means = (
-        sum(found[k * (ranks - 1) : end * (ranks - 1)]) for k, end in ((0, 2), (2, 3), (3, 4))
+        sum(found[k * (ranks - 1) : end * (ranks - 1)])
+        for k, end in ((0, 2), (2, 3), (3, 4))
     )
     assert sums + means == pytest.approx(raw)
     assert sums * 8 / sum_bits(8, ranks) + means == pytest.approx(even)
@@ -107,7 +125,9 @@ def test_bytes_over_payload_with_eight_bits(ranks: int, raw: float, even: float)
 
 
 def test_who_has_which_chunk_is_as_in_a_ring_of_values() -> None:
-    for found, plain in zip(list(steps_named("ring-bits-8", 5))[8:], ring(5), strict=True):
+    for found, plain in zip(
+        list(steps_named("ring-bits-8", 5))[8:], ring(5), strict=True
+    ):
         assert np.array_equal(found.first, plain.first * 2048)
 
 
@@ -126,7 +146,9 @@ def test_the_simulation_takes_as_long_as_its_bytes(bits: int) -> None:
     per_value = 2 * 16 / 1024 + sum_bits(bits, 4) + bits
     took_s = 0.75 * values * per_value / RATE_BPS
     assert all_reduce_s(simulated(plan)) == pytest.approx(took_s, rel=1e-6)
-    assert predict_jobs(plan, {"train": RANKS})["train"].all_reduce_s == pytest.approx(took_s, rel=1e-9)
+    assert predict_jobs(plan, {"train": RANKS})["train"].all_reduce_s == pytest.approx(
+        took_s, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,9 +172,13 @@ def test_a_name_says_what_was_read() -> None:
 
 
 def test_it_is_no_schedule_of_one_vector() -> None:
-    with pytest.raises(ValueError, match="ring-bits-8: its sums and means are not of one size"):
+    with pytest.raises(
+        ValueError, match="ring-bits-8: its sums and means are not of one size"
+    ):
         all_reduce("ring-bits-8", 4)
-    with pytest.raises(ValueError, match="only gradients of a training are made whole numbers"):
+    with pytest.raises(
+        ValueError, match="only gradients of a training are made whole numbers"
+    ):
         collective_steps("all-reduce", "ring-bits-8", 4)
 
 

@@ -8,7 +8,14 @@ from itertools import pairwise
 import pytest
 
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.record.events import ENDED, Iteration, JobRecovered, Record, Repeated, RunEnded
+from ringlight.experiments.record.events import (
+    ENDED,
+    Iteration,
+    JobRecovered,
+    Record,
+    Repeated,
+    RunEnded,
+)
 from ringlight.experiments.record.lines import line_of, read_records
 from ringlight.experiments.record.runs import AGAIN, Run, runs_of
 from tests.simulated import experiment, records_of
@@ -42,13 +49,21 @@ def test_every_whole_run_is_read_with_its_jobs_in_order() -> None:
             assert [(it.i, it.rank) for it in job.iterations] == [
                 (i, rank) for i in range(6) for rank in range(len(job.gpus))
             ]
-            assert job.jct_s == max(it.allreduce_end for it in job.iterations) - job.released
-            assert run.released <= job.arrived <= job.placed <= job.released or job.plan.start.at_once
+            assert (
+                job.jct_s
+                == max(it.allreduce_end for it in job.iterations) - job.released
+            )
+            assert (
+                run.released <= job.arrived <= job.placed <= job.released
+                or job.plan.start.at_once
+            )
             assert run.released <= job.released < job.end <= run.ended
             # A rank does one thing after the other.
             for rank in range(len(job.gpus)):
                 mine = [it for it in job.iterations if it.rank == rank]
-                assert all(a.allreduce_end <= b.compute_start + 1e-9 for a, b in pairwise(mine))
+                assert all(
+                    a.allreduce_end <= b.compute_start + 1e-9 for a, b in pairwise(mine)
+                )
     assert len(runs[1].jobs["blue"].gpus) == 3
     assert runs[2].jobs["late"].released >= runs[2].jobs["red"].end
 
@@ -68,17 +83,28 @@ def test_what_the_file_keeps_is_what_was_recorded(tmp_path) -> None:
 
 def test_a_run_without_its_end_is_left_out() -> None:
     found = experiment(JOBS)
-    records = [r for r in records_of(found) if not (isinstance(r, RunEnded) and r.run == "two")]
+    records = [
+        r for r in records_of(found) if not (isinstance(r, RunEnded) and r.run == "two")
+    ]
     assert [run.name for run in runs_of(records, found.plans)] == ["base", "full"]
 
 
-@pytest.mark.parametrize(("counts", "aside"), [("base" + AGAIN, "base"), ("base", "base" + AGAIN)])
+@pytest.mark.parametrize(
+    ("counts", "aside"), [("base" + AGAIN, "base"), ("base", "base" + AGAIN)]
+)
 def test_of_a_run_made_again_one_counts(counts: str, aside: str) -> None:
     found = experiment()
     records = records_of(found)
     again = [replace(record, run="base" + AGAIN) for record in records]
     said = Repeated(
-        t=9.0, what="run", name="base", reasons=[], first={}, second={}, counts=counts, set_aside=aside
+        t=9.0,
+        what="run",
+        name="base",
+        reasons=[],
+        first={},
+        second={},
+        counts=counts,
+        set_aside=aside,
     )
     (run,) = runs_of([*records, *again, said], found.plans)
     assert run.name == counts
@@ -87,7 +113,9 @@ def test_of_a_run_made_again_one_counts(counts: str, aside: str) -> None:
 
 def test_a_whole_run_without_a_ranks_iterations_is_an_error() -> None:
     found = experiment()
-    records = [r for r in records_of(found) if not (isinstance(r, Iteration) and r.rank == 1)]
+    records = [
+        r for r in records_of(found) if not (isinstance(r, Iteration) and r.rank == 1)
+    ]
     with pytest.raises(ScenarioError, match="no iteration of rank 1 of job red"):
         runs_of(records, found.plans)
 
@@ -112,7 +140,9 @@ def test_iterations_that_are_done_again_count_once() -> None:
     records = records_of(found)
     third = [r for r in records if isinstance(r, Iteration) and r.i == 3]
     first, at = third[0], max(it.allreduce_end for it in third) + 1e-6
-    back = JobRecovered(t=at, run=first.run, job="red", iteration=2, gpus=["g0", "g2"], at=at)
+    back = JobRecovered(
+        t=at, run=first.run, job="red", iteration=2, gpus=["g0", "g2"], at=at
+    )
     again = [
         replace(r, compute_start=at, compute_end=at, allreduce_end=at + r.i, t=at + r.i)
         for r in records

@@ -41,7 +41,11 @@ def environments() -> list[dict[str, str]]:
         "Zen": {"avx2", "fma"},
         "SkylakeX": {"avx512f"},
     }
-    found += [{"OPENBLAS_CORETYPE": name} for name, needs in kernels.items() if needs <= set(words)]
+    found += [
+        {"OPENBLAS_CORETYPE": name}
+        for name, needs in kernels.items()
+        if needs <= set(words)
+    ]
     if {"avx2", "fma"} <= set(words):
         found.append({"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"})
     return found
@@ -50,12 +54,27 @@ def environments() -> list[dict[str, str]]:
 def test_every_process_ends_with_the_same_bits(tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(SPEC))
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(CHOICES)}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(CHOICES)
+    }
     found = {}
     for chosen in environments():
-        command = [sys.executable, "-m", "ringlight.containers.worker.reference", str(spec)]
+        command = [
+            sys.executable,
+            "-m",
+            "ringlight.containers.worker.reference",
+            str(spec),
+        ]
         done = subprocess.run(
-            command, cwd=ROOT, env=plain | chosen, capture_output=True, text=True, timeout=60, check=True
+            command,
+            cwd=ROOT,
+            env=plain | chosen,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         )
         found[json.dumps(chosen)] = json.loads(done.stdout)
     assert found == dict.fromkeys(found, OUTCOME)
@@ -63,17 +82,26 @@ def test_every_process_ends_with_the_same_bits(tmp_path: Path) -> None:
 
 @given(st.integers(1, 70), st.integers(0, 2**32 - 1))
 def test_a_total_is_a_sum(count: int, seed: int) -> None:
-    parts = np.random.RandomState(seed).randint(-1000, 1000, (count, 3)).astype(np.float32)
+    parts = (
+        np.random.RandomState(seed).randint(-1000, 1000, (count, 3)).astype(np.float32)
+    )
     kept = parts.copy()
     assert total(parts).tolist() == parts.sum(axis=0).tolist()
     assert np.array_equal(parts, kept)
 
 
-@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 20), st.integers(0, 2**32 - 1))
+@given(
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(0, 2**32 - 1),
+)
 def test_a_product_is_a_matrix_product(n: int, k: int, m: int, seed: int) -> None:
     random = np.random.RandomState(seed)
     left, right = random.randint(-99, 99, (n, k)), random.randint(-99, 99, (k, m))
-    assert np.array_equal(product(left.astype(np.float32), right.astype(np.float32)), left @ right)
+    assert np.array_equal(
+        product(left.astype(np.float32), right.astype(np.float32)), left @ right
+    )
 
 
 def test_series_are_what_they_are_called() -> None:

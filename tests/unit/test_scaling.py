@@ -62,7 +62,9 @@ training: {model: resnet50, compute: 1 s, batch: 8, iterations: 2, gradient: 1.6
 jobs: {red: {ranks: [g0, g2]}, blue: {ranks: [g1, g3]}}
 """
 #: Where nothing costs anything but what a test says.
-FREE = Costs(message=0.0, frame=0.0, switched=0.0, step=0.0, port=0.0, carried=0.0, wake=0.0)
+FREE = Costs(
+    message=0.0, frame=0.0, switched=0.0, step=0.0, port=0.0, carried=0.0, wake=0.0
+)
 
 
 def chosen(text: str, costs: Costs, processors: int = 2) -> ChosenScale:
@@ -71,7 +73,9 @@ def chosen(text: str, costs: Costs, processors: int = 2) -> ChosenScale:
     return found
 
 
-def chooser(costs: Costs, processors: int = 2) -> Callable[[Sequence[RunPlan]], ChosenScale]:
+def chooser(
+    costs: Costs, processors: int = 2
+) -> Callable[[Sequence[RunPlan]], ChosenScale]:
     return lambda plans: choose_scale(plans, costs, processors)
 
 
@@ -98,7 +102,11 @@ def test_the_part_that_costs_most_limits_and_is_named(costs: Costs, limit: str) 
 
 
 def test_what_a_machine_carries_as_it_is_is_not_scaled() -> None:
-    slow = TEXT.replace("40 Gbit/s", "10 Mbit/s").replace("80 Gbit/s", "20 Mbit/s").replace("1.6 GB", "2 MB")
+    slow = (
+        TEXT.replace("40 Gbit/s", "10 Mbit/s")
+        .replace("80 Gbit/s", "20 Mbit/s")
+        .replace("1.6 GB", "2 MB")
+    )
     found = chosen(slow, MEASURED)
     assert (found.time, found.payload, found.limit) == (1, 1, NOTHING)
 
@@ -106,7 +114,8 @@ def test_what_a_machine_carries_as_it_is_is_not_scaled() -> None:
 def test_twice_the_work_takes_twice_the_time_and_twice_the_processors_half() -> None:
     costs = replace(FREE, frame=1e-3)
     once, twice, wide = (
-        chosen(TEXT, *of).wants[PROCESSORS] for of in ((costs,), (replace(FREE, frame=2e-3),), (costs, 4))
+        chosen(TEXT, *of).wants[PROCESSORS]
+        for of in ((costs,), (replace(FREE, frame=2e-3),), (costs, 4))
     )
     assert twice == pytest.approx(2 * once, rel=1e-3)
     assert wide == pytest.approx(once / 2, rel=1e-3)
@@ -142,7 +151,11 @@ def test_slow_links_are_filled_for_longer_than_their_queues_last() -> None:
     def filled_s(time: float, scale: str = "auto") -> float:
         text = TEXT.replace("scale: auto", f"scale: {scale}")
         made = chosen(TEXT, FREE).model_copy(update={"time": time})
-        return parse(text, "small.yaml", scale_for=lambda _: made).plans[0].setting.link_test_s
+        return (
+            parse(text, "small.yaml", scale_for=lambda _: made)
+            .plans[0]
+            .setting.link_test_s
+        )
 
     # Queues are of 20 ms.
     assert filled_s(1.0) == 0.8
@@ -155,12 +168,16 @@ def test_a_moved_job_is_expected_at_the_full_rate_of_its_link() -> None:
     """Both jobs cross the link between the switches until light has been moved."""
     costs = replace(FREE, message=1.0)
     still = chosen(LIGHT, costs).wants[PROCESSORS]
-    moved = chosen(LIGHT + "events: [{when: start, do: regroup}]\n", costs).wants[PROCESSORS]
+    moved = chosen(LIGHT + "events: [{when: start, do: regroup}]\n", costs).wants[
+        PROCESSORS
+    ]
     assert moved > 4 * still
 
 
 def test_without_a_machine_there_is_no_scale() -> None:
-    with pytest.raises(ScenarioError, match=r"small.yaml: scale: auto: nothing here knows the machine"):
+    with pytest.raises(
+        ScenarioError, match=r"small.yaml: scale: auto: nothing here knows the machine"
+    ):
         parse(TEXT, "small.yaml")
     with pytest.raises(ScenarioError, match=r"scale: "):
         parse(TEXT.replace("auto", "automatic"), "small.yaml")
@@ -179,7 +196,9 @@ def test_a_run_folder_keeps_the_scale_that_was_chosen(tmp_path: Path) -> None:
     # Another machine, or this one with other costs, reads what was run.
     environment["chosen_scale"] |= {"time": 12.0, "payload": 34.0}
     (folder / "environment.json").write_text(json.dumps(environment))
-    assert experiment_of(folder).plans[0].setting.scale.rate == 12 * 34 != kept.scale.rate
+    assert (
+        experiment_of(folder).plans[0].setting.scale.rate == 12 * 34 != kept.scale.rate
+    )
     resumed = load_checked(file, resume=folder)
     assert resumed.plans[0].setting.scale.time == 12
 
@@ -193,7 +212,10 @@ def test_check_says_scale_time_and_limit(tmp_path: Path) -> None:
     assert said["mtu_bytes"] == [9000]
     assert said["takes_s"]["runs"] > 2 * 0.001 * said["time"]
     words = ringlight("check", str(file)).stdout
-    assert f"scale: time {said['time']:g}, payload {said['payload']:g}, frames of 9000 bytes" in words
+    assert (
+        f"scale: time {said['time']:g}, payload {said['payload']:g}, frames of 9000 bytes"
+        in words
+    )
     assert "an emulation takes about" in words
 
 
@@ -206,7 +228,9 @@ MEASURES = {
 def test_a_calibration_is_of_one_processor_kernel_and_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RINGLIGHT_CALIBRATION", str(tmp_path / "cache" / "calibration.json"))
+    monkeypatch.setenv(
+        "RINGLIGHT_CALIBRATION", str(tmp_path / "cache" / "calibration.json")
+    )
     assert machine.kept() is None
     said: list[str] = []
     monkeypatch.setattr(calibration, "calibrate", lambda say: Measured(**MEASURES))
@@ -217,7 +241,10 @@ def test_a_calibration_is_of_one_processor_kernel_and_commit(
     # Workers go by the speed of the machine, switches are as measured.
     assert found.costs.message == pytest.approx(2 * MEASURED.message)
     assert (found.costs.switched, found.costs.port) == (30e-6, 2e-6)
-    assert (found.costs.past_switches().switched, found.costs.past_switches().port) == (4e-6, 0)
+    assert (found.costs.past_switches().switched, found.costs.past_switches().port) == (
+        4e-6,
+        0,
+    )
     for key in ("processor", "kernel", "commit", "processors"):
         text = (tmp_path / "cache" / "calibration.json").read_text()
         other = json.loads(text)
@@ -236,7 +263,11 @@ def test_who_builds_a_lab_measures_once_and_what_others_disturbed_does_not_count
     monkeypatch.setenv("RINGLIGHT_CALIBRATION", str(tmp_path / "calibration.json"))
     said: list[str] = []
     taken = [0.5, 0.01, 0.5]
-    monkeypatch.setattr(calibration, "calibrate", lambda say: Measured(**{**MEASURES, "taken": taken.pop(0)}))
+    monkeypatch.setattr(
+        calibration,
+        "calibrate",
+        lambda say: Measured(**{**MEASURES, "taken": taken.pop(0)}),
+    )
     choose = partial(machine.scale_here, measure=said.append)
 
     def costs() -> str:
@@ -245,7 +276,10 @@ def test_who_builds_a_lab_measures_once_and_what_others_disturbed_does_not_count
         return scale.costs
 
     assert (costs(), costs(), machine.kept()) == (REFERENCE, REFERENCE, None)
-    once, others = "measuring what this machine carries, once", "others took 50 % of the processors meanwhile"
+    once, others = (
+        "measuring what this machine carries, once",
+        "others took 50 % of the processors meanwhile",
+    )
     disturbed = f"{others}: this does not count; again with: ringlight calibrate"
     assert said == [once, disturbed]
     # Another day is another chance.
@@ -258,12 +292,23 @@ def test_who_builds_a_lab_measures_once_and_what_others_disturbed_does_not_count
     assert (costs(), said[3:], taken) == (found, [disturbed], [])
 
 
-def test_a_file_that_says_nothing_is_left_to_the_machine_only_where_that_is_asked_for() -> None:
+def test_a_file_that_says_nothing_is_left_to_the_machine_only_where_that_is_asked_for() -> (
+    None
+):
     silent = TEXT.replace("scale: auto\n", "").replace("compute: 1 s", "compute: 1 ms")
     assert parse(silent, "small.yaml").plans[0].setting.scale.rate == 1
     found = parse(silent, "small.yaml", scale_for=chooser(MEASURED), auto=True)
     assert found.scale is not None
     assert found.plans[0].setting.scale == found.scale.scale
     swept = silent + "sweep: {scale.time: [1, 4]}\n"
-    for text, sets in ((swept, ()), (silent, ("scale.time=3",)), (silent + "scale: {time: 2}\n", ())):
-        assert parse(text, "small.yaml", sets=sets, scale_for=chooser(MEASURED), auto=True).scale is None
+    for text, sets in (
+        (swept, ()),
+        (silent, ("scale.time=3",)),
+        (silent + "scale: {time: 2}\n", ()),
+    ):
+        assert (
+            parse(
+                text, "small.yaml", sets=sets, scale_for=chooser(MEASURED), auto=True
+            ).scale
+            is None
+        )

@@ -82,7 +82,14 @@ def check_spoilt(name: str, right: Steps) -> None:
 
     for number, step in enumerate(made):
         # A transfer to another rank may be another right schedule, so receivers are not what is spoilt here.
-        arrays = ("sources", "destinations", "first", "count", "wavelengths", "clockwise")
+        arrays = (
+            "sources",
+            "destinations",
+            "first",
+            "count",
+            "wavelengths",
+            "clockwise",
+        )
         given_ = [a for a in arrays if getattr(step, a) is not None]
         for k in range(len(step)):
             lost = {a: np.delete(getattr(step, a), k) for a in given_}
@@ -131,37 +138,68 @@ def test_steps_and_bytes_equal_the_closed_forms(n: int) -> None:
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("n", range(1, 20))
-def test_a_written_out_schedule_has_every_chunk_of_every_step(name: str, n: int) -> None:
+def test_a_written_out_schedule_has_every_chunk_of_every_step(
+    name: str, n: int
+) -> None:
     steps = steps_named(name, n)
     written = all_reduce(name, n)
-    assert (written.world_size, written.chunks, written.steps) == (n, steps.chunks, steps.steps)
+    assert (written.world_size, written.chunks, written.steps) == (
+        n,
+        steps.chunks,
+        steps.steps,
+    )
     for number, step in enumerate(steps):
         now = [t for t in written.transfers if t.step == number]
         assert {t.op for t in now} == {step.op}
         rows = zip(
-            *(a.tolist() for a in (step.sources, step.destinations, step.first, step.count)), strict=True
+            *(
+                a.tolist()
+                for a in (step.sources, step.destinations, step.first, step.count)
+            ),
+            strict=True,
         )
         assert Counter((t.source, t.destination, t.chunk) for t in now) == Counter(
-            (a, b, chunk) for a, b, first, count in rows for chunk in range(first, first + count)
+            (a, b, chunk)
+            for a, b, first, count in rows
+            for chunk in range(first, first + count)
         )
 
 
 def test_a_collective_goes_by_its_name() -> None:
     assert steps_named("ring", 25).steps == 48
     assert steps_named("hierarchical-ring-group-5", 25).steps == 16
-    for wrong in ("star", "ring-bits-0", "ring-", "coprime-rings--1", "coprime-rings-2-", "Ring", ""):
-        with pytest.raises(ValueError, match=f"no collective '{wrong}'; there are ring, "):
+    for wrong in (
+        "star",
+        "ring-bits-0",
+        "ring-",
+        "coprime-rings--1",
+        "coprime-rings-2-",
+        "Ring",
+        "",
+    ):
+        with pytest.raises(
+            ValueError, match=f"no collective '{wrong}'; there are ring, "
+        ):
             steps_named(wrong, 4)
 
 
-@given(st.sampled_from(sorted(ALL)), st.integers(1, 12), st.integers(0, 30), st.integers(0, 2**31))
+@given(
+    st.sampled_from(sorted(ALL)),
+    st.integers(1, 12),
+    st.integers(0, 30),
+    st.integers(0, 2**31),
+)
 @settings(max_examples=60)
-def test_workers_get_the_sum_and_the_same_bits(name: str, n: int, length: int, seed: int) -> None:
+def test_workers_get_the_sum_and_the_same_bits(
+    name: str, n: int, length: int, seed: int
+) -> None:
     random = np.random.default_rng(seed)
     vectors = [random.standard_normal(length).astype(np.float32) for _ in range(n)]
     results = apply_schedule(schedule_of(ALL[name](n)), vectors)
     for result in results:
-        np.testing.assert_allclose(result, np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            result, np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5
+        )
     if "exchange" not in name:
         assert len({result.tobytes() for result in results}) == 1
 
@@ -194,7 +232,12 @@ def test_no_ranks_and_the_wrong_number_of_ranks_are_refused(name: str) -> None:
 
 
 def test_alike_steps_share_their_arrays() -> None:
-    for name in ("ring", "hierarchical-ring", "bidirectional-ring", "bidirectional-hierarchical-ring"):
+    for name in (
+        "ring",
+        "hierarchical-ring",
+        "bidirectional-ring",
+        "bidirectional-hierarchical-ring",
+    ):
         made = list(STEPS[name](64))
         assert len({id(s.destinations) for s in made}) <= 2
         assert len({id(s.sources) for s in made}) <= 2
@@ -209,6 +252,10 @@ def test_schedules_need_only_numpy() -> None:
         "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout.strip() == ""

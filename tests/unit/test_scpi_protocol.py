@@ -79,7 +79,10 @@ def test_connections_as_a_client_sees_them(wire: Wire) -> None:
     assert wire.ask(":oxc:swit:conn:port? 4") == '""\n'
     assert wire.ask(":oxc:swit:conn:sub (@1),(@11);*opc?") == "1\n"
     assert wire.ask(":oxc:swit:conn:sub (@2,4),(@);stat?") == "(@3),(@9)\n"
-    assert wire.ask(":oxc:swit:conn:only (@1:3),(@9:11);*opc?;stat?") == "1;(@1,2,3),(@9,10,11)\n"
+    assert (
+        wire.ask(":oxc:swit:conn:only (@1:3),(@9:11);*opc?;stat?")
+        == "1;(@1,2,3),(@9,10,11)\n"
+    )
     assert wire.ask(":oxc:swit:disc:all;:oxc:swit:conn:stat?") == "(@),(@)\n"
     assert wire.errors() == '0,"No error"'
 
@@ -156,7 +159,9 @@ def test_spellings(wire: Wire, text: str) -> None:
         (":pmon:pow? (@99)", -222),
     ],
 )
-def test_what_is_wrong_lands_in_the_error_queue(wire: Wire, text: str, code: int) -> None:
+def test_what_is_wrong_lands_in_the_error_queue(
+    wire: Wire, text: str, code: int
+) -> None:
     assert wire.ask(text) == ""
     first, _, rest = wire.errors().partition(",")
     assert int(first) == code
@@ -173,10 +178,17 @@ def test_bytes_that_are_not_text(wire: Wire) -> None:
     assert wire.errors().startswith("-101")
 
 
-def test_a_refused_command_names_the_port_and_leaves_the_rest_of_the_message(wire: Wire) -> None:
+def test_a_refused_command_names_the_port_and_leaves_the_rest_of_the_message(
+    wire: Wire,
+) -> None:
     wire.ask(":oxc:swit:conn:add (@1),(@9)")
-    assert wire.ask(":oxc:swit:conn:add (@2),(@9);add (@3),(@10);*opc?;stat?") == "1;(@1,3),(@9,10)\n"
-    assert wire.ask(":syst:err?") == '-221,"Settings conflict; port 9 is busy with 1->9"\n'
+    assert (
+        wire.ask(":oxc:swit:conn:add (@2),(@9);add (@3),(@10);*opc?;stat?")
+        == "1;(@1,3),(@9,10)\n"
+    )
+    assert (
+        wire.ask(":syst:err?") == '-221,"Settings conflict; port 9 is busy with 1->9"\n'
+    )
     assert wire.ask(":system:error:next?") == '0,"No error"\n'
 
 
@@ -224,7 +236,9 @@ def test_power_of_too_many_ports_is_refused(wire: Wire) -> None:
     assert wire.errors().startswith("-223")
 
 
-def test_opc_answers_when_the_light_is_tuned_and_queries_when_the_command_is_done() -> None:
+def test_opc_answers_when_the_light_is_tuned_and_queries_when_the_command_is_done() -> (
+    None
+):
     wire = Wire(MEMS)
     assert wire.ask(":oxc:swit:conn:add (@1),(@9)\n:oxc:swit:conn:stat?\n*opc?") == ""
     done = wire.device.next_ns
@@ -235,7 +249,11 @@ def test_opc_answers_when_the_light_is_tuned_and_queries_when_the_command_is_don
     assert wire.run() == b"(@1),(@9)\n"
     tuned = wire.session.next_ns
     assert tuned is not None
-    assert done + MEMS.dark_s * NS <= tuned <= done + (MEMS.dark_s + MEMS.dark_jitter_s) * NS
+    assert (
+        done + MEMS.dark_s * NS
+        <= tuned
+        <= done + (MEMS.dark_s + MEMS.dark_jitter_s) * NS
+    )
     wire.now_ns = tuned - 1
     assert wire.run() == b""
     wire.now_ns = tuned
@@ -284,25 +302,44 @@ lists = st.lists(numbers, max_size=3).map(lambda parts: f"(@{','.join(parts)})")
 units = st.one_of(
     st.builds(
         "{} {},{}".format,
-        st.sampled_from([":oxc:swit:conn:add", ":OXC:SWITCH:CONN:SUB", ":oxc:swit:conn:only", "add"]),
+        st.sampled_from(
+            [":oxc:swit:conn:add", ":OXC:SWITCH:CONN:SUB", ":oxc:swit:conn:only", "add"]
+        ),
         lists,
         lists,
     ),
-    st.builds("{} {}".format, st.sampled_from([":oxc:swit:port:dis", ":pmon:pow?", "stat?"]), lists),
+    st.builds(
+        "{} {}".format,
+        st.sampled_from([":oxc:swit:port:dis", ":pmon:pow?", "stat?"]),
+        lists,
+    ),
     st.sampled_from(
-        ["*idn?", "*opc?", "*cls", "*rst", ":syst:err?", ":oxc:swit:conn:stat?", ":oxc:swit:disc:all", ""]
+        [
+            "*idn?",
+            "*opc?",
+            "*cls",
+            "*rst",
+            ":syst:err?",
+            ":oxc:swit:conn:stat?",
+            ":oxc:swit:disc:all",
+            "",
+        ]
     ),
     st.text(st.characters(max_codepoint=255, exclude_characters="\n"), max_size=12),
 )
 streams = st.lists(
-    st.lists(units, min_size=1, max_size=4).map(";".join).map(lambda m: m.encode("latin-1") + b"\n"),
+    st.lists(units, min_size=1, max_size=4)
+    .map(";".join)
+    .map(lambda m: m.encode("latin-1") + b"\n"),
     max_size=8,
 ).map(b"".join)
 
 
 @pytest.mark.fuzz
 @given(streams, st.lists(st.integers(0, 400), max_size=12))
-def test_how_the_stream_is_cut_makes_no_difference(stream: bytes, cuts: list[int]) -> None:
+def test_how_the_stream_is_cut_makes_no_difference(
+    stream: bytes, cuts: list[int]
+) -> None:
     whole, cut = Wire(), Wire()
     whole.session.feed(stream)
     expected = whole.run()
@@ -332,10 +369,16 @@ def test_a_wss_speaks_of_wavelengths() -> None:
     assert wss.ask(":oxc:swit:wav?") == "4\n"
     assert wss.ask(":oxc:swit:conn:stat?") == "(@),(@),(@)\n"
     assert (
-        wss.ask(":oxc:swit:conn:add (@1,1,2),(@10,11,10),(@0,1,1);stat?") == "(@1,1,2),(@10,11,10),(@0,1,1)\n"
+        wss.ask(":oxc:swit:conn:add (@1,1,2),(@10,11,10),(@0,1,1);stat?")
+        == "(@1,1,2),(@10,11,10),(@0,1,1)\n"
     )
-    assert wss.ask(":oxc:swit:conn:port? 1,1;port? 10 , 1;port? 10,2") == '"11";"2";""\n'
-    assert wss.ask(":oxc:swit:conn:sub (@1),(@10),(@0);stat?") == "(@1,2),(@11,10),(@1,1)\n"
+    assert (
+        wss.ask(":oxc:swit:conn:port? 1,1;port? 10 , 1;port? 10,2") == '"11";"2";""\n'
+    )
+    assert (
+        wss.ask(":oxc:swit:conn:sub (@1),(@10),(@0);stat?")
+        == "(@1,2),(@11,10),(@1,1)\n"
+    )
     assert wss.ask(":oxc:swit:conn:only (@3),(@10),(@3);stat?") == "(@3),(@10),(@3)\n"
     assert wss.errors() == '0,"No error"'
     assert wss.ask(":oxc:swit:conn:sub (@3),(@);stat?") == "(@),(@),(@)\n"
@@ -354,7 +397,9 @@ def test_a_wss_speaks_of_wavelengths() -> None:
         (0, ":oxc:swit:conn:port? 1,0", "-222,"),
     ],
 )
-def test_wavelengths_that_do_not_fit(wavelengths: int, command: str, error: str) -> None:
+def test_wavelengths_that_do_not_fit(
+    wavelengths: int, command: str, error: str
+) -> None:
     wss = Wire(wavelengths=wavelengths)
     assert wss.ask(command).strip() == ""
     assert wss.errors().startswith(error)

@@ -28,7 +28,10 @@ MODULES = ("parts", "study", "runs", "lab", "added", "pictures")
 def regroup_study(iterations: int = 3) -> rl.Study:
     """Return two jobs that are scattered over two leaves, and regrouped in another arm."""
     fabric = rl.leaf_spine(2, 3, "40 Gbit/s", oversubscription=3, ocs=True)
-    red, blue = (rl.training(ranks=ranks, iterations=iterations) for ranks in ("g0 g3 g1 g4", "g2 g5"))
+    red, blue = (
+        rl.training(ranks=ranks, iterations=iterations)
+        for ranks in ("g0 g3 g1 g4", "g2 g5")
+    )
     study = rl.Study(fabric, {"red": red, "blue": blue}, name="regroup")
     return study.arm("fragmented").arm("regrouped", events=[rl.regroup()])
 
@@ -51,8 +54,14 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
         assert name in dir(rl)
         members = [thing]
         if inspect.isclass(thing):
-            members += [m for key, m in inspect.getmembers(thing, callable) if not key.startswith("_")]
-        undocumented += [f"{name}: {member}" for member in members if not inspect.getdoc(member)]
+            members += [
+                m
+                for key, m in inspect.getmembers(thing, callable)
+                if not key.startswith("_")
+            ]
+        undocumented += [
+            f"{name}: {member}" for member in members if not inspect.getdoc(member)
+        ]
     assert undocumented == []
     with pytest.raises(AttributeError, match="module ringlight has no leaf_spin"):
         _ = rl.leaf_spin
@@ -60,7 +69,13 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
 
 def test_the_package_loads_nothing_before_it_is_used() -> None:
     code = "import sys, ringlight; print(sum(name.startswith('ringlight.') for name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == "0"
 
 
@@ -75,7 +90,14 @@ def test_users_of_the_types_pass_mypy_strictly(tmp_path: Path) -> None:
         "with rl.lab(study) as lab:\n"
         "    document: dict[str, object] = lab.regroup(dry_run=True)\n"
     )
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--follow-imports=silent",
+    ]
     done = subprocess.run(
         [*command, "--ignore-missing-imports", "--cache-dir", str(tmp_path / "cache"), str(file)],
         capture_output=True, text=True, timeout=280, check=False,
@@ -90,7 +112,9 @@ def test_users_of_the_types_pass_mypy_strictly(tmp_path: Path) -> None:
 
 
 def test_a_study_is_the_file_that_says_the_same(tmp_path: Path) -> None:
-    study = regroup_study().compare("fragmented", "regrouped", metrics=["jct"], job="red")
+    study = regroup_study().compare(
+        "fragmented", "regrouped", metrics=["jct"], job="red"
+    )
     file = study.save(tmp_path / "regroup.yaml")
     experiment = load(file)
     assert experiment.arms == ("fragmented", "regrouped")
@@ -100,8 +124,12 @@ def test_a_study_is_the_file_that_says_the_same(tmp_path: Path) -> None:
     assert study.check()["name"] == "regroup"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "scenarios/examples").glob("[dpq]*.yaml")))
-def test_a_file_read_and_written_again_has_the_same_plans(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "scenarios/examples").glob("[dpq]*.yaml"))
+)
+def test_a_file_read_and_written_again_has_the_same_plans(
+    path: Path, tmp_path: Path
+) -> None:
     study = rl.load(path)
     file = study.save(tmp_path / path.name)
     names = [plan.name for plan in load(path, scale_for=real_scale).plans]
@@ -121,7 +149,9 @@ def test_a_fabric_is_taken_from_a_file_a_study_or_a_mapping() -> None:
 
 def test_results_have_rows_values_a_frame_and_pictures(tmp_path: Path) -> None:
     runs = regroup_study().simulate(runs=tmp_path, quiet=True)
-    fragmented, regrouped = (runs.value("jct", job="red", arm=arm) for arm in ("fragmented", "regrouped"))
+    fragmented, regrouped = (
+        runs.value("jct", job="red", arm=arm) for arm in ("fragmented", "regrouped")
+    )
     assert isinstance(fragmented, float)
     assert isinstance(regrouped, float)
     # The red ring of four crosses the uplinks, which are three times slower, twice.
@@ -134,15 +164,21 @@ def test_results_have_rows_values_a_frame_and_pictures(tmp_path: Path) -> None:
     assert again.rows == runs.rows
     with pytest.raises(rl.ScenarioError, match="metric: there is no speed; there are"):
         runs.plot("speed")
-    with pytest.raises(rl.ScenarioError, match="job: jct has no green; there are blue, red"):
+    with pytest.raises(
+        rl.ScenarioError, match="job: jct has no green; there are blue, red"
+    ):
         runs.plot("jct", job="green")
-    with pytest.raises(rl.ScenarioError, match=r"along: scale\.time was not swept; swept were no paths"):
+    with pytest.raises(
+        rl.ScenarioError, match=r"along: scale\.time was not swept; swept were no paths"
+    ):
         runs.plot("jct", along="scale.time")
     with pytest.raises(LookupError, match="4 rows of jct are as asked"):
         runs.value("jct")
 
 
-def test_a_sweep_is_every_combination_and_has_a_line_for_each_arm(tmp_path: Path) -> None:
+def test_a_sweep_is_every_combination_and_has_a_line_for_each_arm(
+    tmp_path: Path,
+) -> None:
     path = "fabric.leaf_spine.oversubscription"
     with ThreadPoolExecutor(1) as executor:
         runs = regroup_study(2).simulate(
@@ -151,7 +187,8 @@ def test_a_sweep_is_every_combination_and_has_a_line_for_each_arm(tmp_path: Path
     values = [
         row.value
         for row in runs.rows
-        if (row.metric, row.subject, row.arm, row.repeat) == ("iteration", "job red", "fragmented", None)
+        if (row.metric, row.subject, row.arm, row.repeat)
+        == ("iteration", "job red", "fragmented", None)
         and row.label == "simulated"
     ]
     assert len(values) == 3
@@ -201,8 +238,12 @@ def test_extensions_add_methods() -> None:
         regroup_study().shout("!")
 
 
-def test_the_example_of_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs/scripting.md").read_text(), re.DOTALL)[0]
+def test_the_example_of_the_page_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/scripting.md").read_text(), re.DOTALL
+    )[0]
     assert len(example.splitlines()) <= 15
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

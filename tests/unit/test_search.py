@@ -20,12 +20,21 @@ def row(arm: str, seconds: float | None, **point: object) -> Row:
 
 def test_the_least_of_each_arm_and_point_is_found_with_where_it_is() -> None:
     rows = [
-        *(row("a", seconds, k=k, rate="1 Tbit/s") for k, seconds in ((1, 5.0), (2, 3.0), (4, 3.0))),
-        *(row("a", seconds, k=k, rate="2 Tbit/s") for k, seconds in ((1, 1.0), (2, None))),
+        *(
+            row("a", seconds, k=k, rate="1 Tbit/s")
+            for k, seconds in ((1, 5.0), (2, 3.0), (4, 3.0))
+        ),
+        *(
+            row("a", seconds, k=k, rate="2 Tbit/s")
+            for k, seconds in ((1, 1.0), (2, None))
+        ),
         row("b", 7.0, k="2 Tbit/s"),
         row("b", 9.0),
     ]
-    found = {(r.arm, str(r.point.get("rate")), r.metric): (r.value, r.unit) for r in search_rows(SPEC, rows)}
+    found = {
+        (r.arm, str(r.point.get("rate")), r.metric): (r.value, r.unit)
+        for r in search_rows(SPEC, rows)
+    }
     assert found == {
         ("a", "1 Tbit/s", "jct_best"): (3.0, "s"),
         ("a", "1 Tbit/s", "jct_best_at"): (2, "1"),
@@ -75,8 +84,16 @@ sweep: {parameters.pieces.value: [1, 2, 8]}
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("sweep", "search: {along: parameters.piece.value}\nsweep", "search.along: there is no swept path"),
-        ("sweep", "search: {along: [parameters.pieces.value, k]}\nsweep", "there is no swept path k"),
+        (
+            "sweep",
+            "search: {along: parameters.piece.value}\nsweep",
+            "search.along: there is no swept path",
+        ),
+        (
+            "sweep",
+            "search: {along: [parameters.pieces.value, k]}\nsweep",
+            "there is no swept path k",
+        ),
         ("sweep", "search: {along: []}\nsweep", "search.along"),
         (
             "sweep",

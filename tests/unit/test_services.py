@@ -20,27 +20,36 @@ from ringlight.testbed.services import ServiceError
 
 
 @pytest.mark.parametrize(
-    ("command", "said"), [(["sleep", "60"], "timed out after"), (["/no/such/command"], "No such file")]
+    ("command", "said"),
+    [(["sleep", "60"], "timed out after"), (["/no/such/command"], "No such file")],
 )
 def test_a_start_that_hangs_or_is_not_there_is_named(
     command: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "START_S", 0.2)
-    with pytest.raises(ServiceError, match=f"the service could not be started: .*{said}"):
+    with pytest.raises(
+        ServiceError, match=f"the service could not be started: .*{said}"
+    ):
         services._run(command, "the service")
 
 
-def test_open_vswitch_that_does_not_come_up_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_open_vswitch_that_does_not_come_up_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     hangs = tmp_path / "ovs-ctl"
     hangs.write_text("#!/bin/sh\nexec sleep 60\n")
     hangs.chmod(0o755)
     monkeypatch.setattr(services, "OVS_CTL", hangs)
     monkeypatch.setattr(services, "START_S", 0.2)
-    with pytest.raises(ServiceError, match=r"Open vSwitch could not be started: .*timed out"):
+    with pytest.raises(
+        ServiceError, match=r"Open vSwitch could not be started: .*timed out"
+    ):
         services._start_ovs_by_hand()
 
 
-def test_a_standing_labs_process_may_end_before_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standing_labs_process_may_end_before_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(processes, "belongs_to", lambda lab, pid: True)
     told: list[str] = []
     gone = os.posix_spawnp("true", ["true"], os.environ)
@@ -69,15 +78,22 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
         try:
             assert child.stdout is not None
             rest, openflow = child.stdout.readline().split()
-            wanted = {"--rest": f"127.0.0.1:{rest}", "--openflow": f"127.0.0.1:{openflow}"}
+            wanted = {
+                "--rest": f"127.0.0.1:{rest}",
+                "--openflow": f"127.0.0.1:{openflow}",
+            }
             with pytest.raises(LabError) as refused:
                 processes._check_free(wanted)
-            both = f"port {rest} (--rest) and port {openflow} (--openflow) cannot be used"
+            both = (
+                f"port {rest} (--rest) and port {openflow} (--openflow) cannot be used"
+            )
             assert str(refused.value).startswith(both)
             assert "lab abcd has it, whose run or shell goes on" in str(refused.value)
             (tmp_path / "abcd").mkdir()
             (tmp_path / "abcd" / "standing.json").touch()
-            with pytest.raises(LabError, match="lab abcd has it, which ends with: ringlight down abcd"):
+            with pytest.raises(
+                LabError, match="lab abcd has it, which ends with: ringlight down abcd"
+            ):
                 processes._check_free(wanted)
         finally:
             child.kill()
@@ -87,10 +103,22 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ({"openflow": "0.0.0.0:6653"}, "--openflow 0.0.0.0:6653: not a loopback address"),
-        ({"rest": "0.0.0.0:8080"}, "--rest 0.0.0.0:8080: not a loopback address; that needs a token"),
-        ({"rest": "0.0.0.0:8080", "token": "x" * 32}, "give --tls-cert and --tls-key, or --rest-insecure"),
-        ({"tls": (Path("nowhere.pem"), Path("nowhere.key"))}, "nowhere.pem: No such file"),
+        (
+            {"openflow": "0.0.0.0:6653"},
+            "--openflow 0.0.0.0:6653: not a loopback address",
+        ),
+        (
+            {"rest": "0.0.0.0:8080"},
+            "--rest 0.0.0.0:8080: not a loopback address; that needs a token",
+        ),
+        (
+            {"rest": "0.0.0.0:8080", "token": "x" * 32},
+            "give --tls-cert and --tls-key, or --rest-insecure",
+        ),
+        (
+            {"tls": (Path("nowhere.pem"), Path("nowhere.key"))},
+            "nowhere.pem: No such file",
+        ),
     ],
 )
 def test_no_lab_is_open_to_more_than_was_stated(
@@ -115,10 +143,16 @@ def test_where_no_controller_answers_the_command_that_helps_is_named(
         assert said == (
             "lab abcd is starting it again: try again in some seconds, or read /var/log/x/controller.log"
         )
-        assert processes.what_helps("127.0.0.1:8081") == "start one with: ringlight up SCENARIO"
+        assert (
+            processes.what_helps("127.0.0.1:8081")
+            == "start one with: ringlight up SCENARIO"
+        )
         assert processes.dead_labs() == []
     said = processes.what_helps("127.0.0.1:8080")
-    assert said == "the testbed of lab abcd has ended; remove what is left with: ringlight down abcd"
+    assert (
+        said
+        == "the testbed of lab abcd has ended; remove what is left with: ringlight down abcd"
+    )
     assert processes.dead_labs() == [one]
 
 
@@ -134,7 +168,8 @@ def test_what_only_root_can_do_is_told_with_a_command_that_does_it(
     monkeypatch.setattr(shutil, "which", {"sudo": "/usr/bin/sudo"}.get)
     # The program by its path: sudo's own search finds neither it nor the Python that it was made for.
     assert (
-        services.root_needed("x") == f"root is needed to x; run: sudo {tmp_path}/bin/ringlight up 'a b.yaml'"
+        services.root_needed("x")
+        == f"root is needed to x; run: sudo {tmp_path}/bin/ringlight up 'a b.yaml'"
     )
     monkeypatch.setenv("RINGLIGHT_TOKEN", "secret")
     assert "sudo --preserve-env=RINGLIGHT_TOKEN " in services.root_needed("x")

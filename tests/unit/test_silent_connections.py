@@ -49,7 +49,13 @@ def become_switch(far: socket.socket, dpid: int) -> None:
             features = struct.pack("!QIBB2xII", dpid, 0, 254, 0, 0, 0)
             far.sendall(message(ofp.OFPT_FEATURES_REPLY, features, xid))
         if kind == ofp.OFPT_MULTIPART_REQUEST:
-            far.sendall(message(ofp.OFPT_MULTIPART_REPLY, struct.pack("!HH4x", ofp.OFPMP_PORT_DESC, 0), xid))
+            far.sendall(
+                message(
+                    ofp.OFPT_MULTIPART_REPLY,
+                    struct.pack("!HH4x", ofp.OFPMP_PORT_DESC, 0),
+                    xid,
+                )
+            )
             return
 
 
@@ -80,7 +86,9 @@ def test_silent_connections_give_way_to_a_switch(
         assert plane.complaint.startswith("OpenFlow: too many connections; ")
 
 
-def test_a_connection_that_is_no_switch_ends(plane: OpenFlowPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_no_switch_ends(
+    plane: OpenFlowPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(of_switch, "NEW_S", 0.3, raising=False)
     monkeypatch.setattr("os_ken.controller.controller.CONF.socket_timeout", 0.1)
     with call(plane) as silent, call(plane) as far:
@@ -92,7 +100,9 @@ def test_a_connection_that_is_no_switch_ends(plane: OpenFlowPlane, monkeypatch: 
     assert plane.complaint is None
 
 
-def test_a_switch_that_answers_nothing_is_gone(plane: OpenFlowPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_that_answers_nothing_is_gone(
+    plane: OpenFlowPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(of_switch, "ASK_S", 0.2, raising=False)
     monkeypatch.setattr(of_switch, "GONE_S", 1.0, raising=False)
     monkeypatch.setattr("os_ken.controller.controller.CONF.socket_timeout", 0.1)
@@ -123,7 +133,9 @@ def test_switches_leave_descriptors_to_others(monkeypatch: pytest.MonkeyPatch) -
         plane.stop()
 
 
-def test_who_does_not_greet_a_tls_port_of_switches_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_greet_a_tls_port_of_switches_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(of_tls, "_MOST_NEW", 8, raising=False)
     monkeypatch.setattr(of_tls, "_HANDSHAKE_S", 2.0)
     plane = OpenFlowPlane("127.0.0.1", 0, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
@@ -133,18 +145,26 @@ def test_who_does_not_greet_a_tls_port_of_switches_gives_way(monkeypatch: pytest
         with contextlib.ExitStack() as stack:
             silent = [stack.enter_context(call(plane)) for _ in range(200)]
             assert has_hung_up(silent[0], 1.0)
-            assert int(Path("/proc/self/statm").read_text().split()[1]) * 4096 - before < 20 << 20
+            assert (
+                int(Path("/proc/self/statm").read_text().split()[1]) * 4096 - before
+                < 20 << 20
+            )
             assert plane.complaint is not None
             assert has_hung_up(silent[-1], 10.0)
     finally:
         plane.stop()
 
 
-def test_who_was_sent_away_is_told_of_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_sent_away_is_told_of_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(waiting_room, "TOLD_S", 0.2)
     room = SentAway("REST")
     assert room.complaint is None
     room.count()
-    assert room.complaint == "REST: too many connections; 1 were closed for others in the last 0.2 s"
+    assert (
+        room.complaint
+        == "REST: too many connections; 1 were closed for others in the last 0.2 s"
+    )
     time.sleep(0.4)
     assert room.complaint is None

@@ -60,11 +60,15 @@ def test_a_workload_takes_as_long_in_a_lab_as_by_itself() -> None:
     (job,) = plan.jobs
     assert job.workload is not None
     network = PacketNetwork(scaled(plan.setting.fabric, plan.setting.scale.rate))
-    alone = simulate_workload(network, job.ranks, job.workload, iterations=2, operations=True)
+    alone = simulate_workload(
+        network, job.ranks, job.workload, iterations=2, operations=True
+    )
     assert alone.records is not None
     for record in of_kind(records, Iteration):
         assert isinstance(record, Iteration)
-        assert record.allreduce_end == pytest.approx(alone.end_s[record.i, record.rank], rel=1e-9)
+        assert record.allreduce_end == pytest.approx(
+            alone.end_s[record.i, record.rank], rel=1e-9
+        )
         assert record.compute_start == pytest.approx(
             alone.begin_s[record.i, record.rank], rel=1e-9, abs=1e-12
         )
@@ -72,18 +76,23 @@ def test_a_workload_takes_as_long_in_a_lab_as_by_itself() -> None:
     for record in of_kind(records, Operations):
         assert isinstance(record, Operations)
         ends = np.array(record.times_s)[:, 1] + record.begin
-        assert ends == pytest.approx(alone.records[record.rank].end_s[record.i], rel=1e-9)
+        assert ends == pytest.approx(
+            alone.records[record.rank].end_s[record.i], rel=1e-9
+        )
     states = [r.state for r in of_kind(records, JobState) if isinstance(r, JobState)]
     assert states == ["READY", "RUNNING", "SUCCEEDED"]
 
 
 def test_a_straggler_holds_up_all_that_depends_on_it() -> None:
     plans = [
-        experiment(f"llm: {{ranks: all, slower: {slower}, workload: {STAGES}}}").plans[0]
+        experiment(f"llm: {{ranks: all, slower: {slower}, workload: {STAGES}}}").plans[
+            0
+        ]
         for slower in ("{}", "{3: 4}")
     ]
     plain, slow = (
-        max(r.allreduce_end for r in simulated(plan) if isinstance(r, Iteration)) for plan in plans
+        max(r.allreduce_end for r in simulated(plan) if isinstance(r, Iteration))
+        for plan in plans
     )
     assert slow > 1.05 * plain
 
@@ -98,7 +107,11 @@ def test_a_workload_beside_a_training_loop_shares_the_network_with_it() -> None:
         "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}",
     )
     ends = [
-        max(r.allreduce_end for r in simulated(found.plans[0]) if isinstance(r, Iteration) and r.job == "a2a")
+        max(
+            r.allreduce_end
+            for r in simulated(found.plans[0])
+            if isinstance(r, Iteration) and r.job == "a2a"
+        )
         for found in (alone, both)
     ]
     # On a switch they have no link in common.
@@ -123,9 +136,13 @@ def test_ranks_that_wait_for_each_other_fail_and_say_so() -> None:
     for first in (0, 1):
         writer = Writer(book)
         for slot in (first, 1 - first):
-            writer.collective(f"call {slot}", Collective("all-reduce", "ring"), 4096, slot)
+            writer.collective(
+                f"call {slot}", Collective("all-reduce", "ring"), 4096, slot
+            )
         programs.append(writer.done())
-    crossed = book.workload("crossed", programs, [0, 0, 1, 1], [[group, group]] * 4, [[] for _ in range(4)])
+    crossed = book.workload(
+        "crossed", programs, [0, 0, 1, 1], [[group, group]] * 4, [[] for _ in range(4)]
+    )
     job = replace(plan.jobs[0], workload=crossed, may_fail=True)
     records, _ = one_alone(SimulationBackend(), replace(plan, jobs=(job,)))
     ended = [r for r in of_kind(records, JobState) if isinstance(r, JobState)][-1]
@@ -141,7 +158,10 @@ def check_not_simulated_beside_wires(light: str, named: str, nodes: str) -> None
     jobs = f"  red: {{ranks: [g0, g1]}}\n  blue: {{ranks: [{nodes}]}}\n"
     (plan,) = parse(f"{text}{jobs}{more}", PATH).plans
     why = SimulationBackend().refuses(plan)
-    assert why == f"jobs.red.ranks: g0 is not on {named}, beside which nothing is simulated"
+    assert (
+        why
+        == f"jobs.red.ranks: g0 is not on {named}, beside which nothing is simulated"
+    )
 
 
 def check_as_long_beside_light(light: str) -> None:

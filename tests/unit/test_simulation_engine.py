@@ -24,16 +24,25 @@ def test_after_any_change_all_have_the_rates_of_a_common_solution(start: int) ->
                 if live and random.random() < 0.45:
                     engine.stop(live.pop(int(random.integers(len(live)))))
                 elif random.random() < 0.1:
-                    engine.set_capacity(int(random.integers(links)), float(random.choice([1.0, 2.0, 5.0])))
+                    engine.set_capacity(
+                        int(random.integers(links)),
+                        float(random.choice([1.0, 2.0, 5.0])),
+                    )
                 else:
-                    way = random.choice(links, int(random.integers(1, min(5, links) + 1)), replace=False)
+                    way = random.choice(
+                        links, int(random.integers(1, min(5, links) + 1)), replace=False
+                    )
                     live.append(engine.start(way.tolist(), 1e12, lambda: None))
             engine.run(engine.now_s + 1e-6)
             offsets = np.cumsum([0, *(len(flow.links) for flow in live)])
-            passed = np.array([link for flow in live for link in flow.links], dtype=np.int64)
+            passed = np.array(
+                [link for flow in live for link in flow.links], dtype=np.int64
+            )
             capacity = np.array([engine.capacity(link) for link in range(links)])
             expected = rates(offsets, passed, capacity).tolist()
-            assert [flow.rate for flow in live] == pytest.approx(expected, rel=1e-12), f"seed {seed}"
+            assert [flow.rate for flow in live] == pytest.approx(expected, rel=1e-12), (
+                f"seed {seed}"
+            )
 
 
 def test_a_flow_has_all_of_its_bytes_though_it_stands_still_between_two_lots() -> None:
@@ -56,7 +65,9 @@ def passed(engine: Engine, flow: LinkFlow) -> float:
 
 @pytest.mark.parametrize("start", range(0, 200, 20))
 @pytest.mark.sampled(5)
-def test_flows_with_limits_that_follow_others_have_the_rates_of_a_common_solution(start: int) -> None:
+def test_flows_with_limits_that_follow_others_have_the_rates_of_a_common_solution(
+    start: int,
+) -> None:
     """Nobody is further ahead of the one that it follows than it may be; who has come so far has its rate."""
     waiting = 0
     for seed in range(start, start + 20):
@@ -74,15 +85,22 @@ def test_flows_with_limits_that_follow_others_have_the_rates_of_a_common_solutio
                     live.remove(some)
                     engine.stop(some)
                     continue
-                way = random.choice(links, int(random.integers(1, min(5, links) + 1)), replace=False)
+                way = random.choice(
+                    links, int(random.integers(1, min(5, links) + 1)), replace=False
+                )
                 if some and draw < 0.37:
                     engine.limit(some, float(random.choice([0.3, 2.0, np.inf])))
                 elif some and draw < 0.44:
                     engine.reroute(some, way.tolist())
                 elif draw < 0.5:
-                    engine.set_capacity(int(random.integers(links)), float(random.choice([0.0, 1.0, 5.0])))
+                    engine.set_capacity(
+                        int(random.integers(links)),
+                        float(random.choice([0.0, 1.0, 5.0])),
+                    )
                 else:
-                    flow = LinkFlow(1e3, lambda: None, most=float(random.choice([0.5, np.inf])))
+                    flow = LinkFlow(
+                        1e3, lambda: None, most=float(random.choice([0.5, np.inf]))
+                    )
                     if some and some.behind is None:
                         lead = float(random.uniform(5e-7, 3e-6))
                         engine.follow(flow, some, lead)
@@ -91,15 +109,24 @@ def test_flows_with_limits_that_follow_others_have_the_rates_of_a_common_solutio
                     live.append(flow)
             engine.run(engine.now_s + 1e-6)
             offsets = np.cumsum([0, *(len(flow.links) for flow in live)])
-            ways = np.array([link for flow in live for link in flow.links], dtype=np.int64)
+            ways = np.array(
+                [link for flow in live for link in flow.links], dtype=np.int64
+            )
             capacity = np.array([engine.capacity(link) for link in range(links)])
-            after = [live.index(flow.ahead) if flow.close and flow.ahead else -1 for flow in live]
+            after = [
+                live.index(flow.ahead) if flow.close and flow.ahead else -1
+                for flow in live
+            ]
             limits = Limits([flow.most for flow in live], after)
             expected = rates_of_many(offsets, ways, capacity, limits).tolist()
-            assert [flow.rate for flow in live] == pytest.approx(expected, rel=1e-12), f"seed {seed}"
+            assert [flow.rate for flow in live] == pytest.approx(expected, rel=1e-12), (
+                f"seed {seed}"
+            )
             for flow in live:
                 if flow.ahead:
-                    gap = passed(engine, flow.ahead) + leads[flow] - passed(engine, flow)
+                    gap = (
+                        passed(engine, flow.ahead) + leads[flow] - passed(engine, flow)
+                    )
                     assert gap > -1e-12, f"seed {seed}"
                     assert gap < 1e-12 or not flow.close
                     assert gap > 1e-12 or flow.rate <= flow.ahead.rate * (1 + 1e-9)

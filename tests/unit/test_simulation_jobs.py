@@ -20,7 +20,14 @@ from ringlight.fabric.steps import Step, passes_on
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, Simulation
+from ringlight.testbed.simulation.jobs import (
+    Compute,
+    GpuLost,
+    Job,
+    Loss,
+    NetworkChange,
+    Simulation,
+)
 from ringlight.testbed.simulation.maxmin import drain
 from ringlight.testbed.simulation.networks import (
     PacketNetwork,
@@ -36,7 +43,9 @@ RATE = 100e9
 MIB = 2**20
 
 
-def one_switch(ranks: int, latency_s: float = 0.0) -> tuple[PacketNetwork, tuple[str, ...]]:
+def one_switch(
+    ranks: int, latency_s: float = 0.0
+) -> tuple[PacketNetwork, tuple[str, ...]]:
     fabric = leaf_spine(1, ranks, RATE).fabric()
     return PacketNetwork(fabric, latency_s=latency_s), tuple(fabric.gpus)
 
@@ -60,7 +69,9 @@ def test_collectives_take_what_their_formulas_say(name: str, n: int) -> None:
     }
     steps = STEPS[name](n)
     found = synchronous(network, ranks, steps, vector)
-    assert found.total_s == pytest.approx(expected.get(name, steps.steps * 3e-6 + ideal), rel=1e-12)
+    assert found.total_s == pytest.approx(
+        expected.get(name, steps.steps * 3e-6 + ideal), rel=1e-12
+    )
     assert len(found.step_s) == steps.steps
     # Rank by rank it is the same in a schedule of exchanges. On a ring an eighth of a chunk is passed on
     # while the rest arrives, so that the latency is that of the first step.
@@ -84,7 +95,9 @@ def test_a_tree_adds_and_hands_down_at_once(ranks: int) -> None:
     """
     network, gpus = one_switch(ranks)
     whole_s, depth = 8 * MIB * 8 / RATE, int(math.log2(ranks))
-    took_s = simulate(network, [Job("a", gpus, STEPS["binary-tree"](ranks), 8 * MIB)])["a"].end_s
+    took_s = simulate(network, [Job("a", gpus, STEPS["binary-tree"](ranks), 8 * MIB)])[
+        "a"
+    ].end_s
     assert took_s == pytest.approx(depth * (1 + depth / PARTS) * whole_s, rel=1e-9)
 
 
@@ -146,7 +159,9 @@ def test_an_exchange_waits_until_its_partner_has_come() -> None:
     rank 3 from 8 to 16, and nobody takes a part of that link from it: rank 2 has its next four bytes for rank
     3 at 10, but rank 3 comes to the second iteration at 16.
     """
-    job = Job("a", ("0", "1", "2", "3"), STEPS["recursive-doubling"](4), 4.0, iterations=2)
+    job = Job(
+        "a", ("0", "1", "2", "3"), STEPS["recursive-doubling"](4), 4.0, iterations=2
+    )
     ends = simulate(SlowReceiver(), [job])["a"].iterations[0].end_s
     assert ends.tolist() == pytest.approx([10.0, 16.0, 10.0, 16.0])
 
@@ -203,7 +218,11 @@ class OneLink:
         return "the link"
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
-        return Routes(np.arange(len(step) + 1), np.zeros(len(step), dtype=np.int64), step.sources * 1.0)
+        return Routes(
+            np.arange(len(step) + 1),
+            np.zeros(len(step), dtype=np.int64),
+            step.sources * 1.0,
+        )
 
 
 def test_transfers_that_share_a_link_and_begin_apart_take_no_straight_line() -> None:
@@ -222,9 +241,15 @@ def test_transfers_that_share_a_link_and_begin_apart_take_no_straight_line() -> 
 def test_the_engine_and_the_batch_solver_agree(seed: int) -> None:
     random = np.random.default_rng(seed)
     flows, links = int(random.integers(1, 25)), int(random.integers(1, 12))
-    paths = [random.choice(links, random.integers(1, min(links, 4) + 1), replace=False) for _ in range(flows)]
+    paths = [
+        random.choice(links, random.integers(1, min(links, 4) + 1), replace=False)
+        for _ in range(flows)
+    ]
     capacity = random.choice([1.0, 2.0, 5.0, 7.3], links)
-    sizes, starts = random.choice([1.0, 4.0, 9.9], flows), random.choice([0.0, 0.0, 1.0, 2.5], flows)
+    sizes, starts = (
+        random.choice([1.0, 4.0, 9.9], flows),
+        random.choice([0.0, 0.0, 1.0, 2.5], flows),
+    )
     engine = Engine()
     number = [engine.link(k, float(capacity[k])) for k in range(links)]
     ends = np.full(flows, np.nan)
@@ -233,10 +258,14 @@ def test_the_engine_and_the_batch_solver_agree(seed: int) -> None:
         ends[k] = engine.now_s
 
     for k, path in enumerate(paths):
-        engine.start([number[i] for i in path], sizes[k], lambda k=k: ended(k), starts[k])  # type: ignore[misc]
+        engine.start(
+            [number[i] for i in path], sizes[k], lambda k=k: ended(k), starts[k]
+        )  # type: ignore[misc]
     engine.run()
     offsets = np.cumsum([0, *map(len, paths)])
-    assert ends == pytest.approx(drain(offsets, np.concatenate(paths), capacity, sizes, starts), rel=1e-9)
+    assert ends == pytest.approx(
+        drain(offsets, np.concatenate(paths), capacity, sizes, starts), rel=1e-9
+    )
 
 
 def test_a_dark_link_makes_flows_stand_and_harms_no_other() -> None:
@@ -280,14 +309,22 @@ def test_jobs_contend_as_the_model_says() -> None:
     network = PacketNetwork(fabric)
     lit = circuit_cross_connects(fabric, fabric.circuits)
     gpus = {"a": ("g0", "g3", "g1", "g4"), "b": ("g2", "g5")}
-    jobs = [Job(name, ranks, ring(len(ranks)), 10e6, iterations=4) for name, ranks in gpus.items()]
-    model = predict(PacketView(fabric, lit), [RingJob.all_reduce(n, r, 10e6, 0.0) for n, r in gpus.items()])
+    jobs = [
+        Job(name, ranks, ring(len(ranks)), 10e6, iterations=4)
+        for name, ranks in gpus.items()
+    ]
+    model = predict(
+        PacketView(fabric, lit),
+        [RingJob.all_reduce(n, r, 10e6, 0.0) for n, r in gpus.items()],
+    )
     found = simulate(network, jobs)
     assert found["a"].failed is found["b"].failed is None
     # All communicate all the time; but ranks with a fast edge wait, so the link is not always full.
     assert iteration_s(found["b"]) <= model["b"] * 1.02
     alone = simulate(network, [jobs[0]])["a"]
-    expected = predict(PacketView(fabric, lit), [RingJob.all_reduce("a", gpus["a"], 10e6, 0.0)])["a"]
+    expected = predict(
+        PacketView(fabric, lit), [RingJob.all_reduce("a", gpus["a"], 10e6, 0.0)]
+    )["a"]
     assert iteration_s(alone) == pytest.approx(expected, rel=1e-9)
 
 
@@ -297,7 +334,9 @@ def test_compute_and_all_reduce_add_up() -> None:
     ideal = ring_edge_bytes(4, 12.5e6) * 8 / RATE
     for synchronised in (False, True):
         found = simulate(network, [replace(job, synchronised=synchronised)])["a"]
-        assert [duration_s(i) for i in found.iterations] == pytest.approx([0.01 + ideal] * 3)
+        assert [duration_s(i) for i in found.iterations] == pytest.approx(
+            [0.01 + ideal] * 3
+        )
         assert all_reduce_s(found.iterations[1]) == pytest.approx(ideal)
         assert found.end_s == pytest.approx(3 * (0.01 + ideal))
 
@@ -308,7 +347,15 @@ def test_free_ranks_and_synchronised_ones(name: str, n: int) -> None:
     network, ranks = one_switch(n, latency_s=1e-6)
     cost = StepCost(2e-6, "each-step", 1e-11)
     factors = np.maximum(np.random.default_rng(5).normal(1.0, 0.3, n), 0.01)
-    job = Job("a", ranks, STEPS[name](n), MIB, Compute(1e-4, dict(enumerate(factors))), 3, cost)
+    job = Job(
+        "a",
+        ranks,
+        STEPS[name](n),
+        MIB,
+        Compute(1e-4, dict(enumerate(factors))),
+        3,
+        cost,
+    )
     free = simulate(network, [job])["a"]
     together = simulate(network, [replace(job, synchronised=True)])["a"]
     assert free.failed is together.failed is None
@@ -323,7 +370,16 @@ def test_free_ranks_and_synchronised_ones(name: str, n: int) -> None:
 def test_synchronised_steps_one_by_one_take_as_long_as_at_once() -> None:
     network, ranks = one_switch(6, latency_s=1e-6)
     cost = StepCost(5e-6, "changed-only", 1e-12)
-    job = Job("a", ranks, STEPS["recursive-doubling"](6), MIB, Compute(1e-3), 2, cost, synchronised=True)
+    job = Job(
+        "a",
+        ranks,
+        STEPS["recursive-doubling"](6),
+        MIB,
+        Compute(1e-3),
+        2,
+        cost,
+        synchronised=True,
+    )
     at_once = simulate(network, [job])["a"]
     idle = replace(job, name="b", start_s=1.0, vector_bytes=0.0, iterations=1)
     # An event in the middle forbids the short cut for the iteration that it falls into.
@@ -338,7 +394,9 @@ def test_a_straggler_delays() -> None:
     network, ranks = one_switch(4)
     job = Job("a", ranks, ring(4), 1e6, Compute(0.01, {2: 3.0}), 5)
     ideal = ring_edge_bytes(4, 1e6) * 8 / RATE
-    assert duration_s(simulate(network, [job])["a"].iterations[0]) == pytest.approx(0.03 + ideal, rel=0.02)
+    assert duration_s(simulate(network, [job])["a"].iterations[0]) == pytest.approx(
+        0.03 + ideal, rel=0.02
+    )
     with pytest.raises(ValueError, match="no rank 4 to be a straggler"):
         simulate(network, [replace(job, compute=Compute(0.01, {4: 2.0}))])
 
@@ -392,8 +450,12 @@ def test_flows_of_a_cut_link_go_on_over_what_is_left() -> None:
     fabric = leaf_spine(2, 2, RATE, spines=2).fabric(paths="even")
     job = Job("a", ("g0", "g2", "g1", "g3"), ring(4), 1e9)
     whole_s = simulate(PacketNetwork(fabric), [job])["a"].end_s
-    left = PacketNetwork(without_link(without_link(fabric, Port("leaf0", 3)), Port("leaf1", 3)))
-    found = simulate(PacketNetwork(fabric), [job], [NetworkChange(whole_s / 2, left)])["a"]
+    left = PacketNetwork(
+        without_link(without_link(fabric, Port("leaf0", 3)), Port("leaf1", 3))
+    )
+    found = simulate(PacketNetwork(fabric), [job], [NetworkChange(whole_s / 2, left)])[
+        "a"
+    ]
     assert found.failed is None
     # Two flows each way share one cable for the second half.
     assert found.end_s == pytest.approx(1.5 * whole_s)
@@ -411,13 +473,24 @@ def test_a_lost_gpu_fails_its_job_and_no_other() -> None:
 
 @pytest.mark.parametrize("synchronised", [False, True])
 @pytest.mark.parametrize("then", ["swap", "shrink"])
-@given(share=st.floats(0, 5).filter(lambda share: 0.01 < share % 1 < 0.99), recovery_s=st.floats(0, 3))
+@given(
+    share=st.floats(0, 5).filter(lambda share: 0.01 < share % 1 < 0.99),
+    recovery_s=st.floats(0, 3),
+)
 @settings(max_examples=20)
 def test_a_job_that_lost_a_gpu_begins_the_iteration_anew(
     synchronised: bool, then: Literal["swap", "shrink"], share: float, recovery_s: float
 ) -> None:
     network, gpus = one_switch(7)
-    job = Job("a", gpus[:3], ring(3), 1e9, Compute(0.3), iterations=5, synchronised=synchronised)
+    job = Job(
+        "a",
+        gpus[:3],
+        ring(3),
+        1e9,
+        Compute(0.3),
+        iterations=5,
+        synchronised=synchronised,
+    )
     other = Job("b", gpus[3:5], ring(2), 1e9, Compute(0.2), iterations=5)
     whole_s = simulate(network, [job])["a"].end_s / 5
     spare = gpus[5] if then == "swap" else None
@@ -425,13 +498,17 @@ def test_a_job_that_lost_a_gpu_begins_the_iteration_anew(
     smaller = replace(job, ranks=after, steps=ring(len(after)), iterations=1)
     after_s = simulate(network, [smaller])["a"].end_s
     lost_s = share * whole_s
-    found = simulate(network, [job, other], [GpuLost(lost_s, gpus[1], then, spare, recovery_s)])
+    found = simulate(
+        network, [job, other], [GpuLost(lost_s, gpus[1], then, spare, recovery_s)]
+    )
     ended = found["a"]
     first = ended.losses[0].iteration
     assert first == int(share)
     assert ended.losses == [Loss(gpus[1], 1, first, after, lost_s, lost_s + recovery_s)]
     assert ended.failed is None
-    assert [len(i.end_s) for i in ended.iterations] == [3] * first + [len(after)] * (5 - first)
+    assert [len(i.end_s) for i in ended.iterations] == [3] * first + [len(after)] * (
+        5 - first
+    )
     assert ended.end_s == pytest.approx(lost_s + recovery_s + (5 - first) * after_s)
     assert ended.iterations[first].begin_s == pytest.approx(lost_s + recovery_s)
     assert found["b"].end_s == pytest.approx(simulate(network, [other])["b"].end_s)
@@ -454,12 +531,16 @@ def test_ranks_at_different_places_go_on_together(
     # Just after one of them has ended one of the iterations.
     lost_s = float(whole.iterations[at // 4].end_s[at % 4]) + 1e-6
     spare = gpus[4] if then == "swap" else None
-    found = simulate(network, [job], [GpuLost(lost_s, gpus[rank], then, spare, 1.0)])["a"]
+    found = simulate(network, [job], [GpuLost(lost_s, gpus[rank], then, spare, 1.0)])[
+        "a"
+    ]
     if lost_s > whole.end_s:
         assert not found.losses
         return
     others = [r for r in range(4) if r != rank]
-    first = max(sum(bool(i.end_s[r] <= lost_s) for i in whole.iterations) for r in others)
+    first = max(
+        sum(bool(i.end_s[r] <= lost_s) for i in whole.iterations) for r in others
+    )
     assert [loss.iteration for loss in found.losses] == [first]
     assert len(found.iterations) == 4
     for before, i in enumerate(found.iterations):
@@ -495,7 +576,10 @@ def test_a_job_that_has_not_begun_takes_the_spare_without_a_pause() -> None:
     first = Job("first", gpus[:2], ring(2), 1e9, Compute(1.0))
     waits = Job("waits", gpus[2:4], ring(2), 1e9, Compute(1.0), start_s=3.0)
     later = Job("later", gpus[:2], ring(2), 1e9, Compute(1.0), start_s=9.0)
-    events = [GpuLost(0.5, gpus[2], "swap", gpus[4], 5.0), GpuLost(4.0, gpus[1], "swap", gpus[5], 5.0)]
+    events = [
+        GpuLost(0.5, gpus[2], "swap", gpus[4], 5.0),
+        GpuLost(4.0, gpus[1], "swap", gpus[5], 5.0),
+    ]
     found = simulate(network, [first, waits, later], events)
     assert found["waits"].iterations[0].begin_s == pytest.approx(3.0)
     assert found["later"].iterations[0].begin_s == pytest.approx(9.0)
@@ -526,12 +610,23 @@ def test_a_job_that_cannot_go_on_says_why() -> None:
         return found["a"].failed
 
     lost = f"GPU {gpus[1]} (rank 1) was lost"
-    assert fails(GpuLost(1.5, gpus[1], "shrink")) == f"{lost}: one rank is too few to go on"
-    assert fails(GpuLost(1.5, gpus[1], "swap", gpus[3])) == f"{lost}: its spare {gpus[3]} is taken by job b"
+    assert (
+        fails(GpuLost(1.5, gpus[1], "shrink"))
+        == f"{lost}: one rank is too few to go on"
+    )
+    assert (
+        fails(GpuLost(1.5, gpus[1], "swap", gpus[3]))
+        == f"{lost}: its spare {gpus[3]} is taken by job b"
+    )
     gone = fails(GpuLost(1.0, gpus[5]), GpuLost(1.5, gpus[1], "swap", gpus[5]))
     assert gone == f"{lost}: its spare {gpus[5]} was lost, too"
     assert fails(GpuLost(1.5, gpus[1], "swap", "x")) == "job a: there is no GPU x"
-    slow = replace(job, ranks=(*gpus[:2], gpus[4]), steps=ring(3), cost=StepCost(1e-3, in_steps=(True,) * 4))
+    slow = replace(
+        job,
+        ranks=(*gpus[:2], gpus[4]),
+        steps=ring(3),
+        cost=StepCost(1e-3, in_steps=(True,) * 4),
+    )
     assert "a: " not in str(fails(GpuLost(1.5, gpus[4], "shrink"), job=slow))
     assert str(fails(GpuLost(1.5, gpus[4], "shrink"), job=slow)).startswith(
         f"GPU {gpus[4]} (rank 2) was lost: "
@@ -542,7 +637,10 @@ def test_a_job_that_cannot_go_on_says_why() -> None:
     ("change", "message"),
     [
         ({"then": "swap"}, "GPU g lost: swap needs a spare"),
-        ({"then": "shrink", "spare": "h"}, "GPU g lost: shrink has no use for the spare h"),
+        (
+            {"then": "shrink", "spare": "h"},
+            "GPU g lost: shrink has no use for the spare h",
+        ),
         ({"recovery_s": -1.0}, "GPU g lost: recovery_s is -1.0; it must be 0 or more"),
     ],
 )
@@ -556,10 +654,15 @@ def test_light_that_never_comes_back_is_told() -> None:
     moved = ((Port("g0", 0), Port("tor0", 4)), *fabric.circuits[1:])
     other = PacketNetwork(fabric, circuit_cross_connects(fabric, moved))
     job = Job("a", ("g0", "g1"), ring(2), 1e9, iterations=2)
-    found = simulate(PacketNetwork(fabric), [job], [NetworkChange(0.01, other, dark_s=math.inf)])["a"]
+    found = simulate(
+        PacketNetwork(fabric), [job], [NetworkChange(0.01, other, dark_s=math.inf)]
+    )["a"]
     assert found.failed == "it stands still: its light never comes back"
     assert (
-        simulate(PacketNetwork(fabric), [job], [NetworkChange(0.01, other, dark_s=1.0)])["a"].failed is None
+        simulate(
+            PacketNetwork(fabric), [job], [NetworkChange(0.01, other, dark_s=1.0)]
+        )["a"].failed
+        is None
     )
 
 
@@ -592,7 +695,8 @@ def test_too_many_transfers_ask_for_synchronised_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"mean_s": -1.0}, {"mean_s": math.inf}, {"mean_s": 1.0, "stragglers": {0: 0.0}}]
+    "bad",
+    [{"mean_s": -1.0}, {"mean_s": math.inf}, {"mean_s": 1.0, "stragglers": {0: 0.0}}],
 )
 def test_wrong_computing_times_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="compute: "):

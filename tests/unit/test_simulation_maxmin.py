@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.cost import max_min_rates
-from ringlight.testbed.simulation.maxmin import Limits, drain, rates, rates_of_few, rates_of_many
+from ringlight.testbed.simulation.maxmin import (
+    Limits,
+    drain,
+    rates,
+    rates_of_few,
+    rates_of_many,
+)
 
 
 def case(paths: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -22,22 +28,32 @@ def fabrics(draw: st.DrawFn) -> tuple[list[list[int]], np.ndarray]:
     links = draw(st.integers(1, 8))
     paths = draw(
         st.lists(
-            st.lists(st.integers(0, links - 1), min_size=1, max_size=5, unique=True), min_size=1, max_size=12
+            st.lists(st.integers(0, links - 1), min_size=1, max_size=5, unique=True),
+            min_size=1,
+            max_size=12,
         )
     )
-    capacity = draw(st.lists(st.sampled_from([1.0, 2.5, 3.0, 10.0, 40.0]), min_size=links, max_size=links))
+    capacity = draw(
+        st.lists(
+            st.sampled_from([1.0, 2.5, 3.0, 10.0, 40.0]), min_size=links, max_size=links
+        )
+    )
     return paths, np.array(capacity)
 
 
 @given(fabrics())
-def test_rates_are_those_of_the_plain_filling(fabric: tuple[list[list[int]], np.ndarray]) -> None:
+def test_rates_are_those_of_the_plain_filling(
+    fabric: tuple[list[list[int]], np.ndarray],
+) -> None:
     paths, capacity = fabric
     plain = max_min_rates(paths, dict(enumerate(capacity.tolist())))
     assert rates(*case(paths), capacity) == pytest.approx(plain, rel=1e-9)
 
 
 @given(fabrics())
-def test_rates_of_few_are_the_same_to_the_last_bit(fabric: tuple[list[list[int]], np.ndarray]) -> None:
+def test_rates_of_few_are_the_same_to_the_last_bit(
+    fabric: tuple[list[list[int]], np.ndarray],
+) -> None:
     paths, capacity = fabric
     free = Limits([math.inf] * len(paths))
     assert (
@@ -69,7 +85,9 @@ def test_limited_rates_of_few_are_the_same_to_the_last_bit(drawn: Limited) -> No
 
 
 @given(limited())
-def test_nobody_has_more_than_its_limits_and_something_holds_each(drawn: Limited) -> None:
+def test_nobody_has_more_than_its_limits_and_something_holds_each(
+    drawn: Limited,
+) -> None:
     """A flow is held by its limit or a full link on which nobody has more, or has the rate of one that is."""
     paths, capacity, limits = drawn
     found = np.array(rates_of_few(paths, dict(enumerate(capacity.tolist())), limits))
@@ -87,7 +105,9 @@ def test_nobody_has_more_than_its_limits_and_something_holds_each(drawn: Limited
             holders.append(ahead)
         as_slow = [j for j in holders if found[j] <= rate * (1 + 1e-9)]
         assert any(found[j] >= limits.most[j] for j in as_slow) or any(
-            full[link] and most[link] <= found[j] * (1 + 1e-9) for j in as_slow for link in paths[j]
+            full[link] and most[link] <= found[j] * (1 + 1e-9)
+            for j in as_slow
+            for link in paths[j]
         )
 
 
@@ -104,15 +124,23 @@ def test_rates_are_max_min(fabric: tuple[list[list[int]], np.ndarray]) -> None:
             most[link] = max(most[link], rate)
     assert (load <= capacity * (1 + 1e-9)).all()
     for path, rate in zip(paths, found, strict=True):
-        assert any(load[k] >= capacity[k] * (1 - 1e-9) and most[k] <= rate * (1 + 1e-9) for k in path)
+        assert any(
+            load[k] >= capacity[k] * (1 - 1e-9) and most[k] <= rate * (1 + 1e-9)
+            for k in path
+        )
 
 
 def plain_drain(
-    paths: list[list[int]], capacity: np.ndarray, sizes: list[float], starts: list[float]
+    paths: list[list[int]],
+    capacity: np.ndarray,
+    sizes: list[float],
+    starts: list[float],
 ) -> list[float]:
     """The definition: all rates anew after every event."""
     left = dict(enumerate(sizes))
-    ends = [start if size == 0 else 0.0 for size, start in zip(sizes, starts, strict=True)]
+    ends = [
+        start if size == 0 else 0.0 for size, start in zip(sizes, starts, strict=True)
+    ]
     left = {k: size for k, size in left.items() if size > 0}
     now = 0.0
     while left:
@@ -122,7 +150,11 @@ def plain_drain(
             now = min(coming)
             continue
         rate = dict(
-            zip(active, max_min_rates([paths[k] for k in active], dict(enumerate(capacity))), strict=True)
+            zip(
+                active,
+                max_min_rates([paths[k] for k in active], dict(enumerate(capacity))),
+                strict=True,
+            )
         )
         then = min([now + left[k] / rate[k] for k in active] + coming)
         for k in active:
@@ -136,14 +168,22 @@ def plain_drain(
 
 
 @given(fabrics(), st.data())
-def test_flows_end_when_they_should(fabric: tuple[list[list[int]], np.ndarray], data: st.DataObject) -> None:
+def test_flows_end_when_they_should(
+    fabric: tuple[list[list[int]], np.ndarray], data: st.DataObject
+) -> None:
     paths, capacity = fabric
     n = len(paths)
-    sizes = data.draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 7.5, 30.0]), min_size=n, max_size=n))
-    starts = data.draw(st.lists(st.sampled_from([0.0, 0.0, 0.5, 1.0, 4.0]), min_size=n, max_size=n))
+    sizes = data.draw(
+        st.lists(st.sampled_from([0.0, 1.0, 2.0, 7.5, 30.0]), min_size=n, max_size=n)
+    )
+    starts = data.draw(
+        st.lists(st.sampled_from([0.0, 0.0, 0.5, 1.0, 4.0]), min_size=n, max_size=n)
+    )
     expected = plain_drain(paths, capacity, sizes, starts)
     for compiled in (True, False, None):
-        found = drain(*case(paths), capacity, np.array(sizes), np.array(starts), compiled=compiled)
+        found = drain(
+            *case(paths), capacity, np.array(sizes), np.array(starts), compiled=compiled
+        )
         assert found == pytest.approx(expected, rel=1e-9)
 
 
@@ -154,33 +194,56 @@ def test_flows_that_share_nothing_end_as_if_they_might(data: st.DataObject) -> N
     ends = list(itertools.accumulate(lengths, initial=0))
     paths = [links[a:b] for a, b in itertools.pairwise(ends)]
     capacity = np.array(
-        data.draw(st.lists(st.sampled_from([1.0, 2.5, 40.0]), min_size=len(links), max_size=len(links)))
+        data.draw(
+            st.lists(
+                st.sampled_from([1.0, 2.5, 40.0]),
+                min_size=len(links),
+                max_size=len(links),
+            )
+        )
     )
     sizes, starts = (
         np.array(
-            data.draw(st.lists(st.sampled_from([0.0, 1.0, 7.5]), min_size=len(paths), max_size=len(paths)))
+            data.draw(
+                st.lists(
+                    st.sampled_from([0.0, 1.0, 7.5]),
+                    min_size=len(paths),
+                    max_size=len(paths),
+                )
+            )
         )
         for _ in range(2)
     )
     known = drain(*case(paths), capacity, sizes, starts, compiled=False)
-    assert drain(*case(paths), capacity, sizes, starts) == pytest.approx(known, rel=1e-12)
+    assert drain(*case(paths), capacity, sizes, starts) == pytest.approx(
+        known, rel=1e-12
+    )
     # A way twice over one link shares with itself.
     paths[0] = [*paths[0], paths[0][0]]
     known = drain(*case(paths), capacity, sizes, starts, compiled=False)
-    assert drain(*case(paths), capacity, sizes, starts) == pytest.approx(known, rel=1e-12)
+    assert drain(*case(paths), capacity, sizes, starts) == pytest.approx(
+        known, rel=1e-12
+    )
 
 
 def test_many_random_flows_end_alike_both_ways() -> None:
     random = np.random.default_rng(3)
-    paths = [random.choice(40, random.integers(1, 6), replace=False).tolist() for _ in range(120)]
+    paths = [
+        random.choice(40, random.integers(1, 6), replace=False).tolist()
+        for _ in range(120)
+    ]
     capacity = random.uniform(1, 20, 40)
     sizes, starts = (
         random.uniform(1, 100, 120),
         np.where(random.random(120) < 0.5, 0, random.uniform(0, 40, 120)),
     )
-    one, other = (drain(*case(paths), capacity, sizes, starts, compiled=c) for c in (True, False))
+    one, other = (
+        drain(*case(paths), capacity, sizes, starts, compiled=c) for c in (True, False)
+    )
     assert one == pytest.approx(other, rel=1e-10)
-    assert one == pytest.approx(plain_drain(paths, capacity, sizes.tolist(), starts.tolist()), rel=1e-9)
+    assert one == pytest.approx(
+        plain_drain(paths, capacity, sizes.tolist(), starts.tolist()), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,5 +271,7 @@ def test_no_flows_end_at_once() -> None:
 
 def test_a_shared_link_is_shared_equally_and_then_freed() -> None:
     for compiled, (a, b) in itertools.product((True, False), [(1.0, 3.0), (3.0, 1.0)]):
-        ends = drain(*case([[0], [0]]), np.array([2.0]), np.array([a, b]), compiled=compiled)
+        ends = drain(
+            *case([[0], [0]]), np.array([2.0]), np.array([a, b]), compiled=compiled
+        )
         assert sorted(ends) == pytest.approx([1.0, 2.0])

@@ -24,14 +24,24 @@ from tests.unit.fabrics import circuits, make_fabric, nodes_of, six_gpu_fabric
 
 def one_step(pairs: list[tuple[int, int]]) -> Step:
     sources, destinations = (frozen([pair[side] for pair in pairs]) for side in (0, 1))
-    return Step(sources, destinations, frozen([0] * len(pairs)), frozen([1] * len(pairs)), "reduce")
+    return Step(
+        sources,
+        destinations,
+        frozen([0] * len(pairs)),
+        frozen([1] * len(pairs)),
+        "reduce",
+    )
 
 
 @given(st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_packets_take_the_controllers_paths(data: st.DataObject) -> None:
     fabric = make_fabric(
-        [[3, 3, 2], [2, 2, 2]], [0, 0, 1, 1, 0], copper_gpus=[0, 2], trunks=[(0, 1)], optical_trunk_ports=2
+        [[3, 3, 2], [2, 2, 2]],
+        [0, 0, 1, 1, 0],
+        copper_gpus=[0, 2],
+        trunks=[(0, 1)],
+        optical_trunk_ports=2,
     )
     lit = circuit_cross_connects(fabric, data.draw(circuits(fabric, trunks=True)))
     graph = electrical_graph(fabric, lit)
@@ -63,7 +73,9 @@ def test_rates_are_those_of_the_cost_model() -> None:
     routes = network.routes(ranks, one_step([(i, (i + 1) % 6) for i in range(6)]))
     lit = circuit_cross_connects(fabric, fabric.circuits)
     expected = ring_rates(PacketView(fabric, lit), [RingJob("a", ranks, 1.0)])["a"]
-    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx(expected)
+    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx(
+        expected
+    )
 
 
 def test_a_share_is_left_for_headers() -> None:
@@ -79,7 +91,9 @@ def test_a_tree_is_oversubscribed_as_told() -> None:
     crossing = one_step([(i, (i + 8) % 32) for i in range(32)])
     routes = network.routes(tuple(fabric.gpus), crossing)
     assert np.diff(routes.offsets).tolist() == [4] * 32
-    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx([2.5e9] * 32)
+    assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx(
+        [2.5e9] * 32
+    )
     assert len(leaf_spine(1, 4, 1e9).fabric().packet_switches) == 1
 
 
@@ -91,9 +105,12 @@ def test_a_dark_gpu_and_a_link_without_capacity_are_named() -> None:
     with pytest.raises(ValueError, match="there is no GPU g9"):
         PacketNetwork(fabric).path("g0", "g9")
     nothing = dataclasses.replace(
-        fabric, links=tuple(dataclasses.replace(link, rate_bps=0.0) for link in fabric.links)
+        fabric,
+        links=tuple(dataclasses.replace(link, rate_bps=0.0) for link in fabric.links),
     )
-    with pytest.raises(ValueError, match=r"link g0:0 to tor0:1: its capacity is 0 bit/s"):
+    with pytest.raises(
+        ValueError, match=r"link g0:0 to tor0:1: its capacity is 0 bit/s"
+    ):
         PacketNetwork(nothing)
 
 

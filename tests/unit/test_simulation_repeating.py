@@ -35,7 +35,11 @@ def drawn(seed: int) -> tuple[Fabric, list[Job], list[tuple[float, Event | str]]
     random = np.random.default_rng(seed)
     leaves, spines = int(random.integers(2, 5)), int(random.integers(1, 4))
     fabric = leaf_spine(
-        leaves, 4, RATE, oversubscription=float(random.choice([1.0, 2.0])), spines=spines
+        leaves,
+        4,
+        RATE,
+        oversubscription=float(random.choice([1.0, 2.0])),
+        spines=spines,
     ).fabric()
     gpus = list(fabric.gpus)
     if random.random() < 0.6:
@@ -46,21 +50,34 @@ def drawn(seed: int) -> tuple[Fabric, list[Job], list[tuple[float, Event | str]]
         ranks, gpus = tuple(gpus[:size]), gpus[size:]
         if len(ranks) < 2:
             break
-        names = [name for name in COLLECTIVES if name != "halving-doubling" or len(ranks) in (2, 4)]
+        names = [
+            name
+            for name in COLLECTIVES
+            if name != "halving-doubling" or len(ranks) in (2, 4)
+        ]
         alike = bool(jobs) and random.random() < 0.5
-        mean_s, vector = float(random.choice([0.5e-3, 2e-3, 5e-3])), float(random.choice([0.4e6, 2e6]))
+        mean_s, vector = (
+            float(random.choice([0.5e-3, 2e-3, 5e-3])),
+            float(random.choice([0.4e6, 2e6])),
+        )
         slow = {0: 1.3} if random.random() < 0.3 else {}
         like = jobs[-1] if alike and len(jobs[-1].ranks) == len(ranks) else None
         jobs.append(
             Job(
                 f"j{len(jobs)}",
                 ranks,
-                like.steps if like else steps_named(str(random.choice(names)), len(ranks)),
+                like.steps
+                if like
+                else steps_named(str(random.choice(names)), len(ranks)),
                 like.vector_bytes if like else vector,
                 like.compute if like else Compute(mean_s, slow),
                 iterations=int(random.integers(3, 12)),
-                cost=StepCost(reduce_s_per_byte=1e-10) if random.random() < 0.2 else StepCost(),
-                start_s=0.0 if random.random() < 0.7 else float(random.uniform(0, 0.02)),
+                cost=StepCost(reduce_s_per_byte=1e-10)
+                if random.random() < 0.2
+                else StepCost(),
+                start_s=0.0
+                if random.random() < 0.7
+                else float(random.uniform(0, 0.02)),
             )
         )
     return fabric, jobs, list(happening(random, fabric, jobs))
@@ -88,7 +105,9 @@ def results(seed: int, *, repeating: bool) -> tuple[dict[str, JobResult], int]:
     """What becomes of the jobs, and how many events that took."""
     fabric, jobs, later = drawn(seed)
     simulation = Simulation(
-        PacketNetwork(fabric, latency_s=1e-6 * (seed % 3)), Engine(), disturbed=bool(later)
+        PacketNetwork(fabric, latency_s=1e-6 * (seed % 3)),
+        Engine(),
+        disturbed=bool(later),
     )
     if not repeating:
         simulation.groups = None
@@ -108,7 +127,10 @@ def results(seed: int, *, repeating: bool) -> tuple[dict[str, JobResult], int]:
 
 def differences(seed: int) -> float:
     """The largest difference of a time from that of the long way, as a share of it."""
-    (short, _), (long, _) = results(seed, repeating=True), results(seed, repeating=False)
+    (short, _), (long, _) = (
+        results(seed, repeating=True),
+        results(seed, repeating=False),
+    )
     worst = 0.0
     for name, one in long.items():
         other = short[name]
@@ -119,7 +141,10 @@ def differences(seed: int) -> float:
         ), f"seed {seed}, job {name}"
         pairs = [(other.end_s, one.end_s)]
         for a, b in zip(other.iterations, one.iterations, strict=True):
-            pairs += [*zip(a.begin_s, b.begin_s, strict=True), *zip(a.end_s, b.end_s, strict=True)]
+            pairs += [
+                *zip(a.begin_s, b.begin_s, strict=True),
+                *zip(a.end_s, b.end_s, strict=True),
+            ]
         worst = max([worst, *(abs(a - b) / b for a, b in pairs if b > 0)])
     return worst
 
@@ -133,7 +158,9 @@ def test_what_is_looked_up_ends_as_what_is_simulated(start: int) -> None:
 
 @pytest.mark.parametrize("start", range(0, 400, 50))
 @pytest.mark.sampled(4)
-def test_rings_of_streams_end_as_what_is_simulated(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rings_of_streams_end_as_what_is_simulated(
+    start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs_module, "MOST_IN_PARTS", 0)
     for seed in range(start, start + 50):
         assert differences(seed) < 1e-12, f"seed {seed}"
@@ -153,7 +180,14 @@ def crossing(iterations: int, *, repeating: bool = True) -> Simulation:
         simulation.groups = None
     for number in range(4):
         ranks = gpus[number], gpus[4 + number]
-        job = Job(f"j{number}", ranks, steps_named("ring", 2), 1e6, Compute(2e-3, {0: 1.01}), iterations)
+        job = Job(
+            f"j{number}",
+            ranks,
+            steps_named("ring", 2),
+            1e6,
+            Compute(2e-3, {0: 1.01}),
+            iterations,
+        )
         simulation.add(job)
         simulation.begin(job.name)
     return simulation
@@ -170,18 +204,28 @@ def test_an_iteration_like_an_earlier_one_costs_no_events_of_flows() -> None:
         assert many.results[name].end_s == pytest.approx(one.end_s, rel=1e-12)
 
 
-def test_in_the_middle_of_an_episode_that_was_looked_up_flows_are_where_they_would_be() -> None:
+def test_in_the_middle_of_an_episode_that_was_looked_up_flows_are_where_they_would_be() -> (
+    None
+):
     short, long, whole = crossing(50), crossing(50, repeating=False), crossing(50)
     whole.run()
     twentieth = whole.results["j1"].iterations[20]
     for simulation in (short, long):
-        simulation.run(float(0.53 * twentieth.computed_s[0] + 0.47 * twentieth.end_s[0]))
+        simulation.run(
+            float(0.53 * twentieth.computed_s[0] + 0.47 * twentieth.end_s[0])
+        )
     found, expected = (
-        {one.engine.key(link): left for link, left in enumerate(one.engine.remaining(22)) if left}
+        {
+            one.engine.key(link): left
+            for link, left in enumerate(one.engine.remaining(22))
+            if left
+        }
         for one in (short, long)
     )
     assert expected
     assert found == pytest.approx(expected, rel=1e-9)
     for simulation in (short, long):
         simulation.run()
-    assert short.results["j1"].end_s == pytest.approx(long.results["j1"].end_s, rel=1e-12)
+    assert short.results["j1"].end_s == pytest.approx(
+        long.results["j1"].end_s, rel=1e-12
+    )

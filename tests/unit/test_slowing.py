@@ -33,7 +33,9 @@ def test_slowing_never_shortens_on_links_of_their_own(seed: int) -> None:
     assert case.slowed.run().end_s >= case.run().end_s * (1 - ROUNDING), str(case)
 
 
-def test_a_rank_or_a_link_that_is_a_little_slower_makes_a_ring_a_little_slower() -> None:
+def test_a_rank_or_a_link_that_is_a_little_slower_makes_a_ring_a_little_slower() -> (
+    None
+):
     """Edges that delay in turn, as between two sites. In lock-step it took 1.7 times as long as any that is
     slower."""
     delay_s = np.zeros((4, 4))
@@ -50,14 +52,18 @@ def test_a_rank_or_a_link_that_is_a_little_slower_makes_a_ring_a_little_slower()
 
 @pytest.mark.parametrize("latency_s", [0.0, 1e-6, 9e-6, 1e-3])
 @pytest.mark.parametrize("ranks", [2, 8, 30])
-def test_what_is_computed_at_once_takes_as_long_as_every_part(ranks: int, latency_s: float) -> None:
+def test_what_is_computed_at_once_takes_as_long_as_every_part(
+    ranks: int, latency_s: float
+) -> None:
     """Ranks alternate between two leaves whose link is narrower than theirs."""
     fabric = leaf_spine(2, ranks // 2, 100e9, oversubscription=4).fabric()
     gpus = tuple(f"g{k // 2 + ranks // 2 * (k % 2)}" for k in range(ranks))
     network = PacketNetwork(fabric, latency_s=latency_s)
     job = Job("a", gpus, ring(ranks), 1e6, Compute(1e-3), 2)
     at_once = simulate(network, [job])["a"].end_s
-    assert at_once == pytest.approx(simulate(network, [job], engine=Engine(trace=True))["a"].end_s, rel=1e-9)
+    assert at_once == pytest.approx(
+        simulate(network, [job], engine=Engine(trace=True))["a"].end_s, rel=1e-9
+    )
     if ranks < 23:
         later = NetworkChange(100.0, network)
         in_parts = simulate(network, [job], [later])["a"].iterations[-1].end_s.max()
@@ -65,10 +71,14 @@ def test_what_is_computed_at_once_takes_as_long_as_every_part(ranks: int, latenc
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_slowing_never_shortens_a_ring_of_streams(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowing_never_shortens_a_ring_of_streams(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (jobs, rankwise):
         monkeypatch.setattr(module, "MOST_IN_PARTS", 0)
-    case = replace(own_links(np.random.default_rng([seed, 78]), most=8), collective="ring")
+    case = replace(
+        own_links(np.random.default_rng([seed, 78]), most=8), collective="ring"
+    )
     assert case.slowed.run().end_s >= case.run().end_s * (1 - ROUNDING), str(case)
 
 
@@ -79,7 +89,9 @@ def test_streams_of_a_large_ring_take_as_long_as_its_parts(
     """Ranks in any order on a tree, a slow one, and links that change."""
     random = np.random.default_rng([seed, 79])
     ranks = int(random.choice([24, 32]))
-    fabric = leaf_spine(ranks // 8, 8, 1e9, oversubscription=float(random.choice([1, 2, 4]))).fabric()
+    fabric = leaf_spine(
+        ranks // 8, 8, 1e9, oversubscription=float(random.choice([1, 2, 4]))
+    ).fabric()
     latency_s = float(random.choice([0.0, 1e-4, 2e-3]))
     slow = {int(random.integers(ranks)): 1.5} if random.random() < 0.6 else {}
     order = tuple(random.permutation([*fabric.gpus]).tolist())
@@ -91,21 +103,31 @@ def test_streams_of_a_large_ring_take_as_long_as_its_parts(
     took_s = []
     for most in (10**6, 0):
         monkeypatch.setattr(jobs, "MOST_IN_PARTS", most)
-        result = simulate(PacketNetwork(fabric, latency_s=latency_s), [job], events)["a"]
-        took_s.append([float(one.end_s.max() - one.computed_s.min()) for one in result.iterations])
+        result = simulate(PacketNetwork(fabric, latency_s=latency_s), [job], events)[
+            "a"
+        ]
+        took_s.append(
+            [float(one.end_s.max() - one.computed_s.min()) for one in result.iterations]
+        )
     in_parts, streamed = took_s
     assert streamed == pytest.approx(in_parts, rel=0.03 if latency_s > 1e-3 else 0.01)
 
 
 def test_seconds_in_which_flows_share_a_link() -> None:
-    passed = [Passed((1, 2), 0.0, 2.0, 1.0), Passed((2,), 1.0, 3.0, 1.0), Passed((1,), 2.0, 3.0, 1.0)]
+    passed = [
+        Passed((1, 2), 0.0, 2.0, 1.0),
+        Passed((2,), 1.0, 3.0, 1.0),
+        Passed((1,), 2.0, 3.0, 1.0),
+    ]
     assert shared_s(passed) == pytest.approx(1.0)
 
 
 def two_sites(far: bool = False, **training: Any) -> RunPlan:
     """A plan of a ring over two switches joined by a link that delays, or of its ends at either."""
     link = {"rate": "300 Mbit/s", "queue": "20 ms"}
-    links = [{"ends": [f"g{k}", f"{'ab'[k // 2]}:{k % 2 + 1}"], **link} for k in range(4)]
+    links = [
+        {"ends": [f"g{k}", f"{'ab'[k // 2]}:{k % 2 + 1}"], **link} for k in range(4)
+    ]
     links.append({"ends": ["a:3", "b:3"], "rate": "200 Mbit/s", "queue": "20 ms"})
     text = yaml.safe_dump(
         {
@@ -145,9 +167,15 @@ def test_the_model_counts_delay(collective: str, gradient: str) -> None:
 
 def test_partners_far_apart_wait_for_each_other_s_words() -> None:
     """Both steps of an exchange of two begin with a word, and receipts come at the end: five ways in all."""
-    plan = two_sites(far=True, collective="halving-doubling", gradient="20 kB", iterations=1)
+    plan = two_sites(
+        far=True, collective="halving-doubling", gradient="20 kB", iterations=1
+    )
     records, _ = one_alone(SimulationBackend(), plan)
-    (took_s,) = {one.allreduce_end - one.compute_end for one in records if isinstance(one, Iteration)}
+    (took_s,) = {
+        one.allreduce_end - one.compute_end
+        for one in records
+        if isinstance(one, Iteration)
+    }
     # 10 ms on the way, five times as long as emulated; and 10 kB in each step at 200 Mbit/s, 10 of it.
     assert took_s == pytest.approx(5 * 0.05 + 2 * 8 * 5e3 / 20e6, rel=1e-6)
 
@@ -155,7 +183,16 @@ def test_partners_far_apart_wait_for_each_other_s_words() -> None:
 def test_an_earlier_end_is_explained_by_sharing_only_if_it_goes_with_it() -> None:
     random = np.random.default_rng(3)
     shared = Case(
-        "ring", np.ones(6), np.full(6, 1e-4), (1.0,) * 4, 1e6, 0.0, 2, (0, 2, 1, 3), 4.0, ("rate", 4, 1.5)
+        "ring",
+        np.ones(6),
+        np.full(6, 1e-4),
+        (1.0,) * 4,
+        1e6,
+        0.0,
+        2,
+        (0, 2, 1, 3),
+        4.0,
+        ("rate", 4, 1.5),
     )
     own = shared.unshared
     # Each hop crosses between leaves, two at a time over an uplink of half of a GPU's rate.

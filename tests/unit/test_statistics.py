@@ -33,6 +33,8 @@ def test_of_nothing_it_is_nothing() -> None:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(0, 100))
 def test_it_is_what_the_definition_says(values: list[int], percent: int) -> None:
     reached = [
-        value for value in sorted(values) if 100 * sum(v <= value for v in values) >= percent * len(values)
+        value
+        for value in sorted(values)
+        if 100 * sum(v <= value for v in values) >= percent * len(values)
     ]
     assert percentile([float(value) for value in values], percent / 100) == reached[0]

@@ -35,7 +35,15 @@ def test_flaky(number):
     ("tests", "fails", "code", "again"),
     [
         (1, 0, 0, []),
-        (2, 1, 0, ["tests/unit/test_it.py::test_flaky[0]", "tests/unit/test_it.py::test_flaky[1]"]),
+        (
+            2,
+            1,
+            0,
+            [
+                "tests/unit/test_it.py::test_flaky[0]",
+                "tests/unit/test_it.py::test_flaky[1]",
+            ],
+        ),
         (1, 2, 1, ["tests/unit/test_it.py::test_flaky[0]"]),
         (suite.MOST_AGAIN + 1, 1, 1, []),
     ],
@@ -46,29 +54,48 @@ def test_what_fails_is_run_once_more(
 ) -> None:
     (tmp_path / "tests/unit").mkdir(parents=True)
     (tmp_path / "tests/extensions").mkdir()
-    (tmp_path / "tests/unit/test_it.py").write_text(FLAKY.format(tests=tests, fails=fails))
+    (tmp_path / "tests/unit/test_it.py").write_text(
+        FLAKY.format(tests=tests, fails=fails)
+    )
     ran: list[tuple[str, ...]] = []
     told: list[str] = []
 
     def run(*step: str, aside: bool = False) -> int:
         ran.append(step)
-        if {"tests/integration", "--collect-only"} & {*step} or "tests.without" not in step:
+        if {"tests/integration", "--collect-only"} & {
+            *step
+        } or "tests.without" not in step:
             return 0
         what = step[step.index("pytest") :]
         what = what[: what.index("tests/unit") + 1] if "tests/unit" in what else what
         # Without plug-ins that these tests do not use: they cost each pytest two seconds.
-        lean = ("-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:ringlight")
+        lean = (
+            "-p",
+            "no:schemathesis",
+            "-p",
+            "no:hypothesispytest",
+            "-p",
+            "no:ringlight",
+        )
         done = subprocess.run(
-            [sys.executable, "-m", *what, *lean], cwd=tmp_path, check=False, capture_output=True, timeout=60
+            [sys.executable, "-m", *what, *lean],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            timeout=60,
         )
         return done.returncode
 
     assert suite.whole(run, tmp_path / ".pytest_cache", told.append) == code
     # Again without extensions, too.
-    repeated = [[*step] for step in ran if "tests/unit/test_it.py::test_flaky[0]" in step]
+    repeated = [
+        [*step] for step in ran if "tests/unit/test_it.py::test_flaky[0]" in step
+    ]
     assert repeated == ([[*suite.OF_CORE, "-q", *again]] if again else [])
     # What passed at the second time is named, and the steps after it are run; after a failure none is.
-    assert any("second time only" in line for line in told) == (bool(again) and not code)
+    assert any("second time only" in line for line in told) == (
+        bool(again) and not code
+    )
     assert any("alone" in step for step in ran) == (not code)
 
 
@@ -80,7 +107,11 @@ def test_what_fails_is_run_once_more(
         (("mypy",), 1, ["mypy", "pytest", "ruff", "ruff"]),
         # An error of pytest itself is none of a test, so nothing is run again.
         (("pytest",), 4, ["mypy", "pytest", "ruff", "ruff"]),
-        (("tests.without",), 4, ["mypy", "pytest", "pytest", "ruff", "ruff", "tests.without"]),
+        (
+            ("tests.without",),
+            4,
+            ["mypy", "pytest", "pytest", "ruff", "ruff", "tests.without"],
+        ),
     ],
 )
 def test_what_fails_but_a_test_ends_it(
@@ -111,7 +142,9 @@ def test_those_that_fail_side_by_side_are_run_again_together(tmp_path: Path) -> 
         folder = Path(step[step.index("-o") + 1].removeprefix("cache_dir="), "v/cache")
         folder.mkdir(parents=True)
         (folder / "lastfailed").write_text(
-            json.dumps({f"tests/{'unit' if 'tests/unit' in step else step[-1]}.py::test": True})
+            json.dumps(
+                {f"tests/{'unit' if 'tests/unit' in step else step[-1]}.py::test": True}
+            )
         )
         return 1
 
@@ -127,7 +160,11 @@ def test_those_that_fail_side_by_side_are_run_again_together(tmp_path: Path) -> 
 
 
 def test_tests_of_whatever_is_in_the_tree_are_there() -> None:
-    assert [name for name in suite.OF_ALL if not Path(__file__).with_name(f"test_{name}.py").exists()] == []
+    assert [
+        name
+        for name in suite.OF_ALL
+        if not Path(__file__).with_name(f"test_{name}.py").exists()
+    ] == []
 
 
 def test_a_copy_is_removed_at_its_end_or_once_its_process_was_killed(
@@ -138,7 +175,9 @@ def test_a_copy_is_removed_at_its_end_or_once_its_process_was_killed(
     code += "    (folder / 'page').touch()\n    print(folder, flush=True)\n    time.sleep(60)"
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as other:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment
+    ) as other:
         assert other.stdout is not None
         left = Path(other.stdout.readline().strip())
         with owned_folder() as own:
@@ -150,7 +189,9 @@ def test_a_copy_is_removed_at_its_end_or_once_its_process_was_killed(
         assert [*tmp_path.iterdir()] == [own]
 
 
-def test_what_it_took_is_told_even_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_took_is_told_even_of_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     minute = 60 * os.sysconf("SC_CLK_TCK")
     ticks = iter([(10 * minute, 4 * minute, 0), (14 * minute, 5 * minute, 0)])
     monkeypatch.setattr("ringlight.testbed.load.machine_ticks", lambda: next(ticks))
@@ -166,7 +207,10 @@ def test_of_sampled_cases_every_nth_runs() -> None:
         mark = SimpleNamespace(args=(n,)) if n else None
         return SimpleNamespace(obj=function, get_closest_marker=lambda _: mark)
 
-    one, other, whole = ([item(name, n) for _ in range(5)] for name, n in (("a", 2), ("b", 3), ("c", None)))
+    one, other, whole = (
+        [item(name, n) for _ in range(5)]
+        for name, n in (("a", 2), ("b", 3), ("c", None))
+    )
     kept, left_out = sampled([*one, *other, *whole])
     assert kept == [*one[::2], *other[::3], *whole]
     assert left_out == [one[1], one[3], other[1], other[2], other[4]]
@@ -192,12 +236,27 @@ def test_other():
 
 
 @pytest.mark.parametrize(("wrong", "code"), [("None", 0), ("number", 1)])
-def test_the_long_form_runs_fuzz_tests_alone_and_over_again(tmp_path: Path, wrong: str, code: int) -> None:
-    (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
+def test_the_long_form_runs_fuzz_tests_alone_and_over_again(
+    tmp_path: Path, wrong: str, code: int
+) -> None:
+    (tmp_path / "conftest.py").write_text(
+        (Path(__file__).parents[1] / "conftest.py").read_text()
+    )
     (tmp_path / "test_it.py").write_text(FUZZ.format(wrong=wrong))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:schemathesis",
+        "-p",
+        "no:cacheprovider",
+    ]
     command += ["-p", "no:ringlight", "--fuzz", "0.03"]
-    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == code, done.stdout
     assert "test_other" not in done.stdout
     # Once is 25 examples.

@@ -45,7 +45,9 @@ def test_what_a_process_said_last_may_not_be_there() -> None:
     def gone(_: str) -> str:
         raise OSError("No such file")
 
-    kept = Supervisor("sleeper", {"s": lambda: subprocess.Popen(["false"])}, lambda *_: None, gone)
+    kept = Supervisor(
+        "sleeper", {"s": lambda: subprocess.Popen(["false"])}, lambda *_: None, gone
+    )
     try:
         _wait(lambda: kept.lives()["s"].restarts == 1)
         assert kept.lives()["s"].ended == "exit code 1"
@@ -53,7 +55,9 @@ def test_what_a_process_said_last_may_not_be_there() -> None:
         kept.stop()
 
 
-def test_a_process_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_watched_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:

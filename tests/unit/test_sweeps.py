@@ -32,10 +32,20 @@ from ringlight.experiments.record.folder import RunFolder, read_json, read_port_
 from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.runner import command, experiment
-from ringlight.experiments.runner.command import backend_named, carry_out_experiment, finish, load_checked
+from ringlight.experiments.runner.command import (
+    backend_named,
+    carry_out_experiment,
+    finish,
+    load_checked,
+)
 from ringlight.experiments.runner.executor_kinds import executor_of
 from ringlight.experiments.runner.executors import processes
-from ringlight.experiments.runner.experiment import carry_out, choose, one_alone, runs_in
+from ringlight.experiments.runner.experiment import (
+    carry_out,
+    choose,
+    one_alone,
+    runs_in,
+)
 from ringlight.experiments.runner.progress import Reporter
 from tests.simulated import SIX_GPUS, build
 from tests.simulated import experiment as experiment_of
@@ -52,20 +62,30 @@ sweep:
 
 def swept(text: str = SWEPT) -> Experiment:
     return parse(
-        SIX_GPUS.replace("scale: {time: 1, payload: 400}\n", "scale: {time: 1}\n") + text, "swept.yaml"
+        SIX_GPUS.replace("scale: {time: 1, payload: 400}\n", "scale: {time: 1}\n")
+        + text,
+        "swept.yaml",
     )
 
 
-def rows(experiment: Experiment, parent: Path, pool: AbstractContextManager[Executor] | None) -> list[Row]:
+def rows(
+    experiment: Experiment, parent: Path, pool: AbstractContextManager[Executor] | None
+) -> list[Row]:
     backend = SimulationBackend()
     with RunFolder.new(parent, experiment.spec.name, experiment.text) as folder:
-        done = carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), pool)
+        done = carry_out(
+            experiment, choose(experiment, backend), backend, folder, Reporter(), pool
+        )
     assert not done.failures
     return rows_of(experiment, done.path)
 
 
 def rows_of(experiment: Experiment, path: Path) -> list[Row]:
-    result = build(experiment, read_records(path / "events.jsonl"), read_json(path / "environment.json"))
+    result = build(
+        experiment,
+        read_records(path / "events.jsonl"),
+        read_json(path / "environment.json"),
+    )
     assert result["complete"]
     return from_json(result)
 
@@ -76,12 +96,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     return rows(swept(), tmp_path_factory.mktemp("alone"), None)
 
 
-def test_rows_are_the_same_in_one_process_and_in_two(tmp_path: Path, alone: list[Row]) -> None:
+def test_rows_are_the_same_in_one_process_and_in_two(
+    tmp_path: Path, alone: list[Row]
+) -> None:
     assert len({tuple(row.point.items()) for row in alone}) == 24
     assert rows(swept(), tmp_path / "two", processes(2)) == alone
     (folder,) = (tmp_path / "two").iterdir()
     # What the simulation rests on is told whoever computed it.
-    assert read_json(folder / "environment.json")["assumptions"][0]["what"].startswith("payload's share")
+    assert read_json(folder / "environment.json")["assumptions"][0]["what"].startswith(
+        "payload's share"
+    )
 
 
 def test_a_point_that_cannot_be_made_does_not_lose_the_others(tmp_path: Path) -> None:
@@ -94,14 +118,25 @@ sweep: {training.iterations: [2, 40]}
     )
     backend = SimulationBackend()
     with RunFolder.new(tmp_path, "swept", experiment.text) as folder:
-        done = carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), processes(2))
+        done = carry_out(
+            experiment,
+            choose(experiment, backend),
+            backend,
+            folder,
+            Reporter(),
+            processes(2),
+        )
     records = read_records(done.path / "events.jsonl")
     (failed,) = [record for record in records if isinstance(record, RunFailed)]
     assert failed.run == "base-1"
     assert "had ended before cut link tor0:4 tor1:4" in failed.reason
     assert done.failures == (failed.reason,)
-    assert [record.run for record in records if isinstance(record, RunEnded)] == ["base-2"]
-    assert not build(experiment, records, read_json(done.path / "environment.json"))["complete"]
+    assert [record.run for record in records if isinstance(record, RunEnded)] == [
+        "base-2"
+    ]
+    assert not build(experiment, records, read_json(done.path / "environment.json"))[
+        "complete"
+    ]
 
 
 class Dying(SimulationBackend):
@@ -116,22 +151,41 @@ def test_a_killed_process_is_one_line_that_says_how_to_go_on(tmp_path: Path) -> 
     experiment, backend = swept(), Dying()
     with (
         RunFolder.new(tmp_path, "swept", experiment.text) as folder,
-        pytest.raises(BackendError, match=rf"^a process .* was killed; .* --resume {folder.path}$"),
+        pytest.raises(
+            BackendError, match=rf"^a process .* was killed; .* --resume {folder.path}$"
+        ),
     ):
-        carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(), processes(1))
+        carry_out(
+            experiment,
+            choose(experiment, backend),
+            backend,
+            folder,
+            Reporter(),
+            processes(1),
+        )
 
 
-def test_a_process_that_is_killed_before_it_has_work_is_the_same_line(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_before_it_has_work_is_the_same_line(
+    tmp_path: Path,
+) -> None:
     experiment, backend = swept(), SimulationBackend()
     with processes(1) as executor:
         with pytest.raises(BrokenExecutor):
             executor.submit(signal.raise_signal, signal.SIGKILL).result(30)
         with (
             RunFolder.new(tmp_path, "swept", experiment.text) as folder,
-            pytest.raises(BackendError, match=rf"^a process .* was killed; .* --resume {folder.path}$"),
+            pytest.raises(
+                BackendError,
+                match=rf"^a process .* was killed; .* --resume {folder.path}$",
+            ),
         ):
             carry_out(
-                experiment, choose(experiment, backend), backend, folder, Reporter(), nullcontext(executor)
+                experiment,
+                choose(experiment, backend),
+                backend,
+                folder,
+                Reporter(),
+                nullcontext(executor),
             )
 
 
@@ -145,7 +199,9 @@ with processes(1) as executor:
 
 
 def test_a_worker_ends_with_its_parent_however_that_ended() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", ONE_WORKER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ONE_WORKER], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     worker = Path("/proc", parent.stdout.readline().strip(), "stat")
     parent.kill()
@@ -186,12 +242,16 @@ def test_from_python_with_repeats(tmp_path: Path) -> None:
     assert finish(results.path)["complete"]
     emulation = backend_named("emulation")
     with pytest.raises(ScenarioError, match="only a simulation is spread"):
-        carry_out_experiment(load_checked(file), emulation, tmp_path / "runs", processes=2)
+        carry_out_experiment(
+            load_checked(file), emulation, tmp_path / "runs", processes=2
+        )
 
 
 def test_wrong_executors_are_one_line() -> None:
     with (
-        pytest.raises(ScenarioError, match="--executor: there is no executor 'nowhere'"),
+        pytest.raises(
+            ScenarioError, match="--executor: there is no executor 'nowhere'"
+        ),
         executor_of("nowhere:tcp://127.0.0.1:1"),
     ):
         pass
@@ -218,7 +278,11 @@ def test_a_killed_sweep_goes_on_where_it_was(
     ]
     words += ["--runs", str(tmp_path / "runs")]
     process = subprocess.Popen(
-        words, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        words,
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         wait_for(lambda: ended_in(tmp_path / "runs") >= share * 24, process)
@@ -237,7 +301,9 @@ def test_a_killed_sweep_goes_on_where_it_was(
     )
     assert done.returncode == 0, done.stderr
     assert f"{len(before)} of its runs are there" in done.stderr
-    ends = [r.run for r in read_records(folder / "events.jsonl") if isinstance(r, RunEnded)]
+    ends = [
+        r.run for r in read_records(folder / "events.jsonl") if isinstance(r, RunEnded)
+    ]
     assert sorted(ends) == sorted(plan.name for plan in whole.plans)
     assert rows_of(whole, folder) == alone
 
@@ -255,14 +321,26 @@ def test_who_interrupts_is_told_how_to_go_on(
         patched.setattr(experiment, "run_group", interrupted)
         with pytest.raises(Interrupted):
             command.carry_out_experiment(
-                load(file), SimulationBackend(), tmp_path / "runs", arms=["base"], points=["base-2"]
+                load(file),
+                SimulationBackend(),
+                tmp_path / "runs",
+                arms=["base"],
+                points=["base-2"],
             )
     said = capsys.readouterr().err.splitlines()[-1]
     _, _, words = said.partition("go on with: ringlight ")
-    assert words.startswith(f"simulate {file} --arm base --point base-2 --resume {tmp_path}/runs/")
+    assert words.startswith(
+        f"simulate {file} --arm base --point base-2 --resume {tmp_path}/runs/"
+    )
     # What it says does it.
     done = subprocess.run(
-        [sys.executable, "-m", "ringlight.experiments.cli.app", *shlex.split(words), "--json"],
+        [
+            sys.executable,
+            "-m",
+            "ringlight.experiments.cli.app",
+            *shlex.split(words),
+            "--json",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -277,9 +355,20 @@ def test_who_interrupts_is_told_how_to_go_on(
 
 def test_what_is_there_of_a_run_that_did_not_end_is_made_anew(tmp_path: Path) -> None:
     experiment = swept("jobs: {red: {ranks: [g0, g1]}}\nrepeat: 2\n")
-    first, second = (one_alone(SimulationBackend(), plan)[0] for plan in experiment.plans)
+    first, second = (
+        one_alone(SimulationBackend(), plan)[0] for plan in experiment.plans
+    )
     rates = [
-        PortRate(t=0.1, run=plan.name, switch="tor0", port=1, gpu="g0", peer=None, rx_bps=1.0, tx_bps=2.0)
+        PortRate(
+            t=0.1,
+            run=plan.name,
+            switch="tor0",
+            port=1,
+            gpu="g0",
+            peer=None,
+            rx_bps=1.0,
+            tx_bps=2.0,
+        )
         for plan in experiment.plans
     ]
     with RunFolder.new(tmp_path, "swept", experiment.text) as folder:
@@ -287,17 +376,26 @@ def test_what_is_there_of_a_run_that_did_not_end_is_made_anew(tmp_path: Path) ->
         folder.write([*first, *rates, *second[: len(second) // 2]])
     with RunFolder.again(folder.path) as again:
         assert again.environment["backend"] == "simulation"
-    assert read_records(folder.path / "events.jsonl") == [r for r in first if not isinstance(r, PortRate)]
+    assert read_records(folder.path / "events.jsonl") == [
+        r for r in first if not isinstance(r, PortRate)
+    ]
     left = [r for r in (*first, *rates[:1]) if isinstance(r, PortRate)]
     assert read_port_rates(folder.path / "throughput.csv") == left
 
 
 def ended_in(runs: Path) -> int:
     """How many runs of the only folder, if it is there, have ended."""
-    return sum(path.read_text().count('"event":"run_ended"') for path in runs.glob("*/events.jsonl"))
+    return sum(
+        path.read_text().count('"event":"run_ended"')
+        for path in runs.glob("*/events.jsonl")
+    )
 
 
-def wait_for(holds: Callable[[], bool], process: subprocess.Popen[bytes], deadline_s: float = 60.0) -> None:
+def wait_for(
+    holds: Callable[[], bool],
+    process: subprocess.Popen[bytes],
+    deadline_s: float = 60.0,
+) -> None:
     until = time.monotonic() + deadline_s
     while not holds() and process.poll() is None:
         assert time.monotonic() < until
@@ -312,7 +410,9 @@ class OnRecord(EmulationBackend):
         return SimulationBackend().open(setting, emit)
 
 
-def test_a_measured_run_that_is_gone_on_with_keeps_its_earlier_labs(tmp_path: Path) -> None:
+def test_a_measured_run_that_is_gone_on_with_keeps_its_earlier_labs(
+    tmp_path: Path,
+) -> None:
     experiment = experiment_of("arms: {first: {}, second: {scale.payload: 2}}\n")
     seen: list[Any] = []
 
@@ -323,18 +423,33 @@ def test_a_measured_run_that_is_gone_on_with_keeps_its_earlier_labs(tmp_path: Pa
 
     with RunFolder.new(tmp_path, "e", experiment.text) as folder:
         backend = OnRecord("namespace")
-        carry_out(experiment, choose(experiment, backend, ["first"]), backend, folder, Reporter(quiet=True))
+        carry_out(
+            experiment,
+            choose(experiment, backend, ["first"]),
+            backend,
+            folder,
+            Reporter(quiet=True),
+        )
     with RunFolder.again(folder.path) as folder:
         backend = GoneOn("namespace")
         ended = runs_in(folder.path)
-        carry_out(experiment, choose(experiment, backend), backend, folder, Reporter(quiet=True), ended=ended)
+        carry_out(
+            experiment,
+            choose(experiment, backend),
+            backend,
+            folder,
+            Reporter(quiet=True),
+            ended=ended,
+        )
     labs = [lab["lab"] for lab in read_json(folder.path / "environment.json")["labs"]]
     assert labs == ["l0", "l1"]
     # Nor are they gone for a while, in which the command may be killed.
     assert [[lab["lab"] for lab in labs] for labs in seen] == [["l0"]]
 
 
-def test_a_folder_of_other_code_or_another_file_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_folder_of_other_code_or_another_file_is_not_gone_on_with(
+    tmp_path: Path,
+) -> None:
     experiment = swept("jobs: {red: {ranks: [g0, g1]}}\n")
     file = tmp_path / "swept.yaml"
     file.write_text(experiment.text)
@@ -350,12 +465,18 @@ def test_a_folder_of_other_code_or_another_file_is_not_gone_on_with(tmp_path: Pa
         str(folder),
     ]
     file.write_text(experiment.text + "# changed\n")
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert said.returncode == 2
     assert "it is of another scenario file" in said.stderr
     file.write_text(experiment.text)
     environment = (folder / "environment.json").read_text()
-    (folder / "environment.json").write_text(environment.replace('"code": "', '"code": "x'))
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    (folder / "environment.json").write_text(
+        environment.replace('"code": "', '"code": "x')
+    )
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert said.returncode == 2
     assert "computed by other code" in said.stderr

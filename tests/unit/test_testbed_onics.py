@@ -29,7 +29,9 @@ from ringlight.testbed.supervision import Supervisor
 from tests.unit.fabrics import onic_stars
 
 
-def test_an_onic_is_on_the_control_network_where_its_gpu_is_on_the_data_network() -> None:
+def test_an_onic_is_on_the_control_network_where_its_gpu_is_on_the_data_network() -> (
+    None
+):
     gpu = Gpu("n0", "s", "test", "10.82.3.7", "02:52:4c:00:03:07")
     assert (control_ip(gpu), control_mac(gpu)) == ("10.83.3.7", "02:52:4c:01:03:07")
 
@@ -53,10 +55,19 @@ def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--wavelengths", "2"], "--wavelengths and --lasers (or --tagged) go together"),
+        (
+            ["--wavelengths", "2"],
+            "--wavelengths and --lasers (or --tagged) go together",
+        ),
         (["--tagged"], "--wavelengths and --lasers (or --tagged) go together"),
-        (["--wavelengths", "2", "--lasers", "pin", "--tagged"], "--tagged: light that tells its colour"),
-        (["--wavelengths", "2", "--laser", "1=0", "--tagged"], "--tagged: light that tells its colour"),
+        (
+            ["--wavelengths", "2", "--lasers", "pin", "--tagged"],
+            "--tagged: light that tells its colour",
+        ),
+        (
+            ["--wavelengths", "2", "--laser", "1=0", "--tagged"],
+            "--tagged: light that tells its colour",
+        ),
     ],
 )
 def test_a_wss_either_knows_the_lasers_or_reads_the_light(
@@ -71,13 +82,20 @@ def test_what_cannot_be_emulated_is_named() -> None:
     with pytest.raises(ValueError, match="WSS w0 has 129 ports; at most 128"):
         check_fabric(onic_stars(129))
     fabric = onic_stars(6)
-    taken = {**fabric.optical_switches, "control": OpticalSwitch("control", 2, "scpi", "mems")}
-    with pytest.raises(ValueError, match="control is the name of a part of a plane of O-NICs"):
+    taken = {
+        **fabric.optical_switches,
+        "control": OpticalSwitch("control", 2, "scpi", "mems"),
+    }
+    with pytest.raises(
+        ValueError, match="control is the name of a part of a plane of O-NICs"
+    ):
         check_names(Lab("test"), replace(fabric, optical_switches=taken))
     check_names(Lab("test"), fabric)
 
 
-@pytest.mark.parametrize(("lease_s", "dilation"), [(2.0, 1.0), (0.1, 1.0), (0.5, 40.0), (30.0, 0.5)])
+@pytest.mark.parametrize(
+    ("lease_s", "dilation"), [(2.0, 1.0), (0.1, 1.0), (0.5, 40.0), (30.0, 0.5)]
+)
 def test_times_of_the_agents_fit_each_other(lease_s: float, dilation: float) -> None:
     assert Times.dilated(lease_s, dilation).lease_s == lease_s * dilation
 
@@ -90,16 +108,23 @@ def until(condition: Callable[[], object], timeout_s: float = 10) -> None:
 
 
 def process(program: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-S", "-c", program], stdin=subprocess.DEVNULL
+    )
 
 
-def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(tmp_path: Path) -> None:
+def test_what_dies_is_started_again_later_each_time_and_ended_at_the_end(
+    tmp_path: Path,
+) -> None:
     starts = tmp_path / "starts"
     dying = f"import time; open({str(starts)!r}, 'a').write(f'{{time.monotonic()}}\\n')"
     restarted: dict[str, tuple[int, bool]] = {}
     supervisor = Supervisor(
         "device",
-        {"dies": partial(process, dying), "stays": partial(process, "import time; time.sleep(60)")},
+        {
+            "dies": partial(process, dying),
+            "stays": partial(process, "import time; time.sleep(60)"),
+        },
         lambda name, pid, asked: restarted.update({name: (pid, asked)}),
         lambda name: f"{name} said nothing",
     )
@@ -141,5 +166,7 @@ def test_nothing_runs_when_one_cannot_be_started() -> None:
         raise OSError("no such program")
 
     with pytest.raises(OSError, match="no such program"):
-        Supervisor("device", {"good": good, "bad": bad}, lambda _name, _pid, _asked: None)
+        Supervisor(
+            "device", {"good": good, "bad": bad}, lambda _name, _pid, _asked: None
+        )
     assert made[0].returncode is not None

@@ -13,7 +13,11 @@ from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.fault_targets import FaultRequest, TargetError, find_target
+from ringlight.testbed.emulation.fault_targets import (
+    FaultRequest,
+    TargetError,
+    find_target,
+)
 from ringlight.testbed.emulation.testbed import USER, importing, protocol_of
 from ringlight.testbed.lab import Lab
 
@@ -35,7 +39,9 @@ def lab_with(made: Fabric, state: Path) -> emulated.Testbed:
 
 
 @pytest.mark.parametrize("driver", EMULATED)
-def test_only_the_owner_may_read_who_may_use_a_switch(driver: str, tmp_path: Path) -> None:
+def test_only_the_owner_may_read_who_may_use_a_switch(
+    driver: str, tmp_path: Path
+) -> None:
     testbed = lab_with(fabric(driver=driver), tmp_path)
     testbed._make_user("ocs0")
     files = {path.name: path for path in tmp_path.iterdir()}
@@ -57,8 +63,15 @@ def test_the_inventory_is_what_the_driver_needs(driver: str, tmp_path: Path) -> 
     switch = fabric(driver=driver).optical_switches["ocs0"]
     testbed = lab_with(fabric(driver=driver), tmp_path)
     testbed._make_user("ocs0")
-    testbed._addresses["ocs0"] = {protocol_of(switch): "127.0.0.1:7", "rest": "127.0.0.1:8"}
-    entry = {"driver": driver, "profile": switch.device.declared(), **testbed._login(switch)}
+    testbed._addresses["ocs0"] = {
+        protocol_of(switch): "127.0.0.1:7",
+        "rest": "127.0.0.1:8",
+    }
+    entry = {
+        "driver": driver,
+        "profile": switch.device.declared(),
+        **testbed._login(switch),
+    }
     made = make_driver("ocs0", entry, switch.size)
     assert made.capabilities().timing.settle_s == 0
     for path in tmp_path.glob("*.password"):
@@ -68,7 +81,9 @@ def test_the_inventory_is_what_the_driver_needs(driver: str, tmp_path: Path) -> 
 def test_a_switch_that_is_elsewhere_cannot_be_killed() -> None:
     request = FaultRequest(do="kill", target="switch ocs0")
     assert find_target(fabric(), request).names == ("ocs0",)
-    with pytest.raises(TargetError, match="optical switch ocs0 has an address in the fabric"):
+    with pytest.raises(
+        TargetError, match="optical switch ocs0 has an address in the fabric"
+    ):
         find_target(fabric(address="10.0.0.5:5025"), request)
 
 

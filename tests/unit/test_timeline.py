@@ -27,7 +27,12 @@ from ringlight.experiments.record.events import (
     Released,
     RunEnded,
 )
-from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded, ProcessFrozen, ProcessThawed
+from ringlight.experiments.record.lab_records import (
+    ProcessBack,
+    ProcessEnded,
+    ProcessFrozen,
+    ProcessThawed,
+)
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group, run_in
@@ -48,7 +53,9 @@ def records_of(text: str) -> list[Record]:
 
 
 def end_of(records: list[Record], job: str) -> float:
-    return max(r.allreduce_end for r in records if isinstance(r, Iteration) and r.job == job)
+    return max(
+        r.allreduce_end for r in records if isinstance(r, Iteration) and r.job == job
+    )
 
 
 def released(records: list[Record], job: str) -> float:
@@ -64,7 +71,9 @@ def test_times_count_from_the_common_start_not_from_the_call_for_it(
 
     def later(lab: SimulatedLab, until_s: float) -> list[Record]:
         found = usual(lab, until_s)
-        return [replace(r, at=r.at + 0.3) if isinstance(r, Released) else r for r in found]
+        return [
+            replace(r, at=r.at + 0.3) if isinstance(r, Released) else r for r in found
+        ]
 
     monkeypatch.setattr(SimulatedLab, "next", later)
     records = records_of(
@@ -73,8 +82,12 @@ jobs: {{red: {{ranks: [g0, g1]}}, blue: {{ranks: [g2, g3], start: {{at: 50 ms}}}
 events: [{{when: {{at: {at_s} s}}, do: cut, target: link tor0:4 tor1:4}}]
 """
     )
-    assert [r.t for r in records if isinstance(r, ActionBegun)] == pytest.approx([0.3 + at_s])
-    assert [r.t for r in records if isinstance(r, JobArrived)] == pytest.approx([0.0, 0.35])
+    assert [r.t for r in records if isinstance(r, ActionBegun)] == pytest.approx(
+        [0.3 + at_s]
+    )
+    assert [r.t for r in records if isinstance(r, JobArrived)] == pytest.approx(
+        [0.0, 0.35]
+    )
 
 
 def test_a_job_arrives_at_its_time_and_after_another() -> None:
@@ -119,7 +132,9 @@ events:
     )
     begun = [r for r in records if isinstance(r, ActionBegun)]
     assert [r.name for r in begun] == ["cut", "2"]
-    second = max(r.allreduce_end for r in records if isinstance(r, Iteration) and r.i == 1)
+    second = max(
+        r.allreduce_end for r in records if isinstance(r, Iteration) and r.i == 1
+    )
     assert begun[0].t == pytest.approx(second)
     assert all(r.error is None for r in records if isinstance(r, ActionEnded))
 
@@ -140,7 +155,9 @@ jobs: {{red: {{ranks: [g0, g3, g1, g4], training: {{iterations: 12}}}}}}
     )
 
     def exchange(records: list[Record], index: int) -> float:
-        return max(r.all_reduce_s for r in records if isinstance(r, Iteration) and r.i == index)
+        return max(
+            r.all_reduce_s for r in records if isinstance(r, Iteration) and r.i == index
+        )
 
     usual = exchange(whole, 6)
     assert exchange(cut, 2) == pytest.approx(usual)
@@ -186,7 +203,9 @@ events: [{when: {job: red, iteration: 3}, do: lose, target: gpu g1, then: swap}]
     (recovered,) = [r for r in records if isinstance(r, JobRecovered)]
     assert recovered.gpus == ["g0", "g5", "g3"]
     assert recovered.iteration == 3
-    indices = {(r.i, r.rank) for r in records if isinstance(r, Iteration) and r.job == "red"}
+    indices = {
+        (r.i, r.rank) for r in records if isinstance(r, Iteration) and r.job == "red"
+    }
     assert indices == {(i, rank) for i in range(6) for rank in range(3)}
 
 
@@ -201,7 +220,9 @@ events: [{when: {at: 1 s}, do: cancel, target: job red}]
     assert states == {"red": "CANCELLED", "blue": "SUCCEEDED"}
 
 
-@pytest.mark.parametrize("event", ["do: kill, target: worker blue 0", "do: cancel, target: job blue"])
+@pytest.mark.parametrize(
+    "event", ["do: kill, target: worker blue 0", "do: cancel, target: job blue"]
+)
 def test_a_job_that_does_not_run_is_neither_killed_nor_cancelled(event: str) -> None:
     found = experiment(
         f"""
@@ -210,7 +231,9 @@ events: [{{when: {{at: 1 ms}}, {event}}}]
 """
     )
     records, _ = one_alone(SimulationBackend(), found.plans[0])
-    assert [r.error for r in records if isinstance(r, ActionEnded)] == ["job blue does not run"]
+    assert [r.error for r in records if isinstance(r, ActionEnded)] == [
+        "job blue does not run"
+    ]
 
 
 def test_the_display_of_a_run_that_is_broken_off_ends() -> None:
@@ -230,7 +253,12 @@ def test_the_display_of_a_run_that_is_broken_off_ends() -> None:
     (plan,) = experiment("jobs: {red: {ranks: [g0, g1]}}").plans
     display = Display()
     with pytest.raises(BackendError, match="the lab is gone"):
-        run_in(Broken(plan.setting, 1.0, 0.0, lambda _: None), plan, lambda _: None, display)
+        run_in(
+            Broken(plan.setting, 1.0, 0.0, lambda _: None),
+            plan,
+            lambda _: None,
+            display,
+        )
     assert not display.shown
 
 
@@ -253,17 +281,24 @@ class Away(SimulatedLab):
             found = list(super().next(math.inf))
         if self.now_s() < self.back_s or not self._kept_back:
             return found
-        held = [replace(r, t=self.back_s) if isinstance(r, ActionEnded) else r for r in self._kept_back]
+        held = [
+            replace(r, t=self.back_s) if isinstance(r, ActionEnded) else r
+            for r in self._kept_back
+        ]
         self._kept_back.clear()
         if self.planned is None:
             return [*held, *found]
         told = {"run": self._run_name, "kind": "controller", "name": "controller"}
-        ended = ProcessEnded(t=self.gone_s, **told, how="killed by SIGKILL", planned=self.planned)
+        ended = ProcessEnded(
+            t=self.gone_s, **told, how="killed by SIGKILL", planned=self.planned
+        )
         back = ProcessBack(t=self.back_s, **told, away_s=self.back_s - self.gone_s)
         return [ended, *held, back, *found]
 
 
-def away(text: str, planned: bool | None, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+def away(
+    text: str, planned: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> list[Record]:
     """What a run is on record with that :class:`Away` carries out."""
     monkeypatch.setattr(Away, "planned", planned)
     (plan,) = experiment(text).plans
@@ -292,7 +327,11 @@ def test_an_event_that_waited_for_the_controller_says_when_it_was_due_and_why_it
     assert (late.planned, late.asked) == ("iteration 2 of red", planned)
     assert late.came in ("in iteration 4", "in iteration 5")
     said = capsys.readouterr().err
-    words = "died as planned (killed by SIGKILL)" if planned else "died (killed by SIGKILL), which no event"
+    words = (
+        "died as planned (killed by SIGKILL)"
+        if planned
+        else "died (killed by SIGKILL), which no event"
+    )
     assert f"the controller {words}" in said
     assert "the controller is back after 2.1 s" in said
     assert (
@@ -309,7 +348,11 @@ def test_an_event_that_came_in_time_and_waited_for_the_controller_is_late_too(
 jobs: {{red: {{ranks: [g0, g1], {long}}}, blue: {{ranks: [g2, g3], {long}}}}}
 events: [{{when: {{at: 1 s}}, do: cancel, target: job blue}}]
 """
-    (late,) = [record for record in away(text, False, monkeypatch) if isinstance(record, EventLate)]
+    (late,) = [
+        record
+        for record in away(text, False, monkeypatch)
+        if isinstance(record, EventLate)
+    ]
     assert late.do == "cancel"
     assert late.due == pytest.approx(1.0)
     assert late.late_s == late.away_s == pytest.approx(Away.back_s - 1.0)
@@ -319,7 +362,11 @@ def test_an_event_is_late_by_when_it_was_due_whoever_was_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing on record says who was away."""
-    (late,) = [record for record in away(WAITS, None, monkeypatch) if isinstance(record, EventLate)]
+    (late,) = [
+        record
+        for record in away(WAITS, None, monkeypatch)
+        if isinstance(record, EventLate)
+    ]
     assert late.late_s == pytest.approx(late.t - late.due)
     assert late.late_s > 1.0
     assert (late.away_s, late.frozen, late.asked) == (0.0, [], False)
@@ -336,8 +383,18 @@ def test_a_late_event_names_who_stood_still(
             if found and found[0].t == self.gone_s:
                 told = {"run": self._run_name, "kind": "runner", "name": "ringlight"}
                 frozen = ProcessFrozen(t=self.gone_s, **told, how="its clock has a gap")
-                thawed = ProcessThawed(t=self.back_s, **told, after_s=self.back_s - self.gone_s)
-                return [frozen, thawed, *(r for r in found if not isinstance(r, ProcessEnded | ProcessBack))]
+                thawed = ProcessThawed(
+                    t=self.back_s, **told, after_s=self.back_s - self.gone_s
+                )
+                return [
+                    frozen,
+                    thawed,
+                    *(
+                        r
+                        for r in found
+                        if not isinstance(r, ProcessEnded | ProcessBack)
+                    ),
+                ]
             return found
 
     monkeypatch.setattr(Away, "planned", False)
@@ -378,10 +435,16 @@ arms:
     )
     chosen = choose(found, SimulationBackend())
     assert [plan.arm for plan in chosen.plans] == ["base"]
-    assert chosen.refused == {"killed": "events.1.do: the simulation cannot kill the controller"}
-    with pytest.raises(ScenarioError, match=r"arms\.killed\.events\.1\.do: the simulation cannot kill"):
+    assert chosen.refused == {
+        "killed": "events.1.do: the simulation cannot kill the controller"
+    }
+    with pytest.raises(
+        ScenarioError, match=r"arms\.killed\.events\.1\.do: the simulation cannot kill"
+    ):
         choose(found, SimulationBackend(), ["killed"])
-    with pytest.raises(ScenarioError, match="there is no arm nowhere; there are base, killed"):
+    with pytest.raises(
+        ScenarioError, match="there is no arm nowhere; there are base, killed"
+    ):
         choose(found, SimulationBackend(), ["nowhere"])
 
 
@@ -389,7 +452,14 @@ def test_a_packet_switch_behind_an_optical_one_is_killed_and_comes_back() -> Non
     raw = yaml.safe_load(bundled("mini").read_text())
     del raw["arms"], raw["compare"]
     raw["jobs"] = {"red": {"ranks": ["g0", "g1"]}, "blue": {"ranks": ["g2", "g3"]}}
-    raw["events"] = [{"when": {"at": "30 ms"}, "do": "kill", "target": "switch tor0", "back_after": "500 ms"}]
+    raw["events"] = [
+        {
+            "when": {"at": "30 ms"},
+            "do": "kill",
+            "target": "switch tor0",
+            "back_after": "500 ms",
+        }
+    ]
     (plan,) = parse(yaml.safe_dump(raw, allow_unicode=True), "behind.yaml").plans
     records, failures = one_alone(SimulationBackend(), plan)
     assert not failures
@@ -423,7 +493,10 @@ events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1}]
 def test_jobs_of_the_beginning_that_find_no_room_are_told() -> None:
     found = experiment("jobs: {red: {gpus: 4}, blue: {gpus: 4}}\n")
     _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
-    assert failure == "base: job blue: no room at the start: the job wants 4 GPUs; 2 of 6 are free"
+    assert (
+        failure
+        == "base: job blue: no room at the start: the job wants 4 GPUs; 2 of 6 are free"
+    )
 
 
 def test_a_run_waits_for_the_events_that_were_begun() -> None:
@@ -504,7 +577,9 @@ def test_a_lab_is_taken_down_though_nobody_reads_the_progress() -> None:
             closed.append(self)
 
     class Backend(SimulationBackend):
-        def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
+        def open(
+            self, setting: Setting, emit: Callable[[Record], None]
+        ) -> SimulatedLab:
             return Watched(setting, 1.0, 0.0, lambda events: None)
 
     found = experiment("jobs: {red: {ranks: [g0, g1]}}\n")

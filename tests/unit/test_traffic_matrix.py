@@ -26,7 +26,9 @@ def one(what: Collective, ranks: int, size: int, calls: int = 1) -> Workload:
     group = book.group(range(ranks))
     for _ in range(calls):
         writer.collective("c", what, size, 0)
-    return book.workload("one", [writer.done()], [0] * ranks, [[group]] * ranks, [[]] * ranks)
+    return book.workload(
+        "one", [writer.done()], [0] * ranks, [[group]] * ranks, [[]] * ranks
+    )
 
 
 def test_a_matrix_is_one_all_to_all_and_comes_out_the_same(tmp_path: Path) -> None:
@@ -37,7 +39,9 @@ def test_a_matrix_is_one_all_to_all_and_comes_out_the_same(tmp_path: Path) -> No
     assert workload.collectives == (Collective("all-to-all-v", sizes=expected),)
     assert traffic(workload).tolist() == [list(row) for row in expected]
     write(workload, tmp_path / "again.csv")
-    assert (tmp_path / "again.csv").read_text() == "0,4096,12\n8,0,1099511627776\n0,4,0\n"
+    assert (
+        tmp_path / "again.csv"
+    ).read_text() == "0,4096,12\n8,0,1099511627776\n0,4,0\n"
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
@@ -46,7 +50,9 @@ def test_the_diagonal_is_what_a_rank_keeps_and_a_byte_order_mark_is_none_of_the_
 ) -> None:
     (tmp_path / "m").write_text(mark + "7,4096\r\n8,9\r\n")
     workload = read_any([tmp_path / "m"])
-    assert workload.collectives == (Collective("all-to-all-v", sizes=((0, 4096), (8, 0))),)
+    assert workload.collectives == (
+        Collective("all-to-all-v", sizes=((0, 4096), (8, 0))),
+    )
     assert traffic(workload).tolist() == [[0, 4096], [8, 0]]
 
 
@@ -70,14 +76,24 @@ def test_what_ranks_send_is_by_the_schedule(what: Collective, total: int) -> Non
 
 def test_a_ring_sends_to_its_neighbours_only() -> None:
     found = traffic(one(Collective("all-reduce", "ring"), 4, 4096))
-    assert found.tolist() == [[0, 6144, 0, 0], [0, 0, 6144, 0], [0, 0, 0, 6144], [6144, 0, 0, 0]]
+    assert found.tolist() == [
+        [0, 6144, 0, 0],
+        [0, 0, 6144, 0],
+        [0, 0, 0, 6144],
+        [6144, 0, 0, 0],
+    ]
 
 
 def test_messages_and_collectives_of_groups_add_up() -> None:
     found = traffic(many_kinds())
     away = [split_bytes(Split(3, 1.2), 2, 1 << 16, (group, 0, 0)) for group in (1, 2)]
     reduced = 2 * 3 * (1 << 22)
-    sent = 4 * 4096 + sum(int(parts[0, 1] + parts[1, 0]) for parts in away) + reduced + 3 * 1024
+    sent = (
+        4 * 4096
+        + sum(int(parts[0, 1] + parts[1, 0]) for parts in away)
+        + reduced
+        + 3 * 1024
+    )
     assert abs(int(found.sum()) - sent) <= 16
 
 
@@ -98,12 +114,17 @@ def test_skewed_all_to_alls_are_those_of_the_first_iteration() -> None:
         ("0,1\n-4,0\n", "m.csv, line 2, column 1: '-4' is no number of bytes"),
         ("0,1\n1,x\n", "m.csv, line 2, column 2: 'x' is no number of bytes"),
         ("0,1\n1,nan\n", "'nan' is no number of bytes"),
-        ("0,9999999999999999999\n1,0\n", "line 1, column 2: '9999999999999999999' is no number of bytes"),
+        (
+            "0,9999999999999999999\n1,0\n",
+            "line 1, column 2: '9999999999999999999' is no number of bytes",
+        ),
         ("0," * 3000, "line 1: a matrix may have 2048 ranks"),
         ("0\n" * 3000, "line 2049: a matrix may have 2048 ranks"),
     ],
 )
-def test_mistakes_are_named_by_line_and_column(tmp_path: Path, content: str, message: str) -> None:
+def test_mistakes_are_named_by_line_and_column(
+    tmp_path: Path, content: str, message: str
+) -> None:
     (tmp_path / "m.csv").write_text(content)
     with pytest.raises(ValueError, match=r"m\.csv") as caught:
         read(tmp_path / "m.csv")
@@ -116,7 +137,9 @@ def test_a_matrix_of_too_many_ranks_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_changed_matrix_is_read_or_refused_in_one_line(tmp_path: Path, seed: int) -> None:
+def test_a_changed_matrix_is_read_or_refused_in_one_line(
+    tmp_path: Path, seed: int
+) -> None:
     draw = random.Random(seed)
     data = bytearray(ROWS.encode())
     for _ in range(draw.choice((1, 1, 4))):
@@ -124,7 +147,9 @@ def test_a_changed_matrix_is_read_or_refused_in_one_line(tmp_path: Path, seed: i
         if way == 0:
             data[at] = draw.randrange(256)
         elif way == 1:
-            data[at:at] = draw.choice((b",", b"\n", b"0", b"#", b"-", b"9" * 5000, b'"', b"1e3", b"\0"))
+            data[at:at] = draw.choice(
+                (b",", b"\n", b"0", b"#", b"-", b"9" * 5000, b'"', b"1e3", b"\0")
+            )
         else:
             del data[at : at + draw.choice((1, 5, len(data)))]
             data = data or bytearray(b"x")

@@ -31,7 +31,9 @@ Events = list[dict[str, Any]]
 class Crew:
     """The worker processes of one job, each in a directory of its own."""
 
-    def __init__(self, directory: Path, subnet: int, world_size: int, **values: Any) -> None:
+    def __init__(
+        self, directory: Path, subnet: int, world_size: int, **values: Any
+    ) -> None:
         self.specs = [
             {
                 "job": "test", "rank": rank, "world_size": world_size, "port": 29500, "seed": 7,
@@ -50,7 +52,9 @@ class Crew:
         command = [sys.executable, "-m", "ringlight.containers.worker", str(directory)]
         with (directory / "said").open("wb") as said:
             environment = {**os.environ, SOCKET: place()}
-            self.processes.append(start_process(command, environment, said, directory=ROOT))
+            self.processes.append(
+                start_process(command, environment, said, directory=ROOT)
+            )
 
     def release(self) -> float:
         at = time.monotonic() + 0.1
@@ -61,12 +65,19 @@ class Crew:
 
     def events(self, rank: int) -> Events:
         path = self.directories[rank] / "events.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return (
+            [json.loads(line) for line in path.read_text().splitlines()]
+            if path.exists()
+            else []
+        )
 
     def wait_for(self, event: str, timeout_s: float = 30) -> None:
         """Until every rank has written ``event``."""
         deadline = time.monotonic() + timeout_s
-        while not all(any(e["event"] == event for e in self.events(r)) for r in range(len(self.specs))):
+        while not all(
+            any(e["event"] == event for e in self.events(r))
+            for r in range(len(self.specs))
+        ):
             assert time.monotonic() < deadline, f"no {event!r} from every rank"
             time.sleep(0.02)
 
@@ -75,7 +86,9 @@ class Crew:
 
 
 @contextmanager
-def crew(directory: Path, subnet: int, world_size: int, **values: Any) -> Iterator[Crew]:
+def crew(
+    directory: Path, subnet: int, world_size: int, **values: Any
+) -> Iterator[Crew]:
     """All ranks started; whatever is left of them is killed at the end."""
     workers = Crew(directory, subnet, world_size, **values)
     with ended(workers):
@@ -99,8 +112,12 @@ def of_kind(events: Events, kind: str) -> Events:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_ranks_agree_with_the_reference_and_learn(tmp_path: Path, world_size: int) -> None:
-    with crew(tmp_path, world_size, world_size, compute_s=0.01, beacon_interval_s=0.005) as workers:
+def test_ranks_agree_with_the_reference_and_learn(
+    tmp_path: Path, world_size: int
+) -> None:
+    with crew(
+        tmp_path, world_size, world_size, compute_s=0.01, beacon_interval_s=0.005
+    ) as workers:
         workers.wait_for("ready")
         at = workers.release()
         assert workers.exit_codes() == [0] * world_size
@@ -114,13 +131,20 @@ def test_ranks_agree_with_the_reference_and_learn(tmp_path: Path, world_size: in
             iterations = of_kind(events, "iteration")
             assert [event["i"] for event in iterations] == list(range(12))
             assert abs(iterations[0]["compute_start"] - at) < 1.0
-            for event, following in zip(iterations, [*iterations[1:], None], strict=True):
+            for event, following in zip(
+                iterations, [*iterations[1:], None], strict=True
+            ):
                 assert event["compute_end"] - event["compute_start"] >= 0.01
                 assert event["allreduce_end"] >= event["compute_end"]
-                assert following is None or following["compute_start"] == event["allreduce_end"]
+                assert (
+                    following is None
+                    or following["compute_start"] == event["allreduce_end"]
+                )
             # 2 (n-1)/n of the vector per rank and iteration, to within the chunks' uneven lengths.
             share = 2 * (world_size - 1) / world_size * 40_004 * 12
-            assert done["bytes_sent"] == pytest.approx(share, abs=12 * 2 * 4 * world_size)
+            assert done["bytes_sent"] == pytest.approx(
+                share, abs=12 * 2 * 4 * world_size
+            )
 
 
 def test_a_killed_rank_is_named_by_its_neighbours(tmp_path: Path) -> None:
@@ -134,7 +158,9 @@ def test_a_killed_rank_is_named_by_its_neighbours(tmp_path: Path) -> None:
         assert time.monotonic() - killed < 5.0
         assert codes[2] == -signal.SIGKILL
         assert codes[:2] + codes[3:] == [3, 3, 3]
-        failures = {rank: of_kind(workers.events(rank), "failed")[0] for rank in (0, 1, 3)}
+        failures = {
+            rank: of_kind(workers.events(rank), "failed")[0] for rank in (0, 1, 3)
+        }
         first = min(failures.values(), key=lambda event: event["t"])
         assert first["peer"] == 2
         assert "rank 2 lost" in first["reason"]
@@ -153,7 +179,9 @@ def test_a_lost_peer_is_told_as_of_when_it_was_missed(
             closing.append(time.monotonic())
             time.sleep(0.01)
 
-    monkeypatch.setattr(program, "read_spec", lambda path: SimpleNamespace(workload="linktest"))
+    monkeypatch.setattr(
+        program, "read_spec", lambda path: SimpleNamespace(workload="linktest")
+    )
     monkeypatch.setattr("ringlight.containers.worker.linktest.linktest", loses_a_peer)
     assert program.main(tmp_path) == program.EXIT_PEER_LOST
     (failed,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
@@ -162,7 +190,9 @@ def test_a_lost_peer_is_told_as_of_when_it_was_missed(
 
 
 def test_a_stopped_rank_is_given_up_after_the_peer_timeout(tmp_path: Path) -> None:
-    with crew(tmp_path, 11, 2, compute_s=0.02, iterations=400, peer_timeout_s=0.6) as workers:
+    with crew(
+        tmp_path, 11, 2, compute_s=0.02, iterations=400, peer_timeout_s=0.6
+    ) as workers:
         workers.wait_for("ready")
         workers.release()
         workers.wait_for("iteration")
@@ -182,8 +212,22 @@ def test_a_silence_shorter_than_the_timeout_is_survived(tmp_path: Path) -> None:
         time.sleep(0.7)
         workers.processes[1].send_signal(signal.SIGCONT)
         assert workers.exit_codes() == [0, 0, 0]
-        assert len({of_kind(workers.events(r), "done")[0]["parameters_sha256"] for r in range(3)}) == 1
-        assert max(event["max_stall_s"] for event in of_kind(workers.events(0), "iteration")) > 0.4
+        assert (
+            len(
+                {
+                    of_kind(workers.events(r), "done")[0]["parameters_sha256"]
+                    for r in range(3)
+                }
+            )
+            == 1
+        )
+        assert (
+            max(
+                event["max_stall_s"]
+                for event in of_kind(workers.events(0), "iteration")
+            )
+            > 0.4
+        )
 
 
 def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
@@ -207,7 +251,10 @@ def test_terminated_while_it_waits_for_release(tmp_path: Path) -> None:
 def test_bad_spec_exits_with_2_and_names_the_key(tmp_path: Path) -> None:
     with crew(tmp_path, 14, 1, collective="star") as workers:
         assert workers.exit_codes() == [2]
-        assert "spec.json: collective: there is no" in of_kind(workers.events(0), "failed")[0]["reason"]
+        assert (
+            "spec.json: collective: there is no"
+            in of_kind(workers.events(0), "failed")[0]["reason"]
+        )
 
 
 def test_linktest_reports_each_stream(tmp_path: Path) -> None:
@@ -221,9 +268,15 @@ def test_linktest_reports_each_stream(tmp_path: Path) -> None:
         chain.release()
         assert chain.exit_codes() == [0, 0, 0]
         streams = [of_kind(chain.events(rank), "linktest") for rank in range(3)]
-        assert [[stream["peer"] for stream in each] for each in streams] == [[], [0], [1]]
+        assert [[stream["peer"] for stream in each] for each in streams] == [
+            [],
+            [0],
+            [1],
+        ]
         for stream in (streams[1][0], streams[2][0]):
-            assert stream["rate_bps"] == pytest.approx(stream["bytes"] * 8 / stream["seconds"])
+            assert stream["rate_bps"] == pytest.approx(
+                stream["bytes"] * 8 / stream["seconds"]
+            )
             assert 0.1 < stream["seconds"] < 1.2
         done = [of_kind(chain.events(rank), "done")[0] for rank in range(3)]
         assert [end["bytes_sent"] for end in done] == [
@@ -236,7 +289,10 @@ def test_linktest_reports_each_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"collective": "star"}, "collective: there is no collective 'star'; there are ring, "),
+        (
+            {"collective": "star"},
+            "collective: there is no collective 'star'; there are ring, ",
+        ),
         ({"rate": 1}, "unknown key rate"),
         ({"linktest": {"for": 1}}, "unknown key linktest.for"),
     ],
@@ -287,5 +343,16 @@ def test_a_wrong_sum_is_found() -> None:
 def test_the_data_set_is_whole() -> None:
     images, labels = model.digits()
     assert images.shape == (1797, 64)
-    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(labels).tolist() == [
+        178,
+        182,
+        177,
+        183,
+        181,
+        182,
+        181,
+        179,
+        174,
+        180,
+    ]
     assert os.stat(model.DATA).st_size == 57523

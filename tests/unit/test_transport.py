@@ -44,18 +44,25 @@ ONE_WAY = Schedule(2, 1, (Transfer(0, 0, 1, 0, "replace"),))
 
 
 @contextmanager
-def connected(schedule: Schedule, buffer_bytes: int = 0) -> Iterator[list[dict[int, socket.socket]]]:
+def connected(
+    schedule: Schedule, buffer_bytes: int = 0
+) -> Iterator[list[dict[int, socket.socket]]]:
     """For each rank its connections by peer: TCP on loopback, or Unix sockets with small buffers.
 
     TCP with buffers below its segment size crawls by its timers, so small buffers are tried on Unix sockets.
     """
-    connections: list[dict[int, socket.socket]] = [{} for _ in range(schedule.world_size)]
+    connections: list[dict[int, socket.socket]] = [
+        {} for _ in range(schedule.world_size)
+    ]
     with ExitStack() as stack:
         for a, b in itertools.combinations(range(schedule.world_size), 2):
             if b not in set().union(*partners(schedule, a)):
                 continue
             near, far = small_pair(buffer_bytes) if buffer_bytes else tcp_pair()
-            connections[a][b], connections[b][a] = stack.enter_context(near), stack.enter_context(far)
+            connections[a][b], connections[b][a] = (
+                stack.enter_context(near),
+                stack.enter_context(far),
+            )
         yield connections
 
 
@@ -83,7 +90,9 @@ def run(
     def work(rank: int, own: dict[int, socket.socket]) -> None:
         try:
             cut = bounds[rank] if bounds else None
-            engine = Transport(schedule, rank, own, len(held[rank]), peer_timeout_s=20, bounds=cut)
+            engine = Transport(
+                schedule, rank, own, len(held[rank]), peer_timeout_s=20, bounds=cut
+            )
             with closing(engine):
                 for _ in range(rounds):
                     engine.run(held[rank])
@@ -108,7 +117,9 @@ def random_vectors(world_size: int, length: int, seed: int = 0) -> Vectors:
     """Values of very different size, so that another order of summation gives other bits."""
     random = np.random.RandomState(seed)
     return [
-        (random.standard_normal(length) * 10.0 ** random.randint(-6, 7, length)).astype(np.float32)
+        (random.standard_normal(length) * 10.0 ** random.randint(-6, 7, length)).astype(
+            np.float32
+        )
         for _ in range(world_size)
     ]
 
@@ -141,7 +152,9 @@ def test_exchange_in_one_step_takes_the_values_from_before_it(op: Op) -> None:
     """Both directions of one chunk at once, larger than the socket buffers: nothing is overwritten early."""
     schedule = Schedule(2, 1, (Transfer(0, 0, 1, 0, op), Transfer(0, 1, 0, 0, op)))
     vectors = random_vectors(2, 400_000)
-    assert same_bits(run(schedule, vectors, buffer_bytes=4096), apply_schedule(schedule, vectors))
+    assert same_bits(
+        run(schedule, vectors, buffer_bytes=4096), apply_schedule(schedule, vectors)
+    )
 
 
 def test_crossed_order_in_one_step_cannot_deadlock() -> None:
@@ -154,7 +167,9 @@ def test_crossed_order_in_one_step_cannot_deadlock() -> None:
     )
     schedule = Schedule(2, 2, transfers)
     vectors = random_vectors(2, 800_000)
-    assert same_bits(run(schedule, vectors, buffer_bytes=4096), apply_schedule(schedule, vectors))
+    assert same_bits(
+        run(schedule, vectors, buffer_bytes=4096), apply_schedule(schedule, vectors)
+    )
 
 
 @st.composite
@@ -164,18 +179,28 @@ def schedules(draw: st.DrawFn) -> Schedule:
     steps, ranks = st.integers(0, 5), st.integers(0, world_size - 1)
     drawn = draw(
         st.lists(
-            st.tuples(steps, ranks, ranks, st.integers(0, chunks - 1), st.sampled_from(get_args(Op))),
+            st.tuples(
+                steps,
+                ranks,
+                ranks,
+                st.integers(0, chunks - 1),
+                st.sampled_from(get_args(Op)),
+            ),
             max_size=24,
         )
     )
     transfers = [Transfer(*each) for each in drawn if each[1] != each[2]]
     transfers.sort(key=lambda t: t.step)
-    return Schedule(world_size, chunks, tuple(transfers), step_by_step=draw(st.booleans()))
+    return Schedule(
+        world_size, chunks, tuple(transfers), step_by_step=draw(st.booleans())
+    )
 
 
 @settings(max_examples=60)
 @given(schedule=schedules(), length=st.integers(1, 5000), seed=st.integers(0, 1000))
-def test_any_schedule_is_bit_identical(schedule: Schedule, length: int, seed: int) -> None:
+def test_any_schedule_is_bit_identical(
+    schedule: Schedule, length: int, seed: int
+) -> None:
     vectors = random_vectors(schedule.world_size, length, seed)
     # Overflow to infinity is fine: its bits must be the same too.
     with np.errstate(all="ignore"):
@@ -196,8 +221,12 @@ def test_an_exchange_begins_when_the_peer_is_ready() -> None:
     """Early data would share the NIC of a peer that is still in an earlier step."""
     near, far = socket.socketpair()
     with near, far:
-        transport = Transport(all_reduce("halving-doubling", 2), 0, {1: near}, 1000, peer_timeout_s=5)
-        thread = threading.Thread(target=transport.run, args=(np.ones(1000, dtype=np.float32),))
+        transport = Transport(
+            all_reduce("halving-doubling", 2), 0, {1: near}, 1000, peer_timeout_s=5
+        )
+        thread = threading.Thread(
+            target=transport.run, args=(np.ones(1000, dtype=np.float32),)
+        )
         thread.start()
         far.settimeout(0.2)
         assert far.recv(100) == READY
@@ -205,7 +234,10 @@ def test_an_exchange_begins_when_the_peer_is_ready() -> None:
             far.recv(100)
         far.settimeout(5)
         far.sendall(READY)
-        assert far.recv(2000, socket.MSG_WAITALL) == np.ones(500, dtype=np.float32).tobytes()
+        assert (
+            far.recv(2000, socket.MSG_WAITALL)
+            == np.ones(500, dtype=np.float32).tobytes()
+        )
         # Our half, that we are ready for the next step, the sum of the other half, and a receipt.
         far.sendall(bytes(2000) + READY + bytes(2000) + RECEIPT)
         assert far.recv(2002, socket.MSG_WAITALL)[:1] == READY
@@ -220,7 +252,9 @@ def test_report_counts_bytes_and_stall() -> None:
         slow = Transport(schedule, 1, connections[1], 1000)
         late = threading.Timer(0.2, slow.run, (np.ones(1000, dtype=np.float32),))
         late.start()
-        report = Transport(schedule, 0, connections[0], 1000).run(np.ones(1000, dtype=np.float32))
+        report = Transport(schedule, 0, connections[0], 1000).run(
+            np.ones(1000, dtype=np.float32)
+        )
         late.join(timeout=5)
     assert (report.bytes_sent, report.bytes_received) == (4000, 4000)
     assert 0.15 < report.max_stall_s < 2.0
@@ -232,7 +266,9 @@ def test_report_counts_bytes_and_stall() -> None:
 
 
 @contextmanager
-def towards_a_small_buffer() -> Iterator[tuple[Transport, socket.socket, socket.socket]]:
+def towards_a_small_buffer() -> Iterator[
+    tuple[Transport, socket.socket, socket.socket]
+]:
     """Rank 0 of a transport that sends 200 kB one way, its connection, and the bare far end of it.
 
     The far end's host takes only a little until somebody reads; the near end's buffer holds all of it.
@@ -240,7 +276,9 @@ def towards_a_small_buffer() -> Iterator[tuple[Transport, socket.socket, socket.
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
-        near = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=5))
+        near = stack.enter_context(
+            socket.create_connection(listener.getsockname(), timeout=5)
+        )
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1024 * 1024)
         far = stack.enter_context(listener.accept()[0])
         yield Transport(ONE_WAY, 0, {1: near}, 50_000, peer_timeout_s=0.5), near, far
@@ -297,7 +335,9 @@ def read_slowly(connection: socket.socket, length: int, after_s: float) -> None:
 
 def test_a_peer_that_does_not_take_what_was_sent_is_named() -> None:
     with towards_a_small_buffer() as (engine, _, far):
-        with pytest.raises(PeerLost, match=r"rank 1 lost: it did not take what was sent for 0\.5 s"):
+        with pytest.raises(
+            PeerLost, match=r"rank 1 lost: it did not take what was sent for 0\.5 s"
+        ):
             engine.run(np.ones(50_000, dtype=np.float32))
         read_slowly(far, 200_000, 0.0)
 
@@ -316,7 +356,10 @@ def test_parting_waits_for_the_peer_and_loses_nothing() -> None:
                 got[peer] = stream.read()
             far.shutdown(socket.SHUT_WR)
 
-        threads = [threading.Thread(target=peer_parts, args=(p, ends[p - 1][1]), daemon=True) for p in mine]
+        threads = [
+            threading.Thread(target=peer_parts, args=(p, ends[p - 1][1]), daemon=True)
+            for p in mine
+        ]
         begin = time.monotonic()
         for thread in threads:
             thread.start()
@@ -351,7 +394,9 @@ def test_a_worker_waits_for_delivery_and_for_its_peer_to_part(tmp_path: Path) ->
             # The same, but of rank 1; the channel stands behind it.
             peer.sendall(hello[:-5] + b"\1" + hello[-4:])
             deadline = time.monotonic() + 20
-            while not of_kind(workers.events(0), "ready") and time.monotonic() < deadline:
+            while (
+                not of_kind(workers.events(0), "ready") and time.monotonic() < deadline
+            ):
                 time.sleep(0.02)
             workers.directories[1].mkdir()
             released = workers.release()
@@ -379,7 +424,9 @@ def test_a_peer_that_does_not_part_or_sends_on_is_named() -> None:
         # The near end has said that it sends no more.
         assert far.recv(1) == b""
         far.sendall(b"x")
-        with pytest.raises(PeerLost, match="rank 4 lost: it sent more than the schedule says"):
+        with pytest.raises(
+            PeerLost, match="rank 4 lost: it sent more than the schedule says"
+        ):
             part([(4, near)], 5.0)
 
 
@@ -398,7 +445,11 @@ def test_wrong_vector_and_missing_connection_are_refused() -> None:
                 Transport(schedule, 0, connections[0], 10, bounds=bounds)
     with connected(schedule) as connections:
         engine = Transport(schedule, 0, connections[0], 10)
-        for wrong in (np.ones(9, dtype=np.float32), np.ones(10), np.ones(20, dtype=np.float32)[::2]):
+        for wrong in (
+            np.ones(9, dtype=np.float32),
+            np.ones(10),
+            np.ones(20, dtype=np.float32)[::2],
+        ):
             with pytest.raises(ValueError, match="expected 10 contiguous float32"):
                 engine.run(wrong)  # type: ignore[arg-type]
 
@@ -409,7 +460,9 @@ def test_silent_peer_is_named_at_the_deadline() -> None:
         engine = Transport(schedule, 0, connections[0], 300_000, peer_timeout_s=0.3)
         started = time.monotonic()
         # Rank 1 takes what its buffers hold and then no more; rank 2 never sends a byte.
-        with pytest.raises(PeerLost, match=r"rank 2 lost: no byte moved for 0\.3 s") as caught:
+        with pytest.raises(
+            PeerLost, match=r"rank 2 lost: no byte moved for 0\.3 s"
+        ) as caught:
             engine.run(np.ones(300_000, dtype=np.float32))
     assert caught.value.rank == 2
     assert 0.3 <= time.monotonic() - started < 3.0
@@ -420,7 +473,9 @@ def test_closed_peer_is_named() -> None:
     with connected(schedule) as connections:
         connections[2][0].close()
         with pytest.raises(PeerLost) as caught:
-            Transport(schedule, 0, connections[0], 300).run(np.ones(300, dtype=np.float32))
+            Transport(schedule, 0, connections[0], 300).run(
+                np.ones(300, dtype=np.float32)
+            )
     assert caught.value.rank == 2
 
 
@@ -440,7 +495,9 @@ def test_killed_peer_process_is_named() -> None:
         listener.settimeout(10)
         port = str(listener.getsockname()[1])
         with subprocess.Popen(
-            [sys.executable, "-c", program, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", program, port],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         ) as peer:
             connection, _ = listener.accept()
 

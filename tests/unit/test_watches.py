@@ -38,7 +38,9 @@ def _wait(true: Callable[[], bool]) -> None:
 def _plane(port_stats: Callable[[int], PortStats]) -> Any:
     """A plane whose switches have one port each."""
 
-    def at_once(dpids: Iterable[int], **_: object) -> tuple[dict[int, Any], dict[int, OpenFlowError]]:
+    def at_once(
+        dpids: Iterable[int], **_: object
+    ) -> tuple[dict[int, Any], dict[int, OpenFlowError]]:
         found: dict[int, Any] = {}
         failed: dict[int, OpenFlowError] = {}
         for dpid in dpids:
@@ -74,7 +76,9 @@ def test_a_worker_whose_end_cannot_be_told_hides_no_other_death(tmp_path: Path) 
             workers._roster._workers[worker.place.id] = worker
             workers._wake()
             _wait(worker.exited.is_set)
-        assert first.outcome == Outcome(None, None, False, "internal error: Resource ID was not provided", "")
+        assert first.outcome == Outcome(
+            None, None, False, "internal error: Resource ID was not provided", ""
+        )
         assert second.outcome == Outcome(0, None, False, None, "")
     finally:
         for worker in (first, second):
@@ -87,7 +91,8 @@ def test_an_agent_that_says_no_json_is_away() -> None:
     client = AgentClient("http://agent")
     client.close()
     client._client = httpx.Client(
-        transport=httpx.MockTransport(lambda _: httpx.Response(200, text="{")), base_url="http://agent"
+        transport=httpx.MockTransport(lambda _: httpx.Response(200, text="{")),
+        base_url="http://agent",
     )
     with pytest.raises(UnavailableError, match="said no JSON"):
         client.workers(0)
@@ -137,10 +142,18 @@ def test_a_switch_that_does_not_answer_is_left_alone_and_then_asked_last(
 
 
 def test_the_longer_nothing_passes_the_less_often_switches_are_asked() -> None:
-    assert [stats.pause_s(quiet_s) for quiet_s in (0.0, 5.0, 10.0, 20.0, 3600.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert [stats.pause_s(quiet_s) for quiet_s in (0.0, 5.0, 10.0, 20.0, 3600.0)] == [
+        0.0,
+        0.0,
+        0.5,
+        1.0,
+        1.0,
+    ]
 
 
-def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switches_through_which_nothing_passes_are_asked_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(stats, "_QUIET_S", 1.0)
     asked: list[float] = []
     carried = [0]

@@ -32,8 +32,12 @@ def test_the_kernel_multiplies_powers_of_two(errors: float) -> None:
         assert share / ALL == pytest.approx((1 - errors) ** (8 * length), abs=2e-8)
 
 
-@pytest.mark.parametrize(("down_s", "tries"), [(0.1, 1), (0.2, 1), (0.25, 3), (0.6, 3), (0.61, 7), (1.5, 15)])
-def test_tcp_tries_again_after_twice_as_long_each_time(down_s: float, tries: int) -> None:
+@pytest.mark.parametrize(
+    ("down_s", "tries"), [(0.1, 1), (0.2, 1), (0.25, 3), (0.6, 3), (0.61, 7), (1.5, 15)]
+)
+def test_tcp_tries_again_after_twice_as_long_each_time(
+    down_s: float, tries: int
+) -> None:
     assert resumed_s(down_s, 0.2) == pytest.approx(0.2 * tries + DELAYED_ACK_S)
 
 
@@ -44,11 +48,15 @@ def test_reno_gets_less_with_loss_and_with_distance() -> None:
     few = reno_bps(1e-8, 0.1, 0.2, 1000)
     assert few == pytest.approx(8000 / (0.1 * math.sqrt(4e-8 / 3)), rel=0.01)
     assert (
-        reno_bps(0.01, 0.02, 0.2, 8948) < reno_bps(0.01, 0.01, 0.2, 8948) < reno_bps(0.001, 0.01, 0.2, 8948)
+        reno_bps(0.01, 0.02, 0.2, 8948)
+        < reno_bps(0.01, 0.01, 0.2, 8948)
+        < reno_bps(0.001, 0.01, 0.2, 8948)
     )
 
 
-@pytest.mark.parametrize(("modulation", "at_sensitivity"), [("nrz", 1e-12), ("pam4", 1e-14)])
+@pytest.mark.parametrize(
+    ("modulation", "at_sensitivity"), [("nrz", 1e-12), ("pam4", 1e-14)]
+)
 def test_light_below_the_sensitivity_has_errors_before_it_is_dark(
     modulation: Modulation, at_sensitivity: float
 ) -> None:
@@ -79,7 +87,9 @@ def experiment(least_dbm: float, **light: Any) -> Experiment:
         "servers": {"s0": {"gpus": {"g0": "t"}}, "s1": {"gpus": {"g1": "t"}}},
         "packet_switches": {"tor0": {"ports": 1}},
         "optical_switches": {"ocs0": {"size": 2, "profile": "ideal", "loss_db": 4.5}},
-        "links": [{"ends": [f"g{n}", f"ocs0:{n + 1}"], "rate": "10 Gbit/s"} for n in range(2)],
+        "links": [
+            {"ends": [f"g{n}", f"ocs0:{n + 1}"], "rate": "10 Gbit/s"} for n in range(2)
+        ],
         "circuits": [["g0", "g1"]],
         "light": {"sensitivity_dbm": least_dbm, **light},
     }
@@ -88,7 +98,12 @@ def experiment(least_dbm: float, **light: Any) -> Experiment:
         "description": "Two GPUs joined by light.",
         "scale": {"payload": 100},
         "fabric": fabric,
-        "training": {"model": "resnet50", "compute": "100 ms", "batch": 4, "iterations": 3},
+        "training": {
+            "model": "resnet50",
+            "compute": "100 ms",
+            "batch": 4,
+            "iterations": 3,
+        },
         "tcp": {"rto_min": "200 ms"},
     }
     return parse(yaml.safe_dump(scenario, sort_keys=False), "two.yaml")
@@ -99,12 +114,18 @@ def iteration_s(experiment: Experiment) -> float:
     (plan,) = experiment.plans
     backend = SimulationBackend()
     assert backend.refuses(plan) is None
-    last = [one for one in one_alone(backend, plan)[0] if isinstance(one, Iteration) and one.rank == 0][-1]
+    last = [
+        one
+        for one in one_alone(backend, plan)[0]
+        if isinstance(one, Iteration) and one.rank == 0
+    ][-1]
     return last.allreduce_end - last.compute_start
 
 
 def test_weak_light_slows_a_job_and_damages_frames() -> None:
-    clear, weak = (iteration_s(experiment(least, modulation="nrz")) for least in (-5, -3.1))
+    clear, weak = (
+        iteration_s(experiment(least, modulation="nrz")) for least in (-5, -3.1)
+    )
     assert weak > 1.002 * clear
     (plan,) = experiment(-2.5, modulation="nrz").plans
     assert (SimulationBackend().refuses(plan) or "").startswith("fabric.light: at g")

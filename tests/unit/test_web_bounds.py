@@ -76,17 +76,32 @@ def ask(port: int, *pieces: bytes, wait_s: float = 5.0) -> bytes:
 
 
 def head(method: str, path: str, *lines: str) -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+    return "\r\n".join(
+        [f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", ""]
+    ).encode()
 
 
-def test_a_body_is_read_up_to_its_limit_and_no_further(app: FastAPI, tmp_path: Path) -> None:
-    with serving_app(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+def test_a_body_is_read_up_to_its_limit_and_no_further(
+    app: FastAPI, tmp_path: Path
+) -> None:
+    with (
+        serving_app(app) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
         assert client.post("/length", content=b"x" * LIMIT).json() == LIMIT
         told = client.post("/length", content=b"x" * (LIMIT + 1))
-        assert (told.status_code, told.json()) == (413, {"detail": f"the body has more than {LIMIT} bytes"})
+        assert (told.status_code, told.json()) == (
+            413,
+            {"detail": f"the body has more than {LIMIT} bytes"},
+        )
         # Without a length, and without an end.
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-        said = ask(port, head("POST", "/length", "Transfer-Encoding: chunked"), chunk * 20, wait_s=0.5)
+        said = ask(
+            port,
+            head("POST", "/length", "Transfer-Encoding: chunked"),
+            chunk * 20,
+            wait_s=0.5,
+        )
         assert said.startswith(b"HTTP/1.1 413 "), said
         # Whoever asks for leave first is not left waiting for it.
         large = (f"Content-Length: {LIMIT + 1}", "Expect: 100-continue")
@@ -95,16 +110,25 @@ def test_a_body_is_read_up_to_its_limit_and_no_further(app: FastAPI, tmp_path: P
         assert b"connection: close" in said
         assert client.put("/file/a", content=b"y" * UPLOAD).json()["bytes"] == UPLOAD
         assert client.put("/file/a", content=b"y" * (UPLOAD + 1)).status_code == 413
-        assert client.put("/file/a", content=iter([b"y" * UPLOAD, b"y"])).status_code == 413
+        assert (
+            client.put("/file/a", content=iter([b"y" * UPLOAD, b"y"])).status_code
+            == 413
+        )
     assert list((tmp_path / "files").iterdir()) == []
 
 
 def test_a_large_body_takes_neither_memory_nor_the_connection(app: FastAPI) -> None:
-    with serving_app(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with (
+        serving_app(app) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
         client.get("/well")
         before = resident_bytes()
         for _ in range(2):
-            assert client.post("/length", content=iter([b"x" * LIMIT] * 40)).status_code == 413
+            assert (
+                client.post("/length", content=iter([b"x" * LIMIT] * 40)).status_code
+                == 413
+            )
         assert client.get("/well").json() == "yes"
         assert resident_bytes() - before < 30 << 20
 
@@ -113,46 +137,71 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_a_body_that_does_not_come_is_answered(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_come_is_answered(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounds, "BODY_S", 0.2)
     with serving_app(app) as port:
         for method, path in (("POST", "/length"), ("PUT", "/file/a")):
-            said = ask(port, head(method, path, "Content-Length: 10"), b"12345", wait_s=1.0)
+            said = ask(
+                port, head(method, path, "Content-Length: 10"), b"12345", wait_s=1.0
+            )
             assert said.startswith(b"HTTP/1.1 408 "), said
 
 
-def test_bodies_that_come_slowly_are_bounded_together(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_come_slowly_are_bounded_together(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounds, "BODIES_BYTES", LIMIT)
     with serving_app(app) as port, contextlib.ExitStack() as stack:
         for _ in range(2):
             one = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            one.sendall(head("POST", "/length", f"Content-Length: {LIMIT}") + b"x" * (LIMIT // 2))
+            one.sendall(
+                head("POST", "/length", f"Content-Length: {LIMIT}")
+                + b"x" * (LIMIT // 2)
+            )
         deadline = time.monotonic() + 5
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            while (told := client.post("/length", content=b"x" * 20_000)).status_code == 200:
+            while (
+                told := client.post("/length", content=b"x" * 20_000)
+            ).status_code == 200:
                 assert time.monotonic() < deadline
             assert told.status_code == 503
             assert client.post("/length", content=b"x" * 1000).json() == 1000
 
 
 def test_no_text_comes_in_that_utf_8_cannot_encode(app: FastAPI) -> None:
-    with serving_app(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with (
+        serving_app(app) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
         for body in (
             rb'{"container": {"command": ["a", "\ud800"]}}',
             rb'{"container": {"command": ["a", "\uDFFFb"]}}',
             b'{"container": {"command": ["a", "\xed\xa0\x80"]}}',
-            '{"container": {"command": ["a", "\ud800"]}}'.encode("utf-16", "surrogatepass"),
+            '{"container": {"command": ["a", "\ud800"]}}'.encode(
+                "utf-16", "surrogatepass"
+            ),
         ):
             told = client.post("/length", content=body)
             assert told.status_code == 422, body
-            assert told.json()["detail"].startswith("container.command.1: half of a character"), told.json()
+            assert told.json()["detail"].startswith(
+                "container.command.1: half of a character"
+            ), told.json()
         told = client.post("/length", content=rb'{"a": {"\ud800": 1}}')
         assert told.json()["detail"].startswith("a: half of a character")
-        for body in (rb'["\ud83d\ude00 \u00e9"]', '["😀"]'.encode(), b"\xff\xd8 no JSON", rb'"\\ud800"'):
+        for body in (
+            rb'["\ud83d\ude00 \u00e9"]',
+            '["😀"]'.encode(),
+            b"\xff\xd8 no JSON",
+            rb'"\\ud800"',
+        ):
             assert client.post("/length", content=body).json() == len(body)
 
 
-def test_half_a_head_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_head_is_not_waited_for(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "HEAD_S", 0.3)
     with serving_app(app) as port:
         for said in (b"", b"GET /well HT", head("GET", "/well") + b"GET /w"):
@@ -160,7 +209,9 @@ def test_half_a_head_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyP
             answer = ask(port, said)
             assert time.monotonic() - began < 3
             assert answer.count(b"HTTP/1.1 200") == said.count(b"HTTP/1.1")
-        long = head("GET", "/well", *(f"X-{number}: {'x' * 1000}" for number in range(200)))
+        long = head(
+            "GET", "/well", *(f"X-{number}: {'x' * 1000}" for number in range(200))
+        )
         assert ask(port, long[:-2], wait_s=1.0).startswith(b"HTTP/1.1 400 ")
 
 
@@ -173,9 +224,13 @@ def test_trailers_are_bounded_and_are_no_fields_of_the_head(app: FastAPI) -> Non
         seen.append(sorted(request.headers))
         return length
 
-    chunked = head("POST", "/fields", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n"
+    chunked = (
+        head("POST", "/fields", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n"
+    )
     with serving_app(app) as port:
-        said = ask(port, chunked + b"X-Sum: 1\r\nAuthorization: Bearer x\r\n\r\n", wait_s=0.5)
+        said = ask(
+            port, chunked + b"X-Sum: 1\r\nAuthorization: Bearer x\r\n\r\n", wait_s=0.5
+        )
         assert said.startswith(b"HTTP/1.1 200 ")
         assert seen == [["host", "transfer-encoding"]]
         before = resident_bytes()
@@ -206,7 +261,9 @@ def test_a_head_behind_a_request_in_work_is_bounded(app: FastAPI) -> None:
             (b"GET /", b"a" * (1 << 16)),
         ):
             asked.clear()
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=5)
+            )
             client.sendall(head("GET", "/long"))
             assert asked.wait(5)
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):
@@ -218,7 +275,9 @@ def test_a_head_behind_a_request_in_work_is_bounded(app: FastAPI) -> None:
         assert resident_bytes() - before < 20 << 20
 
 
-def test_a_body_behind_a_request_in_work_waits_outside(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_behind_a_request_in_work_waits_outside(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "HEADS_BYTES", 256 << 10, raising=False)
     asked, over = threading.Semaphore(0), threading.Event()
 
@@ -232,14 +291,18 @@ def test_a_body_behind_a_request_in_work_waits_outside(app: FastAPI, monkeypatch
     with serving_app(app) as port, contextlib.ExitStack() as stack:
         clients = []
         for _ in range(8):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.5))
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=0.5)
+            )
             client.sendall(head("GET", "/long"))
             assert asked.acquire(timeout=5)
             clients.append(client)
         hung_up = 0
         for client in clients:
             try:
-                client.sendall(head("POST", "/length", "Content-Length: 90000") + b"x" * 60_000)
+                client.sendall(
+                    head("POST", "/length", "Content-Length: 90000") + b"x" * 60_000
+                )
                 hung_up += client.recv(1) == b""
             except TimeoutError:
                 pass
@@ -256,17 +319,25 @@ def test_a_head_ends_where_it_says_it_does(app: FastAPI) -> None:
             said = ask(port, head("GET", "/well", "X-A: " + "b" * length), wait_s=1.0)
             assert said.startswith(f"HTTP/1.1 {status} ".encode()), (length, said)
         many = [f"X-{number}: b" for number in range(128)]
-        assert ask(port, head("GET", "/well", *many), wait_s=1.0).startswith(b"HTTP/1.1 400 ")
-        assert ask(port, head("GET", "/well", *many[1:]), wait_s=1.0).startswith(b"HTTP/1.1 200 ")
+        assert ask(port, head("GET", "/well", *many), wait_s=1.0).startswith(
+            b"HTTP/1.1 400 "
+        )
+        assert ask(port, head("GET", "/well", *many[1:]), wait_s=1.0).startswith(
+            b"HTTP/1.1 200 "
+        )
 
 
-def test_heads_are_bounded_together(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_bounded_together(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "HEADS_BYTES", 300 << 10, raising=False)
     large = head("GET", "/well", *(f"X-{number}: {'b' * 500}" for number in range(100)))
     with serving_app(app) as port, contextlib.ExitStack() as stack:
         said = []
         for _ in range(12):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.2))
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=0.2)
+            )
             client.sendall(large[:-2])
             with contextlib.suppress(TimeoutError):
                 said.append(client.recv(1 << 16)[:12])
@@ -274,23 +345,32 @@ def test_heads_are_bounded_together(app: FastAPI, monkeypatch: pytest.MonkeyPatc
         assert set(said) == {b"HTTP/1.1 503"}
         # Others are served, and whoever is answered takes nothing any more.
         for _ in range(3):
-            assert ask(port, head("GET", "/well"), wait_s=0.3).startswith(b"HTTP/1.1 200")
+            assert ask(port, head("GET", "/well"), wait_s=0.3).startswith(
+                b"HTTP/1.1 200"
+            )
         stack.close()
         deadline = time.monotonic() + 5
         while not ask(port, large, wait_s=0.3).startswith(b"HTTP/1.1 200"):
             assert time.monotonic() < deadline
         with contextlib.ExitStack() as idle:
             for _ in range(12):
-                client = idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+                client = idle.enter_context(
+                    socket.create_connection(("127.0.0.1", port), timeout=5)
+                )
                 client.sendall(large)
                 assert client.recv(12) == b"HTTP/1.1 200"
 
 
-def test_whoever_says_nothing_shuts_nobody_out(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_says_nothing_shuts_nobody_out(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "MOST_CONNECTIONS", 20)
     with serving_app(app) as port, contextlib.ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(60)
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=5)
+            )
+            for _ in range(60)
         ]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
             for one in silent[40:]:
@@ -338,9 +418,24 @@ def test_beyond_loopback_every_door_is_stated() -> None:
     check_doors(here, "0.0.0.0:6653", token=False, tls=False, openflow_insecure=True)
     check_doors(here, "0.0.0.0:6653", token=False, tls=True, openflow_tls=True)
     for said, rest, openflow, choice in (
-        ("--rest 0.0.0.0:8080: not a loopback address; that needs a token", there, here, {"tls": True}),
-        ("give --tls-cert and --tls-key, or --rest-insecure", there, here, {"token": True}),
-        ("--openflow 0.0.0.0:8080: not a loopback address, and OpenFlow asks nobody", here, there, {}),
+        (
+            "--rest 0.0.0.0:8080: not a loopback address; that needs a token",
+            there,
+            here,
+            {"tls": True},
+        ),
+        (
+            "give --tls-cert and --tls-key, or --rest-insecure",
+            there,
+            here,
+            {"token": True},
+        ),
+        (
+            "--openflow 0.0.0.0:8080: not a loopback address, and OpenFlow asks nobody",
+            here,
+            there,
+            {},
+        ),
     ):
         with pytest.raises(StartError, match=said):
             check_doors(rest, openflow, **{"token": False, "tls": False, **choice})  # type: ignore[arg-type]
@@ -353,8 +448,22 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     cert, key = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-nodes", "-subj", "/CN=lab.example", "-addext", "subjectAltName=DNS:lab.example"),
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+            ),
+            *(
+                "-nodes",
+                "-subj",
+                "/CN=lab.example",
+                "-addext",
+                "subjectAltName=DNS:lab.example",
+            ),
             *("-days", "2", "-keyout", str(key), "-out", str(cert)),
         ],
         check=True,
@@ -374,10 +483,15 @@ def test_rest_over_tls_is_for_those_who_trust_its_certificate(
             assert api.get("/well") == "yes"
         with (
             Api(address, cacert=str(cert)) as api,
-            pytest.raises(Unreachable, match=r"a certificate that is not trusted: .*127.0.0.1"),
+            pytest.raises(
+                Unreachable, match=r"a certificate that is not trusted: .*127.0.0.1"
+            ),
         ):
             api.get("/well")
-        with Api(f"https://{address}") as api, pytest.raises(Unreachable, match="not trusted: self"):
+        with (
+            Api(f"https://{address}") as api,
+            pytest.raises(Unreachable, match="not trusted: self"),
+        ):
             api.get("/well")
         with Api(address) as api, pytest.raises(Unreachable):
             api.get("/well")
@@ -391,10 +505,16 @@ def test_who_does_not_greet_over_tls_is_counted_and_goes(
     monkeypatch.setattr(serving, "MOST_TLS", 20, raising=False)
     monkeypatch.setattr(serving, "HEAD_S", 1.0)
     cert, key = certificates
-    with serving_app(app, tls=check_tls(cert, key)) as port, contextlib.ExitStack() as stack:
+    with (
+        serving_app(app, tls=check_tls(cert, key)) as port,
+        contextlib.ExitStack() as stack,
+    ):
         before = resident_bytes()
         silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(200)
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=5)
+            )
+            for _ in range(200)
         ]
         with Api(f"127.0.0.1:{port}", cacert=str(cert), anywhere=True) as api:
             assert api.get("/well") == "yes"
@@ -406,7 +526,9 @@ def test_who_does_not_greet_over_tls_is_counted_and_goes(
             assert time.monotonic() - began < 4
 
 
-def test_an_answer_that_is_cut_off_at_the_end_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_is_cut_off_at_the_end_is_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = FastAPI()
     asked = threading.Event()
 
@@ -415,13 +537,18 @@ def test_an_answer_that_is_cut_off_at_the_end_is_no_fault(caplog: pytest.LogCapt
         asked.set()
         await asyncio.sleep(60)
 
-    with serving_app(app) as port, socket.create_connection(("127.0.0.1", port), timeout=5.0) as client:
+    with (
+        serving_app(app) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=5.0) as client,
+    ):
         client.sendall(b"GET /never HTTP/1.1\r\nhost: a\r\n\r\n")
         assert asked.wait(5.0)
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_files_of_tls_go_together(certificates: tuple[Path, Path], tmp_path: Path) -> None:
+def test_files_of_tls_go_together(
+    certificates: tuple[Path, Path], tmp_path: Path
+) -> None:
     cert, key = certificates
     assert check_tls(None, None) is None
     with pytest.raises(StartError, match="--tls-key: missing"):
@@ -449,11 +576,20 @@ def test_a_server_sleeps_while_nobody_asks_and_ends_all_the_same(
                 assert kept.recv(1 << 16) in (b"", b'"yes"')
 
 
-def test_an_answer_has_a_date_of_now(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_has_a_date_of_now(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "_DATE_S", 0.1)
     with serving_app(app) as port:
         for _ in range(2):
-            head, _, _ = ask(port, b"GET /well HTTP/1.0\r\nhost: localhost\r\n\r\n").partition(b"\r\n\r\n")
-            (date,) = (line[6:] for line in head.split(b"\r\n") if line.startswith(b"date: "))
-            assert abs(parsedate_to_datetime(date.decode()).timestamp() - time.time()) < 2.0
+            head, _, _ = ask(
+                port, b"GET /well HTTP/1.0\r\nhost: localhost\r\n\r\n"
+            ).partition(b"\r\n\r\n")
+            (date,) = (
+                line[6:] for line in head.split(b"\r\n") if line.startswith(b"date: ")
+            )
+            assert (
+                abs(parsedate_to_datetime(date.decode()).timestamp() - time.time())
+                < 2.0
+            )
             time.sleep(2.1)

@@ -22,25 +22,35 @@ def gradients(draw: st.DrawFn) -> tuple[int, int, np.ndarray]:
     size = draw(st.integers(1, 12))
     row = st.lists(floats, min_size=size, max_size=size)
     ranks = draw(st.lists(row, min_size=2, max_size=5))
-    return draw(st.sampled_from([8, 16])), draw(st.integers(1, 5)), np.array(ranks, np.float32)
+    return (
+        draw(st.sampled_from([8, 16])),
+        draw(st.integers(1, 5)),
+        np.array(ranks, np.float32),
+    )
 
 
 def shared_of(ranks: np.ndarray, block: int) -> np.ndarray:
     return blocks.merge([blocks.exponents(values, block) for values in ranks])
 
 
-def codes_of(ranks: np.ndarray, shared: np.ndarray, bits: int, block: int = blocks.BLOCK) -> np.ndarray:
+def codes_of(
+    ranks: np.ndarray, shared: np.ndarray, bits: int, block: int = blocks.BLOCK
+) -> np.ndarray:
     """What all ranks send."""
     return np.stack(
         [
-            blocks.quantise(values, shared, bits, block, blocks.raised(rank, len(ranks)))
+            blocks.quantise(
+                values, shared, bits, block, blocks.raised(rank, len(ranks))
+            )
             for rank, values in enumerate(ranks)
         ]
     )
 
 
 @given(gradients())
-def test_a_code_is_the_nearest_step_ties_to_even(case: tuple[int, int, np.ndarray]) -> None:
+def test_a_code_is_the_nearest_step_ties_to_even(
+    case: tuple[int, int, np.ndarray],
+) -> None:
     """Against fractions: nothing is rounded but the value itself."""
     bits, block, ranks = case
     shared = shared_of(ranks, block)
@@ -52,15 +62,21 @@ def test_a_code_is_the_nearest_step_ties_to_even(case: tuple[int, int, np.ndarra
                 continue
             step = Fraction(2) ** (int(shared[i // block]) - bits + 1)
             # Python rounds fractions half to even
-            assert codes[i] == min(round(Fraction(value) / step) + 2 ** (bits - 1), 2**bits - 2)
+            assert codes[i] == min(
+                round(Fraction(value) / step) + 2 ** (bits - 1), 2**bits - 2
+            )
 
 
 @given(gradients())
-def test_the_scale_is_the_smallest_that_holds_all_ranks(case: tuple[int, int, np.ndarray]) -> None:
+def test_the_scale_is_the_smallest_that_holds_all_ranks(
+    case: tuple[int, int, np.ndarray],
+) -> None:
     _, block, ranks = case
     shared = shared_of(ranks, block)
     for number, exponent in enumerate(shared.tolist()):
-        largest = Fraction(float(np.abs(ranks[:, number * block : (number + 1) * block]).max()))
+        largest = Fraction(
+            float(np.abs(ranks[:, number * block : (number + 1) * block]).max())
+        )
         if exponent == blocks.ZERO:
             assert largest == 0
         else:
@@ -77,7 +93,9 @@ def test_the_mean_comes_back_within_a_step(case: tuple[int, int, np.ndarray]) ->
     shared = shared_of(ranks, block)
     codes = codes_of(ranks, shared, bits, block)
     plain = [blocks.quantise(own, shared, bits, block) for own in ranks]
-    means = (np.sum(codes, axis=0, dtype=np.int64) // servers).astype(blocks.code_type(bits))
+    means = (np.sum(codes, axis=0, dtype=np.int64) // servers).astype(
+        blocks.code_type(bits)
+    )
     values = blocks.dequantise(means, shared, bits, block)
     for i, value in enumerate(values.tolist()):
         exact = sum(Fraction(rank) for rank in ranks[:, i].tolist()) / servers
@@ -88,17 +106,28 @@ def test_the_mean_comes_back_within_a_step(case: tuple[int, int, np.ndarray]) ->
         step = Fraction(2) ** (exponent - bits + 1)
         held = sum(int(own[i] == 2**bits - 2) for own in plain)
         most = 1 + Fraction(3 * held, 2 * servers)
-        assert abs(Fraction(value) - exact) <= step * most * (1 + Fraction(1, 2**20)) + Fraction(2) ** -149
+        assert (
+            abs(Fraction(value) - exact)
+            <= step * most * (1 + Fraction(1, 2**20)) + Fraction(2) ** -149
+        )
 
 
 @given(gradients())
-def test_the_floor_of_raised_codes_is_the_nearest_to_their_mean(case: tuple[int, int, np.ndarray]) -> None:
+def test_the_floor_of_raised_codes_is_the_nearest_to_their_mean(
+    case: tuple[int, int, np.ndarray],
+) -> None:
     bits, block, ranks = case
     servers = len(ranks)
     shared = shared_of(ranks, block)
-    plain = np.array([blocks.quantise(values, shared, bits, block) for values in ranks], np.int64)
-    floors = np.sum(codes_of(ranks, shared, bits, block), axis=0, dtype=np.int64) // servers
-    for i, (floor, total) in enumerate(zip(floors.tolist(), plain.sum(axis=0).tolist(), strict=True)):
+    plain = np.array(
+        [blocks.quantise(values, shared, bits, block) for values in ranks], np.int64
+    )
+    floors = (
+        np.sum(codes_of(ranks, shared, bits, block), axis=0, dtype=np.int64) // servers
+    )
+    for i, (floor, total) in enumerate(
+        zip(floors.tolist(), plain.sum(axis=0).tolist(), strict=True)
+    ):
         off = floor - Fraction(total, servers)
         assert abs(off) <= Fraction(1, 2)
         if abs(off) == Fraction(1, 2):
@@ -119,7 +148,9 @@ def test_the_answer_to_every_combination_of_codes_is_the_nearest_to_their_mean(
     shared = np.zeros(blocks.block_count(every.shape[1]), np.int16)
     # 1 is not below 2^0, which holds the other end
     every[every == -1] = np.nextafter(np.float32(-1), np.float32(0))
-    plain = np.stack([blocks.quantise(own, shared, bits) for own in every]).sum(axis=0, dtype=int)
+    plain = np.stack([blocks.quantise(own, shared, bits) for own in every]).sum(
+        axis=0, dtype=int
+    )
     floors = codes_of(every, shared, bits).sum(axis=0, dtype=int) // servers
     assert len(np.unique(plain)) == servers * (2**bits - 2) + 1
     nearest = {
@@ -129,12 +160,16 @@ def test_the_answer_to_every_combination_of_codes_is_the_nearest_to_their_mean(
         for mean in [Fraction(total, servers)]
         for place in (0, 1)
     }
-    assert floors.tolist() == [nearest[total, i % 2] for i, total in enumerate(plain.tolist())]
+    assert floors.tolist() == [
+        nearest[total, i % 2] for i, total in enumerate(plain.tolist())
+    ]
 
 
 @pytest.mark.parametrize("servers", [4, 8, 16, 64, 256])
 @pytest.mark.parametrize("bits", [8, 16])
-def test_the_answer_to_every_sum_of_codes_is_the_nearest_to_their_mean(bits: int, servers: int) -> None:
+def test_the_answer_to_every_sum_of_codes_is_the_nearest_to_their_mean(
+    bits: int, servers: int
+) -> None:
     """The unit sees no more of the codes than their sum, and no rank's code is in the way of a step more."""
     for place in (0, 1):
         more = sum(blocks.raised(rank, servers)[place] for rank in range(servers))
@@ -160,12 +195,20 @@ def test_ties_and_the_upper_end() -> None:
 @pytest.mark.parametrize("servers", [2, 3, 4, 16])
 def test_no_bias_is_left(servers: int) -> None:
     """The floor alone would be (N - 1) / 2N of a step low, rounding half up 1 / 2N high."""
-    ranks = np.random.default_rng(5).uniform(-0.99, 0.99, (servers, 2**20)).astype(np.float32)
+    ranks = (
+        np.random.default_rng(5)
+        .uniform(-0.99, 0.99, (servers, 2**20))
+        .astype(np.float32)
+    )
     shared = shared_of(ranks, blocks.BLOCK)
     assert set(shared.tolist()) == {0}
-    means = (codes_of(ranks, shared, 8).sum(axis=0, dtype=np.int64) // servers).astype(np.uint8)
+    means = (codes_of(ranks, shared, 8).sum(axis=0, dtype=np.int64) // servers).astype(
+        np.uint8
+    )
     step = 2.0**-7
-    off = blocks.dequantise(means, shared, 8).astype(float) - ranks.mean(axis=0, dtype=float)
+    off = blocks.dequantise(means, shared, 8).astype(float) - ranks.mean(
+        axis=0, dtype=float
+    )
     # each of 2^20 means is off by about 0.4 of a step: 0.01 is 25 deviations
     assert abs(off.mean() / step) < 0.01
 
@@ -174,7 +217,9 @@ def test_what_is_the_same_on_all_ranks_comes_back_as_it_was() -> None:
     values = np.random.default_rng(7).normal(size=5000).astype(np.float32)
     values[::3] = 0
     shared = blocks.exponents(values)
-    means = (codes_of(np.stack([values] * 16), shared, 8).sum(axis=0, dtype=np.int64) // 16).astype(np.uint8)
+    means = (
+        codes_of(np.stack([values] * 16), shared, 8).sum(axis=0, dtype=np.int64) // 16
+    ).astype(np.uint8)
     alone = blocks.quantise(values, shared, 8)
     assert (means == alone).all()
     assert (blocks.dequantise(means, shared, 8)[::3] == 0).all()
@@ -189,7 +234,9 @@ def test_pieces_do_not_show() -> None:
         for number, exponent in enumerate(shared):
             own = slice(number * block, (number + 1) * block)
             alone = np.array([exponent], np.int16)
-            assert (blocks.quantise(values[own], alone, 16, block, (1, 0)) == codes[own]).all()
+            assert (
+                blocks.quantise(values[own], alone, 16, block, (1, 0)) == codes[own]
+            ).all()
             again = blocks.dequantise(codes, shared, 16, block)[own]
             assert (blocks.dequantise(codes[own], alone, 16, block) == again).all()
 

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ringlight.fabric.whole_numbers.sums import GROUP, add, group_count, mean, pack, sum_bits, unpack
+from ringlight.fabric.whole_numbers.sums import (
+    GROUP,
+    add,
+    group_count,
+    mean,
+    pack,
+    sum_bits,
+    unpack,
+)
 
 WIDTHS = st.integers(2, 32)
 RANKS = st.integers(1, 16)
@@ -30,11 +38,15 @@ def drawn(seed: int, width: int, *shape: int) -> NDArray[Any]:
 
 
 @given(seed=st.integers(0, 2**32 - 1), width=WIDTHS, size=SIZES)
-def test_number_j_has_the_bits_from_j_times_the_width_on(seed: int, width: int, size: int) -> None:
+def test_number_j_has_the_bits_from_j_times_the_width_on(
+    seed: int, width: int, size: int
+) -> None:
     numbers = drawn(seed, width, size)
     words = pack(numbers, width)
     assert words.size == group_count(size) * width
-    assert as_one(words) == sum(int(number) << (j * width) for j, number in enumerate(numbers))
+    assert as_one(words) == sum(
+        int(number) << (j * width) for j, number in enumerate(numbers)
+    )
     assert np.array_equal(unpack(words, width, size), numbers)
 
 
@@ -53,7 +65,9 @@ def test_sums_of_any_codes_fit_and_their_mean_is_rounded_down(
     assert np.array_equal(found, codes.sum(axis=0, dtype=np.int64) // ranks)
 
 
-@pytest.mark.parametrize(("bits", "ranks"), [(8, 4), (8, 8), (8, 16), (16, 4), (9, 3), (16, 16)])
+@pytest.mark.parametrize(
+    ("bits", "ranks"), [(8, 4), (8, 8), (8, 16), (16, 4), (9, 3), (16, 16)]
+)
 def test_all_codes_at_their_largest(bits: int, ranks: int) -> None:
     """Where every number of a group carries over into all of its bits."""
     codes = np.full(5 * GROUP, 2**bits - 1, np.uint16)
@@ -88,7 +102,8 @@ def test_without_carries_sums_are_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "ranks", "width"), [(8, 4, 10), (8, 8, 11), (8, 16, 12), (16, 4, 18), (8, 5, 11), (8, 1, 8)]
+    ("bits", "ranks", "width"),
+    [(8, 4, 10), (8, 8, 11), (8, 16, 12), (16, 4, 18), (8, 5, 11), (8, 1, 8)],
 )
 def test_a_sum_has_log2_n_bits_more(bits: int, ranks: int, width: int) -> None:
     assert sum_bits(bits, ranks) == width

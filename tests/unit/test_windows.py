@@ -31,7 +31,9 @@ def leaves(uplink: dict[str, Any]) -> Fabric:
     return build_fabric(
         FabricSpec.model_validate(
             {
-                "servers": {"s": {"gpus": dict.fromkeys(("g0", "g1", "g2", "g3"), "gpu")}},
+                "servers": {
+                    "s": {"gpus": dict.fromkeys(("g0", "g1", "g2", "g3"), "gpu")}
+                },
                 "packet_switches": {"a": {"ports": 3}, "b": {"ports": 3}},
                 "links": [
                     {"ends": ["g0", "a:1"], **nic},
@@ -48,11 +50,15 @@ def leaves(uplink: dict[str, Any]) -> Fabric:
 def windows(fabric: Fabric, *, bounded: bool = True) -> list[int]:
     """Windows of g0's connections, by the GPU that sends."""
     emulation = Emulation(payload_scale=100, bounded=bounded)
-    network = LabNetwork(Lab("win2"), fabric, emulation, ControllerAddress("127.0.0.1", 6653))
+    network = LabNetwork(
+        Lab("win2"), fabric, emulation, ControllerAddress("127.0.0.1", 6653)
+    )
     return network.windows_to("g0", [gpu.ip for gpu in fabric.gpus.values()])
 
 
-def test_a_window_is_half_of_the_smallest_queue_of_a_packet_switch_on_its_path() -> None:
+def test_a_window_is_half_of_the_smallest_queue_of_a_packet_switch_on_its_path() -> (
+    None
+):
     found = windows(leaves({"rate": "3 Gbit/s", "queue": "20 ms"}))
     # The uplink's queue holds 75 kB, eight frames; a NIC's 250 kB, 27 frames.
     assert found == [0, 13 * PAYLOAD, 4 * PAYLOAD, 4 * PAYLOAD]
@@ -71,7 +77,10 @@ def test_without_a_queue_of_a_packet_switch_a_window_is_the_largest() -> None:
                 "servers": {"s": {"gpus": {"g0": "gpu", "g1": "gpu"}}},
                 "packet_switches": {"unused": {"ports": 2}},
                 "optical_switches": {"ocs": {"size": 2, "driver": "scpi"}},
-                "links": [{"ends": ["g0", "ocs:1"], **nic}, {"ends": ["g1", "ocs:2"], **nic}],
+                "links": [
+                    {"ends": ["g0", "ocs:1"], **nic},
+                    {"ends": ["g1", "ocs:2"], **nic},
+                ],
             }
         )
     )
@@ -79,7 +88,9 @@ def test_without_a_queue_of_a_packet_switch_a_window_is_the_largest() -> None:
 
 
 def test_a_window_holds_what_is_on_the_way_over_links_that_delay() -> None:
-    found = windows(with_delay(leaves({"rate": "3 Gbit/s", "queue": "12 ms"}), "a", "b", 0.01))
+    found = windows(
+        with_delay(leaves({"rate": "3 Gbit/s", "queue": "12 ms"}), "a", "b", 0.01)
+    )
     assert found == [0, 13 * PAYLOAD, *[2 * PAYLOAD + round(30e6 / 8 * 0.02)] * 2]
 
 
@@ -115,11 +126,16 @@ def test_where_light_decides_the_path_the_smallest_queue_of_the_fabric_counts() 
             {"ends": ["a:2", "b:2"], "rate": "3 Gbit/s", "queue": "12 ms"},
         ],
     }
-    assert windows(build_fabric(FabricSpec.model_validate(spec))) == [0, windows(fabric)[2]]
+    assert windows(build_fabric(FabricSpec.model_validate(spec))) == [
+        0,
+        windows(fabric)[2],
+    ]
 
 
 @pytest.mark.parametrize("window", [4 * PAYLOAD, 300_000])
-def test_the_kernel_keeps_a_window_whatever_it_measures_of_segments(window: int) -> None:
+def test_the_kernel_keeps_a_window_whatever_it_measures_of_segments(
+    window: int,
+) -> None:
     """Segments are as long as those of workers; loopback's own are longer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.socket()
@@ -151,13 +167,21 @@ def test_a_peer_that_closes_before_it_began_is_an_error() -> None:
 
 
 def test_a_link_test_over_links_that_delay_lasts_until_slow_start_is_over() -> None:
-    setting = load(ROOT / "tests" / "data" / "agreement" / "thin_trunk.yaml").plans[0].setting
-    trunk = next(link for link in setting.fabric.links if link.a.node in setting.fabric.packet_switches)
+    setting = (
+        load(ROOT / "tests" / "data" / "agreement" / "thin_trunk.yaml").plans[0].setting
+    )
+    trunk = next(
+        link
+        for link in setting.fabric.links
+        if link.a.node in setting.fabric.packet_switches
+    )
     fabric = with_delay(setting.fabric, str(trunk.a), str(trunk.b), 0.008)
     nics, trunks = (part.batches for part in parts(fabric, ())[0])
     assert {seconds_of(setting, stream) for batch in nics for stream in batch} == {0.8}
     # 6.25 Mbit/s and 128 ms there and back hold 11 frames: one doubling of ten, and two round trips more.
-    assert {round(seconds_of(setting, s), 3) for batch in trunks for s in batch} == {(1 + 2) * 0.128 / 0.25}
+    assert {round(seconds_of(setting, s), 3) for batch in trunks for s in batch} == {
+        (1 + 2) * 0.128 / 0.25
+    }
 
 
 def classified(program: str, packet: bytes) -> int:
@@ -200,11 +224,17 @@ def classified(program: str, packet: bytes) -> int:
                 raise AssertionError(f"code {code}")
 
 
-def packet(payload: int, flags: int = 0x10, options: int = 12, protocol: int = 6) -> bytes:
+def packet(
+    payload: int, flags: int = 0x10, options: int = 12, protocol: int = 6
+) -> bytes:
     """An IPv4 packet from host 10.1.0.2 to 10.1.0.3."""
-    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + 20 + options + payload, 0, 0, 64, protocol, 0)
+    ip = struct.pack(
+        "!BBHHHBBH", 0x45, 0, 20 + 20 + options + payload, 0, 0, 64, protocol, 0
+    )
     ip += socket.inet_aton("10.1.0.2") + socket.inet_aton("10.1.0.3")
-    tcp = struct.pack("!HHIIBBHHH", 1, 2, 0, 0, (20 + options) // 4 << 4, flags, 0, 0, 0)
+    tcp = struct.pack(
+        "!HHIIBBHHH", 1, 2, 0, 0, (20 + options) // 4 << 4, flags, 0, 0, 0
+    )
     return ip + tcp + bytes(options + payload)
 
 
@@ -213,7 +243,11 @@ def test_acknowledgements_go_first_and_payload_keeps_its_turn(by: shaping.By) ->
     turns, program = shaping._turns(["10.1.0.1", "10.1.0.2", "10.1.0.3"], by)
     own = 0x10003 + {"src": 1, "dst": 2, "pair": 1 * 3 + 2}[by]
     assert turns == (9 if by == "pair" else 3)
-    assert classified(program, packet(0)) == classified(program, packet(0, options=24)) == 0x10002
+    assert (
+        classified(program, packet(0))
+        == classified(program, packet(0, options=24))
+        == 0x10002
+    )
     # One byte of payload, the beginning and the end of a connection, and what is no TCP.
     others = [
         packet(1),

@@ -31,7 +31,13 @@ from ringlight.containers.worker.rendezvous import part
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.containers.worker.tcp_state import NOTE_WHEN_ACKNOWLEDGED, unacknowledged
 from ringlight.containers.worker.transport import RunReport, Transport
-from ringlight.fabric.collectives import Schedule, Transfer, all_reduce, apply_schedule, schedule_of
+from ringlight.fabric.collectives import (
+    Schedule,
+    Transfer,
+    all_reduce,
+    apply_schedule,
+    schedule_of,
+)
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds
 from tests.unit.fabrics import COLLECTIVES
 from tests.unit.test_training import Crew, ended, of_kind
@@ -99,7 +105,9 @@ class Seen:
 class Agent:
     """One O-NIC's agent, as its worker sees it. ``connections``: the worker's own, by peer address."""
 
-    def __init__(self, path: Path, manners: Manners, connections: dict[str, socket.socket]) -> None:
+    def __init__(
+        self, path: Path, manners: Manners, connections: dict[str, socket.socket]
+    ) -> None:
         self.seen = Seen()
         self.lit: set[str] = set()
         self._path, self._manners, self._connections = path, manners, connections
@@ -183,7 +191,12 @@ class Agent:
             bell.close()
             ring.close()
 
-    def _hear(self, worker: socket.socket, message: dict[str, Any], grant: Callable[[int], None]) -> bool:
+    def _hear(
+        self,
+        worker: socket.socket,
+        message: dict[str, Any],
+        grant: Callable[[int], None],
+    ) -> bool:
         """One message of the worker; False when the agent dies of it."""
         peer: str | None
         manners, seen = self._manners, self.seen
@@ -193,7 +206,11 @@ class Agent:
                 return True
             self.lit.discard(peer)
             seen.closes.append(peer)
-            left = unacknowledged(self._connections[peer]) if peer in self._connections else 0
+            left = (
+                unacknowledged(self._connections[peer])
+                if peer in self._connections
+                else 0
+            )
             if left:
                 seen.wrong.append(f"closed with {left} bytes under way to {peer}")
             worker.send(json.dumps({"closed": message["close"]}).encode())
@@ -209,7 +226,9 @@ class Agent:
         seen.steps.append(message.get("step"))
         if manners.fail:
             manners.fail -= 1
-            worker.send(json.dumps({"failed": number, "reason": "no wavelength"}).encode())
+            worker.send(
+                json.dumps({"failed": number, "reason": "no wavelength"}).encode()
+            )
             return True
         self._open[number] = peer
         if manners.die_after and len(seen.opens) >= manners.die_after:
@@ -237,7 +256,9 @@ class Agent:
             # The worker may have closed it meanwhile; then neither has to do with it any more.
             del self._open[number]
             self.seen.lost += 1
-            worker.send(json.dumps({"lost": number, "reason": "the lease ran out"}).encode())
+            worker.send(
+                json.dumps({"lost": number, "reason": "the lease ran out"}).encode()
+            )
 
 
 class Checked(socket.socket):
@@ -260,7 +281,9 @@ class Checked(socket.socket):
 
 
 @contextmanager
-def checked(connection: socket.socket, agent: Agent, peer: int) -> Iterator[socket.socket]:
+def checked(
+    connection: socket.socket, agent: Agent, peer: int
+) -> Iterator[socket.socket]:
     with Checked(fileno=connection.detach()) as same:
         same.under_light = lambda: address(peer) in agent.lit
         same.wrong = agent.seen.wrong
@@ -279,12 +302,24 @@ class Rank:
         bounds: Sequence[int] | None = None,
     ) -> Transport:  # fmt: skip
         addresses = [address(each) for each in range(schedule.world_size)]
-        return Transport(schedule, rank, self.connections, length, timeout_s, self.flows, addresses, bounds)
+        return Transport(
+            schedule,
+            rank,
+            self.connections,
+            length,
+            timeout_s,
+            self.flows,
+            addresses,
+            bounds,
+        )
 
 
 @contextmanager
 def ranks(
-    directory: Path, schedule: Schedule, manners: Callable[[], Manners] = Manners, buffer_bytes: int = 0
+    directory: Path,
+    schedule: Schedule,
+    manners: Callable[[], Manners] = Manners,
+    buffer_bytes: int = 0,
 ) -> Iterator[list[Rank]]:
     """For each rank an agent, a client of it, and checked connections to its peers."""
     with ExitStack() as stack:
@@ -303,7 +338,9 @@ def ranks(
                 if buffer_bytes:
                     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
                     mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-                made[here].connections[there] = stack.enter_context(checked(mine, made[here].agent, there))
+                made[here].connections[there] = stack.enter_context(
+                    checked(mine, made[here].agent, there)
+                )
         yield made
 
 
@@ -325,7 +362,10 @@ def run(
         except (PeerLost, OSError, ValueError, AssertionError) as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(len(made))]
+    threads = [
+        threading.Thread(target=work, args=(rank,), daemon=True)
+        for rank in range(len(made))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -350,7 +390,9 @@ def bursts(schedule: Schedule, rank: int) -> Counter[str]:
 def steps(schedule: Schedule, rank: int, rounds: int) -> Counter[int | None]:
     """How many flows a rank opens in each step, counted on through all rounds."""
     once = {(t.step, t.destination) for t in schedule.transfers if t.source == rank}
-    return Counter(turn * schedule.steps + step for turn in range(rounds) for step, _ in once)
+    return Counter(
+        turn * schedule.steps + step for turn in range(rounds) for step, _ in once
+    )
 
 
 def check_and_stop(made: Sequence[Rank]) -> None:
@@ -361,7 +403,11 @@ def check_and_stop(made: Sequence[Rank]) -> None:
         while rank.agent._open and time.monotonic() < deadline:
             time.sleep(0.005)
         rank.flows.shut()
-        while rank.agent.seen.opens and not rank.agent.seen.hung_up and time.monotonic() < deadline:
+        while (
+            rank.agent.seen.opens
+            and not rank.agent.seen.hung_up
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.005)
     assert [rank.agent.seen.wrong for rank in made] == [[] for _ in made]
 
@@ -372,7 +418,9 @@ ALL_SEND = ("ring", "halving-doubling")
 
 @pytest.mark.parametrize("name", ALL_SEND)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
-def test_bit_identical_with_a_flow_per_step_and_peer(tmp_path: Path, name: str, world_size: int) -> None:
+def test_bit_identical_with_a_flow_per_step_and_peer(
+    tmp_path: Path, name: str, world_size: int
+) -> None:
     schedule = all_reduce(name, world_size)
     vectors = random_vectors(world_size, 50_003)
     with ranks(tmp_path, schedule) as made:
@@ -382,7 +430,9 @@ def test_bit_identical_with_a_flow_per_step_and_peer(tmp_path: Path, name: str, 
         for rank, own in enumerate(made):
             wanted = bursts(schedule, rank)
             assert [report.flows for report in reports[rank]] == [wanted.total()] * 3
-            assert Counter(own.agent.seen.opens) == Counter({p: 3 * n for p, n in wanted.items()})
+            assert Counter(own.agent.seen.opens) == Counter(
+                {p: 3 * n for p, n in wanted.items()}
+            )
             assert Counter(own.agent.seen.closes) == Counter(own.agent.seen.opens)
             assert Counter(own.agent.seen.steps) == steps(schedule, rank, 3)
 
@@ -398,19 +448,28 @@ def test_late_light_is_waited_for_and_told(tmp_path: Path, name: str) -> None:
     for rank, (report,) in enumerate(reports):
         flows = bursts(schedule, rank).total()
         assert 0.02 <= report.flow_wait_longest_s < 1.0
-        assert 0.02 * flows <= report.flow_wait_sum_s <= report.flow_wait_longest_s * flows
-        assert all(0.02 <= end - start <= report.max_stall_s for start, end in report.stalls)
+        assert (
+            0.02 * flows <= report.flow_wait_sum_s <= report.flow_wait_longest_s * flows
+        )
+        assert all(
+            0.02 <= end - start <= report.max_stall_s for start, end in report.stalls
+        )
 
 
 @pytest.mark.parametrize("name", ALL_SEND)
 def test_lost_light_is_asked_for_again(tmp_path: Path, name: str) -> None:
     schedule = all_reduce(name, 4)
     vectors = random_vectors(4, 1_000_000)
-    with ranks(tmp_path, schedule, lambda: Manners(lose=2), buffer_bytes=128 * 1024) as made:
+    with ranks(
+        tmp_path, schedule, lambda: Manners(lose=2), buffer_bytes=128 * 1024
+    ) as made:
         held, _ = run(made, schedule, vectors)
         check_and_stop(made)
         assert all(rank.agent.seen.lost > 0 for rank in made)
-        again = [len(rank.agent.seen.opens) - bursts(schedule, r).total() for r, rank in enumerate(made)]
+        again = [
+            len(rank.agent.seen.opens) - bursts(schedule, r).total()
+            for r, rank in enumerate(made)
+        ]
     assert same_bits(held, expected(schedule, vectors, 1))
     assert sum(again) > 0
 
@@ -441,23 +500,39 @@ def test_an_agent_that_dies_and_comes_back(tmp_path: Path, name: str) -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world_size", [4, 6])
-def test_receivers_that_take_one_flow_at_a_time(tmp_path: Path, name: str, world_size: int) -> None:
+def test_receivers_that_take_one_flow_at_a_time(
+    tmp_path: Path, name: str, world_size: int
+) -> None:
     """Chunks larger than the socket buffers, so that a flow ends only because the peer reads."""
     schedule = all_reduce(name, world_size)
     vectors = random_vectors(world_size, 600_000)
     receivers = Receivers()
-    with ranks(tmp_path, schedule, lambda: Manners(receivers=receivers), buffer_bytes=64 * 1024) as made:
-        held, _ = run(made, schedule, vectors, rounds=2, late_s=[0.05 * r for r in range(world_size)])
+    with ranks(
+        tmp_path, schedule, lambda: Manners(receivers=receivers), buffer_bytes=64 * 1024
+    ) as made:
+        held, _ = run(
+            made,
+            schedule,
+            vectors,
+            rounds=2,
+            late_s=[0.05 * r for r in range(world_size)],
+        )
         check_and_stop(made)
     assert same_bits(held, expected(schedule, vectors, 2))
 
 
-def test_a_flow_that_comes_too_early_does_not_block_the_receiver(tmp_path: Path) -> None:
+def test_a_flow_that_comes_too_early_does_not_block_the_receiver(
+    tmp_path: Path,
+) -> None:
     """Rank 1 has the light to rank 0, which first needs what rank 2 can only send after it."""
-    schedule = Schedule(3, 1, (Transfer(0, 2, 0, 0, "reduce"), Transfer(1, 1, 0, 0, "reduce")))
+    schedule = Schedule(
+        3, 1, (Transfer(0, 2, 0, 0, "reduce"), Transfer(1, 1, 0, 0, "reduce"))
+    )
     vectors = random_vectors(3, 2_000_000)
     receivers = Receivers()
-    with ranks(tmp_path, schedule, lambda: Manners(receivers=receivers), buffer_bytes=64 * 1024) as made:
+    with ranks(
+        tmp_path, schedule, lambda: Manners(receivers=receivers), buffer_bytes=64 * 1024
+    ) as made:
         held, _ = run(made, schedule, vectors, late_s=[0.0, 0.0, 0.3])
         check_and_stop(made)
     assert same_bits(held, expected(schedule, vectors, 1))
@@ -465,7 +540,9 @@ def test_a_flow_that_comes_too_early_does_not_block_the_receiver(tmp_path: Path)
 
 def test_flows_of_one_step_are_open_at_the_same_time(tmp_path: Path) -> None:
     """Each agent lights nothing before both flows of the step are asked for."""
-    transfers = [Transfer(0, a, b, a, "replace") for a in range(3) for b in range(3) if a != b]
+    transfers = [
+        Transfer(0, a, b, a, "replace") for a in range(3) for b in range(3) if a != b
+    ]
     schedule = Schedule(3, 3, tuple(transfers))
     vectors = random_vectors(3, 30_000)
     with ranks(tmp_path, schedule, lambda: Manners(together=2)) as made:
@@ -475,8 +552,12 @@ def test_flows_of_one_step_are_open_at_the_same_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS["all-to-all-v"])
-def test_an_all_to_all_v_under_light_opens_no_flow_for_nothing(tmp_path: Path, name: str) -> None:
-    matrix = np.array([[3, 0, 0, 5], [40_000, 0, 7, 0], [0, 0, 9, 0], [1, 70_000, 0, 2]])
+def test_an_all_to_all_v_under_light_opens_no_flow_for_nothing(
+    tmp_path: Path, name: str
+) -> None:
+    matrix = np.array(
+        [[3, 0, 0, 5], [40_000, 0, 7, 0], [0, 0, 9, 0], [1, 70_000, 0, 2]]
+    )
     schedule = schedule_of(collective_steps("all-to-all-v", name, 4))
     bounds = matrix_bounds(matrix.tolist()).tolist()
     vectors = random_vectors(4, bounds[-1])
@@ -486,15 +567,23 @@ def test_an_all_to_all_v_under_light_opens_no_flow_for_nothing(tmp_path: Path, n
     assert same_bits(held, apply_schedule(schedule, vectors, bounds))
     if name in ("direct", "pairwise"):
         others = matrix - np.diag(np.diag(matrix))
-        assert [report.flows for (report,) in reports] == np.count_nonzero(others, axis=1).tolist()
+        assert [report.flows for (report,) in reports] == np.count_nonzero(
+            others, axis=1
+        ).tolist()
 
 
 def test_a_peer_that_has_finished_may_part(tmp_path: Path) -> None:
     """Rank 1 sends all it has and half-closes, while rank 0 still waits for rank 2's earlier transfer."""
-    schedule = Schedule(3, 1, (Transfer(0, 2, 0, 0, "reduce"), Transfer(1, 1, 0, 0, "reduce")))
+    schedule = Schedule(
+        3, 1, (Transfer(0, 2, 0, 0, "reduce"), Transfer(1, 1, 0, 0, "reduce"))
+    )
     vectors = random_vectors(3, 10_000)
     with ranks(tmp_path, schedule) as made:
-        threads = [threading.Thread(target=run_one, args=(made[0], schedule, 0, vectors[0]), daemon=True)]
+        threads = [
+            threading.Thread(
+                target=run_one, args=(made[0], schedule, 0, vectors[0]), daemon=True
+            )
+        ]
         threads[0].start()
         run_one(made[1], schedule, 1, vectors[1])
         deadline = time.monotonic() + 5
@@ -507,10 +596,14 @@ def test_a_peer_that_has_finished_may_part(tmp_path: Path) -> None:
         threads[0].join(timeout=10)
         assert not threads[0].is_alive()
         check_and_stop(made)
-    assert same_bits([vectors[0]], expected(schedule, [before, vectors[1], vectors[2]], 1)[:1])
+    assert same_bits(
+        [vectors[0]], expected(schedule, [before, vectors[1], vectors[2]], 1)[:1]
+    )
 
 
-def run_one(own: Rank, schedule: Schedule, rank: int, vector: npt.NDArray[np.float32]) -> RunReport:
+def run_one(
+    own: Rank, schedule: Schedule, rank: int, vector: npt.NDArray[np.float32]
+) -> RunReport:
     return own.engine(schedule, rank, len(vector)).run(vector)
 
 
@@ -545,7 +638,9 @@ def read_all(connection: socket.socket, length: int, after_s: float) -> None:
 def test_light_stays_on_until_the_last_byte_is_acknowledged(tmp_path: Path) -> None:
     """All bytes fit in the sender's buffer at once, but the peer's host takes them only when it reads."""
     with one_way(tmp_path, Manners(), 100_000, 10.0) as (rank, transport, far):
-        reader = threading.Thread(target=read_all, args=(far, 400_000, 0.4), daemon=True)
+        reader = threading.Thread(
+            target=read_all, args=(far, 400_000, 0.4), daemon=True
+        )
         cpu, begin = time.thread_time(), time.monotonic()
         reader.start()
         report = transport.run(np.ones(100_000, dtype=np.float32))
@@ -574,9 +669,14 @@ def test_an_agent_that_is_away_takes_no_processor_and_is_named(tmp_path: Path) -
     with one_way(tmp_path, Manners(), 100, 0.6) as (rank, _, far):
         del far
         flows = Flows(tmp_path / "none.sock")
-        transport = Transport(ONE_WAY, 0, rank.connections, 100, 0.6, flows, [address(0), address(1)])
+        transport = Transport(
+            ONE_WAY, 0, rank.connections, 100, 0.6, flows, [address(0), address(1)]
+        )
         cpu = time.thread_time()
-        with pytest.raises(ConnectionError, match=r"no light for 0\.6 s: .*none\.sock cannot be reached"):
+        with pytest.raises(
+            ConnectionError,
+            match=r"no light for 0\.6 s: .*none\.sock cannot be reached",
+        ):
             transport.run(np.ones(100, dtype=np.float32))
         assert time.thread_time() - cpu < 0.3
 
@@ -584,7 +684,9 @@ def test_an_agent_that_is_away_takes_no_processor_and_is_named(tmp_path: Path) -
 def test_light_that_never_comes_is_told_with_its_reason(tmp_path: Path) -> None:
     with (
         one_way(tmp_path, Manners(never=True, fail=1), 100, 0.3) as (_, transport, _),
-        pytest.raises(PeerLost, match=r"rank 1 lost: no light to it for 0\.3 s: no wavelength"),
+        pytest.raises(
+            PeerLost, match=r"rank 1 lost: no light to it for 0\.3 s: no wavelength"
+        ),
     ):
         transport.run(np.ones(100, dtype=np.float32))
 
@@ -601,7 +703,9 @@ def test_a_peer_that_dies_before_its_light_comes_is_named(tmp_path: Path) -> Non
     assert time.monotonic() - begin < 5.0
 
 
-def test_answers_to_a_flow_of_before_are_not_taken_for_the_present_one(tmp_path: Path) -> None:
+def test_answers_to_a_flow_of_before_are_not_taken_for_the_present_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "flow.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.closing(
         _Shut(Flows(path))
@@ -611,7 +715,10 @@ def test_answers_to_a_flow_of_before_are_not_taken_for_the_present_one(tmp_path:
         flows = client.flows
         first = flows.open("10.82.0.3")
         with listener.accept()[0] as agent:
-            assert json.loads(agent.recv(4096)) == {"open": first.number, "peer": "10.82.0.3"}
+            assert json.loads(agent.recv(4096)) == {
+                "open": first.number,
+                "peer": "10.82.0.3",
+            }
             number = first.number
             flows.close(first)
             second = flows.open("10.82.0.3")
@@ -645,7 +752,15 @@ class _Shut:
 def test_parting_is_not_misled_by_a_late_note_of_an_acknowledgement() -> None:
     near, far = tcp_pair()
     with near, far:
-        Transport(ONE_WAY, 0, {1: near}, 100, 5.0, Flows(Path("none")), [address(0), address(1)])
+        Transport(
+            ONE_WAY,
+            0,
+            {1: near},
+            100,
+            5.0,
+            Flows(Path("none")),
+            [address(0), address(1)],
+        )
         near.sendmsg([b"x"], NOTE_WHEN_ACKNOWLEDGED)
         parting = threading.Timer(0.2, far.shutdown, (socket.SHUT_WR,))
         # Before the timer: what is counted from may not be later than what it counts from.
@@ -672,7 +787,9 @@ def test_workers_train_under_light_as_without(tmp_path: Path) -> None:
             agents = []
             for rank in range(4):
                 path = directory / f"{rank}.sock"
-                agents.append(stack.enter_context(Agent(path, Manners(delay_s=0.005), {})))
+                agents.append(
+                    stack.enter_context(Agent(path, Manners(delay_s=0.005), {}))
+                )
                 if onic:
                     workers.specs[rank]["onic"] = str(path)
                 workers.start(rank)
@@ -687,12 +804,15 @@ def test_workers_train_under_light_as_without(tmp_path: Path) -> None:
             assert agent.seen.steps == (list(range(4 * 4)) if onic else [])
             assert Counter(agent.seen.closes) == Counter(agent.seen.opens)
             iterations = of_kind(events[rank], "iteration")
-            assert all(b - a <= e["max_stall_s"] for e in iterations for a, b in e["stalls"])
+            assert all(
+                b - a <= e["max_stall_s"] for e in iterations for a, b in e["stalls"]
+            )
             assert all(("flows" in event) == onic for event in iterations)
             if onic:
                 assert [event["flows"] for event in iterations] == [4] * 4
                 assert all(
-                    0.005 <= e["flow_wait_s"]["longest"] <= e["flow_wait_s"]["sum"] for e in iterations
+                    0.005 <= e["flow_wait_s"]["longest"] <= e["flow_wait_s"]["sum"]
+                    for e in iterations
                 )
     assert len(set(hashes)) == 1
 
@@ -701,7 +821,10 @@ def test_the_linktest_sends_under_light(tmp_path: Path) -> None:
     workers = Crew(tmp_path, 42, 2, workload="linktest")
     with ExitStack() as stack:
         stack.enter_context(ended(workers))
-        agents = [stack.enter_context(Agent(tmp_path / f"{r}.sock", Manners(), {})) for r in range(2)]
+        agents = [
+            stack.enter_context(Agent(tmp_path / f"{r}.sock", Manners(), {}))
+            for r in range(2)
+        ]
         for rank, to in enumerate([1, None]):
             workers.specs[rank] |= {
                 "onic": str(tmp_path / f"{rank}.sock"),
@@ -714,7 +837,9 @@ def test_the_linktest_sends_under_light(tmp_path: Path) -> None:
         (stream,) = of_kind(workers.events(1), "linktest")
         deadline = time.monotonic() + 10
         # An agent may hear of the last flow's end when the worker is gone.
-        while any(Counter(agent.seen.closes) != Counter(agent.seen.opens) for agent in agents):
+        while any(
+            Counter(agent.seen.closes) != Counter(agent.seen.opens) for agent in agents
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert stream["bytes"] > 0

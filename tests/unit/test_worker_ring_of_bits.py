@@ -35,7 +35,9 @@ def gradients(seed: int, ranks: int, size: int) -> Vectors:
     random = np.random.default_rng(seed)
     scales = np.repeat(2.0 ** random.integers(-30, 10, -(-size // 300)), 300)[:size]
     scales *= np.repeat(random.random(-(-size // 1024)) < 0.8, 1024)[:size]
-    return [(random.normal(size=size) * scales).astype(np.float32) for _ in range(ranks)]
+    return [
+        (random.normal(size=size) * scales).astype(np.float32) for _ in range(ranks)
+    ]
 
 
 def run(
@@ -49,7 +51,9 @@ def run(
 
     def work(rank: int, own: dict[int, socket.socket]) -> None:
         try:
-            with closing(RingOfBits(bits, rank, ranks, own, len(held[rank]), 5.0)) as ring:
+            with closing(
+                RingOfBits(bits, rank, ranks, own, len(held[rank]), 5.0)
+            ) as ring:
                 for _ in range(rounds):
                     reports[rank] = ring.run(held[rank])
         except BaseException as error:  # noqa: BLE001
@@ -58,19 +62,28 @@ def run(
                 connection.close()
 
     with connected(all_reduce("ring", ranks), buffer_bytes) as connections:
-        threads = [threading.Thread(target=work, args=pair) for pair in enumerate(connections)]
+        threads = [
+            threading.Thread(target=work, args=pair) for pair in enumerate(connections)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(timeout=30)
     if errors:
         # who failed for a reason of his own, not by another
-        raise next((e for e in errors.values() if not isinstance(e, PeerLost)), errors[min(errors)])
+        raise next(
+            (e for e in errors.values() if not isinstance(e, PeerLost)),
+            errors[min(errors)],
+        )
     return held, [report for report in reports if report is not None]
 
 
-def mean_of(vectors: Sequence[npt.NDArray[np.float32]], bits: int) -> npt.NDArray[np.float32]:
-    return mean_by(lambda codes: codes.sum(axis=0, dtype=np.int64) // len(codes), vectors, bits)
+def mean_of(
+    vectors: Sequence[npt.NDArray[np.float32]], bits: int
+) -> npt.NDArray[np.float32]:
+    return mean_by(
+        lambda codes: codes.sum(axis=0, dtype=np.int64) // len(codes), vectors, bits
+    )
 
 
 @settings(max_examples=30)
@@ -99,10 +112,14 @@ def test_many_ranks_and_values(ranks: int) -> None:
     payload = 150_001
     for report in reports:
         raw = (ranks - 1) / ranks * (2 * 8 + (ranks - 1).bit_length()) / 8
-        assert report.bytes_sent / payload == pytest.approx(raw + 2 * (ranks - 1) / ranks / 512, rel=0.01)
+        assert report.bytes_sent / payload == pytest.approx(
+            raw + 2 * (ranks - 1) / ranks / 512, rel=0.01
+        )
 
 
-@pytest.mark.parametrize(("bits", "ranks"), [(8, 2), (8, 3), (8, 4), (11, 4), (16, 4), (8, 8)])
+@pytest.mark.parametrize(
+    ("bits", "ranks"), [(8, 2), (8, 3), (8, 4), (11, 4), (16, 4), (8, 8)]
+)
 def test_the_bytes_are_the_simulators(bits: int, ranks: int) -> None:
     """Exactly so, where the vector is whole blocks for each rank."""
     size = 1024 * ranks * 3
@@ -117,24 +134,38 @@ def test_the_bytes_are_the_simulators(bits: int, ranks: int) -> None:
 def test_a_sum_that_is_off_by_one_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: each sum one too large, which changes a quarter of the means."""
     plain = sums.mean
-    monkeypatch.setattr(ring_of_bits.sums, "mean", lambda own, *more: plain(own + own.dtype.type(1), *more))
+    monkeypatch.setattr(
+        ring_of_bits.sums,
+        "mean",
+        lambda own, *more: plain(own + own.dtype.type(1), *more),
+    )
     vectors = gradients(3, 4, 4096)
     held, _ = run(8, vectors)
-    assert held[0].tobytes() == held[3].tobytes() != (mean_of(vectors, 8) * np.float32(4)).tobytes()
+    assert (
+        held[0].tobytes()
+        == held[3].tobytes()
+        != (mean_of(vectors, 8) * np.float32(4)).tobytes()
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_no_number_ends_it_with_its_rank(bad: float) -> None:
     vectors = gradients(4, 3, 2000)
     vectors[1][1500] = bad
-    with pytest.raises(ArithmeticError, match=f"rank 1: value 1500 is {bad}: only finite"):
+    with pytest.raises(
+        ArithmeticError, match=f"rank 1: value 1500 is {bad}: only finite"
+    ):
         run(8, vectors)
 
 
 def test_workers_train_with_it(tmp_path: Path) -> None:
     """Processes end as one does; each counts the bytes it must."""
     size, iterations = 4 * 4 * 1024 * 3, 6
-    values = {"collective": "ring-bits-8", "gradient_bytes": size, "iterations": iterations}
+    values = {
+        "collective": "ring-bits-8",
+        "gradient_bytes": size,
+        "iterations": iterations,
+    }
     with crew(tmp_path, 60, 4, **values) as workers:
         workers.wait_for("ready")
         workers.release()
@@ -149,7 +180,9 @@ def test_workers_train_with_it(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_is_named(tmp_path: Path) -> None:
-    with crew(tmp_path, 61, 3, collective="ring-bits-8", compute_s=0.05, iterations=400) as workers:
+    with crew(
+        tmp_path, 61, 3, collective="ring-bits-8", compute_s=0.05, iterations=400
+    ) as workers:
         workers.wait_for("ready")
         workers.release()
         workers.wait_for("iteration")
@@ -162,8 +195,14 @@ def test_a_killed_rank_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"onic": "/run/onic"}, "collective: ring-bits-8 cannot ask an O-NIC for light"),
-        ({"world_size": 1, "peers": ["10.0.0.1"]}, "collective: ring-bits-8 of 1 rank: at least 2"),
+        (
+            {"onic": "/run/onic"},
+            "collective: ring-bits-8 cannot ask an O-NIC for light",
+        ),
+        (
+            {"world_size": 1, "peers": ["10.0.0.1"]},
+            "collective: ring-bits-8 of 1 rank: at least 2",
+        ),
         ({"collective": "ring-bits-1"}, "1 bits: 2 to 16 are possible"),
         ({"collective": "halving-doubling-bits-8"}, "halving-doubling has no bits"),
     ],

@@ -38,11 +38,15 @@ def test_what_fits_no_format_is_told(tmp_path: Path) -> None:
     assert "gone.txt: No such file" in refused([tmp_path / "gone.txt"])
     (tmp_path / "notes.txt").write_text("hello\n")
     assert "no format fits; there are " in refused([tmp_path / "notes.txt"])
-    assert "packed workloads and traffic matrices (CSV)" in refused([tmp_path / "notes.txt"])
+    assert "packed workloads and traffic matrices (CSV)" in refused(
+        [tmp_path / "notes.txt"]
+    )
     (tmp_path / "notes.md").write_text("# Notes\n\nhello\n")
     assert "no format fits" in refused([tmp_path / "notes.md"])
     (tmp_path / "m.csv").write_text("0, 1\n2, 0\n")
-    assert "is a traffic matrix, which is one file" in refused([tmp_path / "m.csv", tmp_path / "notes.txt"])
+    assert "is a traffic matrix, which is one file" in refused(
+        [tmp_path / "m.csv", tmp_path / "notes.txt"]
+    )
     (tmp_path / "broken").write_bytes(pack(many_kinds())[:-9])
     assert f"{tmp_path}/broken: a packed workload: " in refused([tmp_path / "broken"])
     with pytest.raises(ValueError, match=r"notes\.md: this is no algorithm"):
@@ -87,14 +91,20 @@ def test_a_format_more_is_recognised_and_gets_its_settings(tmp_path: Path) -> No
     options = Options(settings={"more": tmp_path / "b"})
     assert canonical(read_any([tmp_path / "a"], options)) == canonical(many_kinds())
     assert files_read([tmp_path / "a"], options) == [tmp_path / "a", tmp_path / "b"]
-    assert refused([tmp_path / "m.csv"], options).endswith("a traffic matrix has no use for more")
+    assert refused([tmp_path / "m.csv"], options).endswith(
+        "a traffic matrix has no use for more"
+    )
 
 
 @pytest.mark.usefixtures("others")
-def test_an_algorithm_is_no_workload_and_a_workload_no_algorithm(tmp_path: Path) -> None:
+def test_an_algorithm_is_no_workload_and_a_workload_no_algorithm(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a").write_text("!")
     (tmp_path / "b").write_text("#!")
     assert read_algorithm(tmp_path / "b").kind == "all-gather"
-    assert f"{tmp_path}/b: this is an algorithm (hash), no workload" in refused([tmp_path / "b"])
+    assert f"{tmp_path}/b: this is an algorithm (hash), no workload" in refused(
+        [tmp_path / "b"]
+    )
     with pytest.raises(ValueError, match="a: this is no algorithm; there are "):
         read_algorithm(tmp_path / "a")

@@ -54,7 +54,16 @@ def test_it_is_small() -> None:
     writer = Writer(book)
     for _ in range(10_000):
         writer.compute("layer", seconds=1e-3)
-    assert len(pack(book.workload("long", [writer.done()], [0] * 1000, [[]] * 1000, [[]] * 1000))) < 5_000
+    assert (
+        len(
+            pack(
+                book.workload(
+                    "long", [writer.done()], [0] * 1000, [[]] * 1000, [[]] * 1000
+                )
+            )
+        )
+        < 5_000
+    )
 
 
 def refused(data: bytes, limit: int = 1 << 20) -> str:
@@ -122,13 +131,23 @@ def test_sizes_of_an_all_to_all_are_kept() -> None:
     book = Book()
     writer = Writer(book)
     group = book.group([0, 1])
-    writer.collective("tokens", Collective("all-to-all", sizes=((0, 1 << 40), (4, 0))), 1 << 40, 0)
+    writer.collective(
+        "tokens", Collective("all-to-all", sizes=((0, 1 << 40), (4, 0))), 1 << 40, 0
+    )
     workload = book.workload("two", [writer.done()], [0, 0], [[group]] * 2, [[]] * 2)
     assert unpack(pack(workload)).collectives == workload.collectives
 
 
 @pytest.mark.parametrize(
-    "fields", [{"skew": None}, {"seed": 0.5}, {"same_order": 1}, {"draw": True}, {"back": None}, {"x": 1}]
+    "fields",
+    [
+        {"skew": None},
+        {"seed": 0.5},
+        {"same_order": 1},
+        {"draw": True},
+        {"back": None},
+        {"x": 1},
+    ],
 )
 def test_a_split_has_fields_of_its_types(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="the split of an all-to-all"):
@@ -136,5 +155,9 @@ def test_a_split_has_fields_of_its_types(fields: dict[str, object]) -> None:
 
 
 def test_a_split_is_read_as_it_was_written() -> None:
-    for split in (Split(), Split(seed=3, skew=1.5, same_order=True, draw=7, back=True), Split(skew=2)):
+    for split in (
+        Split(),
+        Split(seed=3, skew=1.5, same_order=True, draw=7, back=True),
+        Split(skew=2),
+    ):
         assert split_of(asdict(split)) == split

@@ -20,7 +20,13 @@ KEYS = st.tuples(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
 def test_all_that_is_sent_is_divided_by_zipfs_law(
-    skew: float, same: bool, ranks: int, elements: int, key: tuple[int, int, int], seed: int, back: bool
+    skew: float,
+    same: bool,
+    ranks: int,
+    elements: int,
+    key: tuple[int, int, int],
+    seed: int,
+    back: bool,
 ) -> None:
     split = Split(seed, skew, same_order=same, back=back)
     sent = split_bytes(split, ranks, 4 * elements, key)
@@ -52,7 +58,9 @@ def test_what_goes_back_is_what_came() -> None:
 
 
 def test_a_size_of_no_whole_elements_is_refused() -> None:
-    with pytest.raises(ValueError, match="an all-to-all-v of 10 bytes: it must be a multiple of 4"):
+    with pytest.raises(
+        ValueError, match="an all-to-all-v of 10 bytes: it must be a multiple of 4"
+    ):
         split_bytes(Split(), 2, 10, (0, 0, 0))
 
 

@@ -19,12 +19,16 @@ def three_ranks() -> Workload:
         writer.compute("forward", seconds=0.5)
         writer.memory("load", 64, stream="loads")
         writer.collective("dp gradients", Collective("all-reduce", "ring"), 999, 0)
-    two.collective("shuffle", Collective("all-to-all-v", sizes=((5, 8), (16, 1))), 24, 1)
+    two.collective(
+        "shuffle", Collective("all-to-all-v", sizes=((5, 8), (16, 1))), 24, 1
+    )
     two.send("pp activations", 100, 0)
     two.receive("pp activations", 100, 0)
     two.compute("backward", flops=7.0)
     communicators, peers = [[every, pair], [every, pair], [every, -1]], [[1], [0], [-1]]
-    return book.workload("three", [two.done(), one.done()], [0, 0, 1], communicators, peers)
+    return book.workload(
+        "three", [two.done(), one.done()], [0, 0, 1], communicators, peers
+    )
 
 
 def test_bytes_by_purpose_are_what_ranks_send_to_others() -> None:
@@ -38,7 +42,13 @@ def test_bytes_by_purpose_are_what_ranks_send_to_others() -> None:
 def test_operations_groups_and_time_are_counted() -> None:
     found = summary(three_ranks())
     assert (found.ranks, found.programs, found.operations) == (3, 2, 17)
-    assert found.kinds == {"compute": 5, "collective": 5, "send": 2, "receive": 2, "memory": 3}
+    assert found.kinds == {
+        "compute": 5,
+        "collective": 5,
+        "send": 2,
+        "receive": 2,
+        "memory": 3,
+    }
     assert found.collectives == {"all-reduce": 3, "all-to-all-v": 2}
     assert found.groups == {2: 1, 3: 1}
     assert found.flops == 14.0
@@ -61,6 +71,10 @@ def test_a_given_matrix_counts_by_its_rows() -> None:
     writer = Writer(book)
     matrix = ((3, 8, 8), (1, 0, 1), (1, 1, 0))
     for _ in range(2):
-        writer.collective("ep dispatch", Collective("all-to-all-v", sizes=matrix), 19, 0)
-    workload = book.workload("given", [writer.done()], [0, 0, 0], [[group]] * 3, [[]] * 3)
+        writer.collective(
+            "ep dispatch", Collective("all-to-all-v", sizes=matrix), 19, 0
+        )
+    workload = book.workload(
+        "given", [writer.done()], [0, 0, 0], [[group]] * 3, [[]] * 3
+    )
     assert traffic(workload) == {"ep": TrafficSummary(6, 2 * 20, 2 * 16.0)}

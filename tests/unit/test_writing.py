@@ -31,7 +31,10 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("root is needed to mount one")
     place = tmp_path_factory.mktemp("disk")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "ringlight-test", str(place)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "ringlight-test", str(place)],
+        check=True,
+    )
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
@@ -66,20 +69,37 @@ def test_a_full_disk_at_any_moment_is_one_line_and_leaves_whole_events(
     disk: Path, records: list[Record]
 ) -> None:
     write_run(disk / "runs", records)
-    wanted = sum(-(-path.stat().st_size // PAGE) * PAGE for path in disk.rglob("*") if path.is_file())
+    wanted = sum(
+        -(-path.stat().st_size // PAGE) * PAGE
+        for path in disk.rglob("*")
+        if path.is_file()
+    )
     for moment in range(MOMENTS):
         empty(disk)
         leave(disk, wanted * moment // MOMENTS)
-        with pytest.raises(WriteError, match=r"cannot be (written|made): No space left on device$") as told:
+        with pytest.raises(
+            WriteError, match=r"cannot be (written|made): No space left on device$"
+        ) as told:
             write_run(disk / "runs", records)
         assert "\n" not in str(told.value)
         assert not list((disk / "runs").glob("*/*.new"))
         for path in (disk / "runs").glob("*/events.jsonl"):
             text = path.read_text()
             assert text == "" or text.endswith("\n")
-            found = [record for record in read_records(path) if not isinstance(record, Aborted | PortRate)]
-            assert found == [r for r in records if not isinstance(r, PortRate)][: len(found)]
-            assert len(text) >= wanted * moment // MOMENTS - 8 * PAGE or "throughput" in str(told.value)
+            found = [
+                record
+                for record in read_records(path)
+                if not isinstance(record, Aborted | PortRate)
+            ]
+            assert (
+                found
+                == [r for r in records if not isinstance(r, PortRate)][: len(found)]
+            )
+            assert len(
+                text
+            ) >= wanted * moment // MOMENTS - 8 * PAGE or "throughput" in str(
+                told.value
+            )
     empty(disk)
 
 
@@ -100,7 +120,9 @@ def test_a_disk_that_is_full_when_the_report_is_drawn_says_how_to_go_on(
     path = write_run(disk / "runs", records)
     for room in (0, 32 << 10):
         leave(disk, room)
-        with pytest.raises(WriteError, match=r"No space left.*then: ringlight report .*mini") as told:
+        with pytest.raises(
+            WriteError, match=r"No space left.*then: ringlight report .*mini"
+        ) as told:
             finish(path)
         assert "\n" not in str(told.value)
         assert not (path / "result.json").exists()
@@ -124,14 +146,19 @@ def test_what_the_command_prints_may_not_fit_either() -> None:
     with open("/dev/full", "w") as full:
         done = ringlight("check", str(MINI), stdout=full)
     assert done.returncode == 1
-    assert one_line(done) == "ringlight: what this command prints: cannot be written: No space left on device"
+    assert (
+        one_line(done)
+        == "ringlight: what this command prints: cannot be written: No space left on device"
+    )
 
 
 def test_a_piece_that_does_not_fit_is_taken_back(disk: Path) -> None:
     leave(disk, 2 * PAGE)
     with closing(Lines(disk / "lines")) as lines:
         lines.append("a" * 99 + "\n")
-        with pytest.raises(WriteError, match="lines: cannot be written: No space left on device"):
+        with pytest.raises(
+            WriteError, match="lines: cannot be written: No space left on device"
+        ):
             lines.append("b" * 4 * PAGE + "\n")
         assert (disk / "lines").read_text() == "a" * 99 + "\n"
         lines.append("c\n")
@@ -140,7 +167,9 @@ def test_a_piece_that_does_not_fit_is_taken_back(disk: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match=r"nowhere.*cannot be written: No such file or directory"):
+    with pytest.raises(
+        WriteError, match=r"nowhere.*cannot be written: No such file or directory"
+    ):
         write_whole(tmp_path / "nowhere" / "result.json", "{}")
     (tmp_path / "result.json").mkdir()
     with pytest.raises(WriteError, match=r"result\.new|result\.json"):
@@ -149,6 +178,8 @@ def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> Non
 
 
 def test_an_error_without_a_file_is_given_one(tmp_path: Path) -> None:
-    told = pytest.raises(WriteError, match=r"plots: cannot be written: .*full; make room")
+    told = pytest.raises(
+        WriteError, match=r"plots: cannot be written: .*full; make room"
+    )
     with told, writing(tmp_path / "plots", "make room"):
         raise OSError("the disk is full")

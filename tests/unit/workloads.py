@@ -21,9 +21,13 @@ def many_kinds() -> Workload:
     sent = writer.send("activations", 4096, 0, 7, stream="messages", after=[forward])
     received = writer.receive("activations", 4096, 1, 7, stream="messages")
     tokens = Collective("all-to-all-v", split=Split(3, 1.2))
-    there = writer.collective("tokens", tokens, 1 << 16, 0, stream="experts", after=[received])
+    there = writer.collective(
+        "tokens", tokens, 1 << 16, 0, stream="experts", after=[received]
+    )
     backward = writer.compute("backward", flops=2e9, after=[there, sent])
-    writer.collective("gradients", Collective("all-reduce", "ring"), 1 << 22, 1, after=[backward])
+    writer.collective(
+        "gradients", Collective("all-reduce", "ring"), 1 << 22, 1, after=[backward]
+    )
     writer.collective("parameters", Collective("broadcast", root=2), 1 << 10, 1)
     ring = [[(rank + 1) % 4, (rank - 1) % 4] for rank in range(4)]
     communicators = [[pairs[rank // 2], world] for rank in range(4)]
@@ -58,7 +62,9 @@ def _rank(workload: Workload, rank: int) -> list[tuple[Any, ...]]:
     return [_operation(workload, program, rank, k) for k in range(len(program))]
 
 
-def _operation(workload: Workload, program: Program, rank: int, k: int) -> tuple[Any, ...]:
+def _operation(
+    workload: Workload, program: Program, rank: int, k: int
+) -> tuple[Any, ...]:
     kind = Kind(int(program.kind[k]))
     slot = int(program.slot[k])
     with_whom: Any = None
@@ -67,7 +73,9 @@ def _operation(workload: Workload, program: Program, rank: int, k: int) -> tuple
         with_whom = (workload.collectives[int(program.collective[k])], group)
     elif kind in (Kind.SEND, Kind.RECEIVE):
         with_whom = (int(workload.peers[rank, slot]), int(program.tag[k]))
-    after = set(program.after[program.after_offsets[k] : program.after_offsets[k + 1]].tolist())
+    after = set(
+        program.after[program.after_offsets[k] : program.after_offsets[k + 1]].tolist()
+    )
     return (
         kind.name,
         workload.streams[int(program.stream[k])],

@@ -12,7 +12,9 @@ from pathlib import Path
 TEXT_LIMIT, FILE_LIMIT = 16 << 20, 4 << 30
 
 
-def read_bytes(path: Path, count: int = -1, limit: int = FILE_LIMIT, *, pipe: bool = False) -> bytes:
+def read_bytes(
+    path: Path, count: int = -1, limit: int = FILE_LIMIT, *, pipe: bool = False
+) -> bytes:
     """Return the content of a file, or its first ``count`` bytes.
 
     Raises ValueError when it has more than ``limit`` bytes, or is neither a regular file nor, with ``pipe``,

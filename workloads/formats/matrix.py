@@ -32,23 +32,35 @@ def read(path: Path) -> Workload:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if len(rows) == READ_LIMIT:
-            raise ValueError(f"{path}, line {number}: a matrix may have {READ_LIMIT} ranks")
+            raise ValueError(
+                f"{path}, line {number}: a matrix may have {READ_LIMIT} ranks"
+            )
         rows.append((number, _row(path, number, line)))
     if not rows:
         raise ValueError(f"{path}: it has no rows")
     for number, row in rows:
         if len(row) != len(rows):
-            raise ValueError(f"{path}, line {number}: it has {len(row)} columns, there are {len(rows)} rows")
+            raise ValueError(
+                f"{path}, line {number}: it has {len(row)} columns, there are {len(rows)} rows"
+            )
     book = Book()
     writer = Writer(book)
     group = book.group(range(len(rows)))
-    sizes = tuple((*row[:rank], 0, *row[rank + 1 :]) for rank, (_, row) in enumerate(rows))
+    sizes = tuple(
+        (*row[:rank], 0, *row[rank + 1 :]) for rank, (_, row) in enumerate(rows)
+    )
     size = max(map(sum, sizes))
     if size >= TOO_MUCH:
-        raise ValueError(f"{path}: a rank sends {size} bytes, less than {TOO_MUCH} are allowed")
+        raise ValueError(
+            f"{path}: a rank sends {size} bytes, less than {TOO_MUCH} are allowed"
+        )
     writer.collective("traffic", Collective("all-to-all-v", sizes=sizes), size, 0)
     return book.workload(
-        path.stem, [writer.done()], np.zeros(len(rows)), [[group]] * len(rows), [[]] * len(rows)
+        path.stem,
+        [writer.done()],
+        np.zeros(len(rows)),
+        [[group]] * len(rows),
+        [[]] * len(rows),
     )
 
 
@@ -74,5 +86,7 @@ def write(workload: Workload, path: Path) -> None:
     matrix = traffic(workload)
     lines = [",".join(map(str, row)) for row in matrix.tolist()]
     write_bytes(path, ("\n".join(lines) + "\n").encode())
-    if not np.array_equal(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=2), matrix):
+    if not np.array_equal(
+        np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=2), matrix
+    ):
         raise ValueError(f"{path}: what was written is not what is read from it")

@@ -28,7 +28,11 @@ def formats() -> tuple[Format, ...]:
 @cache
 def settings() -> tuple[Setting, ...]:
     """Return what files of any format may leave open, each name once."""
-    return tuple({setting.name: setting for form in formats() for setting in form.settings}.values())
+    return tuple(
+        {
+            setting.name: setting for form in formats() for setting in form.settings
+        }.values()
+    )
 
 
 def written_formats() -> dict[str, Format]:
@@ -64,7 +68,11 @@ def read_algorithm(path: Path) -> Collective:
     form = _recognised(path)
     if form is None or form.algorithm is None:
         known = [form.files for form in formats() if form.algorithm is not None]
-        there = f"there are {_listed(known)}" if known else "no format of algorithms is installed"
+        there = (
+            f"there are {_listed(known)}"
+            if known
+            else "no format of algorithms is installed"
+        )
         raise ValueError(f"{path}: this is no algorithm; {there}")
     return form.algorithm(path)
 
@@ -91,7 +99,9 @@ def _format_of(paths: Sequence[Path], options: Options) -> Format:
     taken = {setting.name for setting in form.settings}
     for name, value in options.settings.items():
         if value and name not in taken:
-            raise ValueError(f"{paths[0]}: a {form.title} has no use for {name.replace('_', ' ')}")
+            raise ValueError(
+                f"{paths[0]}: a {form.title} has no use for {name.replace('_', ' ')}"
+            )
     return form
 
 
@@ -114,7 +124,11 @@ def _is_matrix(path: Path, beginning: bytes) -> bool:
     if path.suffix == ".csv":
         return os.path.exists(path)
     text = beginning.decode("utf-8-sig", errors="replace")
-    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    lines = (
+        line
+        for line in text.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    )
     return bool(_NUMBER.match(next(lines, "")))
 
 

@@ -39,7 +39,11 @@ def write(path: Path, spans: Iterable[Span]) -> int:
     that ends before it begins or has no finite times, and when it cannot be written; nothing is left then.
     """
     count = 0
-    with replacing(path) as part, part.open("wb") as raw, _text(raw, path.suffix == ".gz") as file:
+    with (
+        replacing(path) as part,
+        part.open("wb") as raw,
+        _text(raw, path.suffix == ".gz") as file,
+    ):
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         separator = ""
         for event in _events(spans):
@@ -72,13 +76,22 @@ def _events(spans: Iterable[Span]) -> Iterator[str]:
         process, mine = threads[span.process]
         if span.thread not in mine:
             mine[span.thread] = len(mine) + 1
-            yield _about("thread_name", process, mine[span.thread], f'"name":{_quoted(span.thread)}')
+            yield _about(
+                "thread_name",
+                process,
+                mine[span.thread],
+                f'"name":{_quoted(span.thread)}',
+            )
         begin = span.begin_s * _MICROS
         fields = (
             f'"ph":"X","pid":{process},"tid":{mine[span.thread]}',
             f'"ts":{begin:.3f},"dur":{span.end_s * _MICROS - begin:.3f}',
             f'"name":{_quoted(span.name)},"cat":{_quoted(span.kind)}',
-            *([f'"args":{json.dumps(span.args, separators=(",", ":"))}'] if span.args else ()),
+            *(
+                [f'"args":{json.dumps(span.args, separators=(",", ":"))}']
+                if span.args
+                else ()
+            ),
         )
         yield f"{{{','.join(fields)}}}"
 
@@ -88,7 +101,9 @@ def _about(what: str, pid: int, tid: int, arguments: str) -> str:
 
     Places are in the order in which they come.
     """
-    return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{what}","args":{{{arguments}}}}}'
+    return (
+        f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{what}","args":{{{arguments}}}}}'
+    )
 
 
 @lru_cache(1 << 14)

@@ -19,10 +19,14 @@ def write_any(workload: Workload, path: Path, name: str = "") -> list[Path]:
     """
     known = written_formats()
     if not name:
-        name = next((form.name for form in known.values() if path.suffix == form.suffix), "")
+        name = next(
+            (form.name for form in known.values() if path.suffix == form.suffix), ""
+        )
     if name not in known:
         ends = " or ".join(form.suffix for form in known.values())
-        raise ValueError(f"{path}: it should end with {ends}, or say its format: {', '.join(known)}")
+        raise ValueError(
+            f"{path}: it should end with {ends}, or say its format: {', '.join(known)}"
+        )
     write = known[name].write
     assert write is not None
     files = write(workload, path)
@@ -36,12 +40,21 @@ def _check_read(workload: Workload, read: Workload, path: Path) -> None:
     written, reread = summary(workload), summary(read)
     for what in ("ranks", "operations", "kinds", "collectives"):
         if getattr(written, what) != getattr(reread, what):
-            raise ValueError(f"{path}: what was written is not what is read from it: its {what} differ")
+            raise ValueError(
+                f"{path}: what was written is not what is read from it: its {what} differ"
+            )
     sent, received = (
-        {key: part.sent for key, part in digest.traffic.items()} for digest in (written, reread)
+        {key: part.sent for key, part in digest.traffic.items()}
+        for digest in (written, reread)
     )
     if sent != received:
-        raise ValueError(f"{path}: what was written is not what is read from it: its bytes differ")
-    times, again = (np.append(digest.seconds, digest.flops) for digest in (written, reread))
+        raise ValueError(
+            f"{path}: what was written is not what is read from it: its bytes differ"
+        )
+    times, again = (
+        np.append(digest.seconds, digest.flops) for digest in (written, reread)
+    )
     if not np.allclose(times, again, rtol=1e-9, atol=0, equal_nan=True):
-        raise ValueError(f"{path}: what was written is not what is read from it: its times differ")
+        raise ValueError(
+            f"{path}: what was written is not what is read from it: its times differ"
+        )

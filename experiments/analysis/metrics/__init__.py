@@ -70,19 +70,36 @@ class Context:
         next to jobs that began at another time are left out.
         """
         run = self.run
-        if any(action.plan.do != "start" and action.begun > run.released for action in run.actions):
+        if any(
+            action.plan.do != "start" and action.begun > run.released
+            for action in run.actions
+        ):
             return {}
         placed = {name: job.gpus for name, job in run.jobs.items() if job.gpus}
-        first = {name: gpus for name, gpus in placed.items() if run.jobs[name].plan.start.at_once}
-        groups = [first, *({name: gpus} for name, gpus in placed.items() if name not in first)]
+        first = {
+            name: gpus
+            for name, gpus in placed.items()
+            if run.jobs[name].plan.start.at_once
+        }
+        groups = [
+            first,
+            *({name: gpus} for name, gpus in placed.items() if name not in first),
+        ]
         by_itself = [group for group in groups if not self._beside_others(group)]
-        return {name: prediction for group in by_itself for name, prediction in self.predict(group).items()}
+        return {
+            name: prediction
+            for group in by_itself
+            for name, prediction in self.predict(group).items()
+        }
 
     def _beside_others(self, names: Collection[str]) -> bool:
         """Return whether some of these jobs ran while a job ran that is not among them."""
         jobs = self.run.jobs
         return any(
-            _ran_together(jobs[name], jobs[other]) for name in names for other in jobs if other not in names
+            _ran_together(jobs[name], jobs[other])
+            for name in names
+            for other in jobs
+            if other not in names
         )
 
     @cached_property
@@ -105,7 +122,10 @@ class Context:
         if self.foretell is None or self.simulated:
             return None
         ends = [job.end for job in run.jobs.values() if job.end is not None]
-        started = [replace(job.plan, start_up_s=_start_up_s(job, ends)) for job in run.jobs.values()]
+        started = [
+            replace(job.plan, start_up_s=_start_up_s(job, ends))
+            for job in run.jobs.values()
+        ]
         return self.foretell(replace(run.plan, jobs=tuple(started)))
 
     def simulate(self) -> None:
@@ -124,7 +144,12 @@ class Context:
         if len(self.run.jobs) == 1 and self.predicted:
             return self.predicted
         jobs = self.run.jobs.items()
-        return {k: v for name, job in jobs if job.gpus for k, v in self.predict({name: job.gpus}).items()}
+        return {
+            k: v
+            for name, job in jobs
+            if job.gpus
+            for k, v in self.predict({name: job.gpus}).items()
+        }
 
     @cached_property
     def _known(self) -> dict[Hashable, Mapping[str, Predicted]]:
@@ -140,7 +165,9 @@ class Context:
         key = before, tuple(gpus.items())
         if key not in self._known:
             try:
-                predictions = predict_jobs(self.run.plan, gpus, self.view_before if before else self.view)
+                predictions = predict_jobs(
+                    self.run.plan, gpus, self.view_before if before else self.view
+                )
             except NoPathError:
                 # That may be what the run is about.
                 predictions = {}
@@ -151,7 +178,11 @@ class Context:
     def set_up_times(self) -> list[float]:
         """Seconds from the request of each flow to its light, or from the end of a step to the light of the
         next where a ring's light changed between them."""
-        of_rings = (change["total_s"] for ring in self.run.of(RingSetUps) for change in ring.set_ups)
+        of_rings = (
+            change["total_s"]
+            for ring in self.run.of(RingSetUps)
+            for change in ring.set_ups
+        )
         return [*(flow.set_up_s for flow in self.run.lit_flows), *of_rings]
 
 
@@ -165,7 +196,12 @@ def _ran_together(first: JobRun, other: JobRun) -> bool:
 def _start_up_s(job: JobRun, ends: Sequence[float]) -> float:
     """Seconds from the moment that a later job could have had its GPUs, when it came or the last of the
     others ended that it waited for, to its release; 0 for jobs of the beginning."""
-    if job.plan.start.at_once or job.arrived is None or job.granted is None or job.released is None:
+    if (
+        job.plan.start.at_once
+        or job.arrived is None
+        or job.granted is None
+        or job.released is None
+    ):
         return 0.0
     free = max([job.arrived, *(end for end in ends if end <= job.granted)])
     return max(0.0, job.released - free)
@@ -214,10 +250,23 @@ def metric(
     def register(function: Compute) -> Compute:
         own = function.__name__
         compute = function if makes else lambda *what: {own: function(*what)}
-        helps = makes or {own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")}
+        helps = makes or {
+            own: (function.__doc__ or "").partition("\n")[0].removesuffix(".")
+        }
         for name, help in helps.items():
             bad = condemning.get(name, "")
-            entry = Metric(name, unit, help, of, known, compute, function.__module__, column, unscaled, bad)
+            entry = Metric(
+                name,
+                unit,
+                help,
+                of,
+                known,
+                compute,
+                function.__module__,
+                column,
+                unscaled,
+                bad,
+            )
             before = _FOUND.setdefault(name, entry)
             if before.file != entry.file:
                 raise ValueError(f"metric {name}: {before.file} has one of this name")
@@ -235,7 +284,9 @@ def metrics() -> Mapping[str, Metric]:
     here = [module.name for module in pkgutil.iter_modules(__path__, f"{__name__}.")]
     modules = [*map(importlib.import_module, here), *loaded("metrics")]
     place_of = {module.__name__: place for place, module in enumerate(modules)}
-    ordered = sorted(_FOUND.values(), key=lambda entry: place_of.get(entry.file, len(modules)))
+    ordered = sorted(
+        _FOUND.values(), key=lambda entry: place_of.get(entry.file, len(modules))
+    )
     return {entry.name: entry for entry in ordered}
 
 
@@ -254,7 +305,11 @@ def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
         "job": jobs,
         "traffic": links,
         "event": events,
-        "event job": {f"{e} {j}": (*action, *job) for e, action in events.items() for j, job in jobs.items()},
+        "event job": {
+            f"{e} {j}": (*action, *job)
+            for e, action in events.items()
+            for j, job in jobs.items()
+        },
         "messages": {f"messages {kind}": (kind,) for kind in MESSAGE_FAULTS},
     }
 
@@ -271,7 +326,18 @@ def rows_of(context: Context) -> list[Row]:
             if key not in computed:
                 computed[key] = entry.compute(context, *what)
             if (value := computed[key].get(name)) is not None:
-                rows.append(Row(plan.arm, subject, name, value, entry.unit, label, plan.point, plan.repeat))
+                rows.append(
+                    Row(
+                        plan.arm,
+                        subject,
+                        name,
+                        value,
+                        entry.unit,
+                        label,
+                        plan.point,
+                        plan.repeat,
+                    )
+                )
     return rows
 
 

@@ -20,7 +20,11 @@ PARTS = {
 }
 
 
-@metric("1", of="fabric", makes={f"{part}_per_gpu": f"{words}, per GPU" for part, words in PARTS.items()})
+@metric(
+    "1",
+    of="fabric",
+    makes={f"{part}_per_gpu": f"{words}, per GPU" for part, words in PARTS.items()},
+)
 def built(context: Context) -> Mapping[str, float]:
     """Return the parts per GPU of a fabric that runs workloads, by metric; parts that the fabric lacks
     have no row."""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, light_window, moves_light, stalls
+from ringlight.experiments.analysis.metrics.regroup import (
+    beacon_gaps,
+    light_window,
+    moves_light,
+    stalls,
+)
 from ringlight.experiments.record.runs import Action
 
 
@@ -21,5 +26,7 @@ def followed(context: Context, action: Action) -> float | None:
     begin, end = light_window(action)
     back = [gap["t_end"] for gap in beacon_gaps(run, action)]
     back += [last for _, last in stalls(run, begin, end)]
-    sees = any(job.iterations or (job.plan.beacon_s and job.done) for job in run.jobs.values())
+    sees = any(
+        job.iterations or (job.plan.beacon_s and job.done) for job in run.jobs.values()
+    )
     return max([0.0, *(t - end for t in back)]) if sees else None

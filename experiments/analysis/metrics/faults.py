@@ -62,13 +62,19 @@ def hit(context: Context, action: Action, job: JobRun) -> bool:
 
 def _gpus_at(job: JobRun, moment: float) -> Sequence[str]:
     """Return the GPUs of a job in rank order at a moment of the lab's clock."""
-    return next((back.gpus for back in reversed(job.recoveries) if back.t <= moment), job.gpus)
+    return next(
+        (back.gpus for back in reversed(job.recoveries) if back.t <= moment), job.gpus
+    )
 
 
-def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) -> set[Port] | None:
+def _passed(
+    context: Context, action: Action, job: JobRun, gpus: Sequence[str]
+) -> set[Port] | None:
     """Return every port that a job's messages pass as it is lit when an event comes; None if unknown."""
     run = context.run
-    moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
+    moved = any(
+        other.plan.do in LIGHT and other.begun < action.begun for other in run.actions
+    )
     view = context.view if moved else context.view_before
     edge_of = {edge.out: edge for edge in view.graph.edges}
     ports: set[Port] = set()
@@ -81,7 +87,9 @@ def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) 
     return ports
 
 
-_ITERATIONS = {f"iteration_longest_{word}": f"Longest iteration {word} the event" for word in _WHEN} | {
+_ITERATIONS = {
+    f"iteration_longest_{word}": f"Longest iteration {word} the event" for word in _WHEN
+} | {
     f"iteration_{word}": f"Iteration time {word} the event: median over ranks and iterations"
     for word in _WHEN
 }
@@ -107,7 +115,11 @@ def recovery(context: Context, action: Action, job: JobRun) -> float | None:
 
     Return seconds; None if the event is not a fault that hit the running job, or no iteration followed.
     """
-    if action.plan.do not in FAULTS or not under(context, action, job) or not hit(context, action, job):
+    if (
+        action.plan.do not in FAULTS
+        or not under(context, action, job)
+        or not hit(context, action, job)
+    ):
         return None
     begin, _ = window(action)
     ends = (max(it.allreduce_end for it in group) for group in job.by_index)
@@ -120,7 +132,10 @@ def recovery_assumed(_: Context, job: JobRun) -> float | None:
 
     Return seconds; None if no time was assumed.
     """
-    return max((back.assumed_s for back in job.recoveries if back.assumed_s is not None), default=None)
+    return max(
+        (back.assumed_s for back in job.recoveries if back.assumed_s is not None),
+        default=None,
+    )
 
 
 _LOST = {

@@ -55,12 +55,20 @@ def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
 @metric(
     "s",
     of="fabric",
-    makes={f"{k}_{part}": f"{help}: {words}" for k, help in TIMES.items() for part, words in _PARTS.items()},
+    makes={
+        f"{k}_{part}": f"{help}: {words}"
+        for k, help in TIMES.items()
+        for part, words in _PARTS.items()
+    },
 )
 def waits(context: Context) -> Mapping[str, float | None]:
     """Return the times of set-ups and flows, seconds by metric, in a fabric whose O-NICs request light."""
     lit_flows = context.run.lit_flows
-    written = (change["write_s"] for ring in context.run.of(RingSetUps) for change in ring.set_ups)
+    written = (
+        change["write_s"]
+        for ring in context.run.of(RingSetUps)
+        for change in ring.set_ups
+    )
     times = {
         "setup": context.set_up_times,
         "idle_setup": [flow.set_up_s for flow in lit_flows if not flow.waited],
@@ -72,7 +80,10 @@ def waits(context: Context) -> Mapping[str, float | None]:
     for name, values in times.items():
         if values:
             figures = median(values), percentile(values, 0.99), max(values)
-            values_by_name |= {f"{name}_{part}": figure for part, figure in zip(_PARTS, figures, strict=True)}
+            values_by_name |= {
+                f"{name}_{part}": figure
+                for part, figure in zip(_PARTS, figures, strict=True)
+            }
     return values_by_name
 
 
@@ -91,7 +102,10 @@ def flows(context: Context) -> Mapping[str, float]:
     run = context.run
     counts: dict[str, float] = {}
     if traced := run.of(Flow):
-        counts["flows"], counts["flows_waited"] = len(traced), sum(flow.waited for flow in traced)
+        counts["flows"], counts["flows_waited"] = (
+            len(traced),
+            sum(flow.waited for flow in traced),
+        )
         counts["flows_not_traced"] = sum(note.count for note in run.of(FlowsLost))
     if expected := sum(it.flows for job in run.jobs.values() for it in job.iterations):
         counts["flows_expected"] = expected
@@ -103,7 +117,11 @@ def flows(context: Context) -> Mapping[str, float]:
 def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
     """Return the counters before and after a run; None unless both were read."""
     moments = {note.moment: note for note in run.of(LightCounters)}
-    return (moments["before"], moments["after"]) if {"before", "after"} <= moments.keys() else None
+    return (
+        (moments["before"], moments["after"])
+        if {"before", "after"} <= moments.keys()
+        else None
+    )
 
 
 def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float:
@@ -157,7 +175,9 @@ def control(context: Context) -> Mapping[str, float]:
     elif notes := before_and_after(context.run):
         before, after = (note.agents for note in notes)
         both = before.keys() & after.keys()
-        counts["agents_restarted"] = sum(before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in both)
+        counts["agents_restarted"] = sum(
+            before[gpu]["epoch"] != after[gpu]["epoch"] for gpu in both
+        )
         if counts["agents_restarted"] or before.keys() != after.keys():
             return counts
         pairs = [(before[gpu]["counters"], after[gpu]["counters"]) for gpu in after]
@@ -183,6 +203,10 @@ def control_faults(context: Context, kind: str) -> int | None:
         for gpu, entry in after.items():
             if kind in entry["counters"].get("faults", {}):
                 same_life = gpu in before and before[gpu]["epoch"] == entry["epoch"]
-                began = before[gpu]["counters"].get("faults", {}).get(kind, 0) if same_life else 0
+                began = (
+                    before[gpu]["counters"].get("faults", {}).get(kind, 0)
+                    if same_life
+                    else 0
+                )
                 total = (total or 0) + entry["counters"]["faults"][kind] - began
     return total

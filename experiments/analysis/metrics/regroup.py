@@ -18,7 +18,10 @@ from ringlight.fabric.parts import Port
 
 def moved_gpus(regroup: Mapping[str, Any]) -> set[str]:
     """Return the names of the GPUs whose fibres a regroup moves."""
-    return {Port.parse(move["gpu"]).node for move in (regroup.get("plan") or {}).get("moves", ())}
+    return {
+        Port.parse(move["gpu"]).node
+        for move in (regroup.get("plan") or {}).get("moves", ())
+    }
 
 
 def relit_gpus(run: Run, action: Action) -> set[str]:
@@ -30,12 +33,16 @@ def relit_gpus(run: Run, action: Action) -> set[str]:
         {frozenset(map(Port.parse, pair)) for pair in circuits}
         for circuits in (run.circuits_before, action.plan.circuits)
     )
-    return {end.node for pair in before ^ after for end in pair} & run.plan.setting.fabric.gpus.keys()
+    return {
+        end.node for pair in before ^ after for end in pair
+    } & run.plan.setting.fabric.gpus.keys()
 
 
 def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return (phase, time at which it was reached) of a regroup, in order; seconds on the lab's clock."""
-    entries = ((entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ())
+    entries = (
+        (entry["phase"], float(entry["t"])) for entry in regroup.get("timeline") or ()
+    )
     return sorted(entries, key=lambda entry: entry[1])
 
 
@@ -63,7 +70,11 @@ def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]
     reported.
     """
     return [
-        (f"{switch} {entry['ingress']}→{entry['egress']}", entry["t_dark"], entry["t_lit"])
+        (
+            f"{switch} {entry['ingress']}→{entry['egress']}",
+            entry["t_dark"],
+            entry["t_lit"],
+        )
         for switch, results in (regroup.get("results") or {}).items()
         for entry in results
         if entry.get("t_dark") is not None and entry.get("t_lit") is not None
@@ -72,15 +83,24 @@ def dark_intervals(regroup: Mapping[str, Any]) -> list[tuple[str, float, float]]
 
 def beacon_gaps(run: Run, action: Action) -> list[dict[str, Any]]:
     """Return the silences of beacons from or to a moved GPU while light moved, longest first."""
-    moved, (begin, end) = moved_gpus(action.result) | relit_gpus(run, action), light_window(action)
+    moved, (begin, end) = (
+        moved_gpus(action.result) | relit_gpus(run, action),
+        light_window(action),
+    )
     gaps = []
     for job in run.jobs.values():
         for rank, done in job.done.items():
             for gap in done.beacon_gaps or ():
                 pair = (job.gpus[gap["peer"]], job.gpus[rank])
-                if moved & set(pair) and gap["t_end"] >= begin and gap["t_start"] <= end:
+                if (
+                    moved & set(pair)
+                    and gap["t_end"] >= begin
+                    and gap["t_start"] <= end
+                ):
                     times = {"t_start": gap["t_start"], "t_end": gap["t_end"]}
-                    gaps.append({"job": job.name, "from": pair[0], "to": pair[1], **times})
+                    gaps.append(
+                        {"job": job.name, "from": pair[0], "to": pair[1], **times}
+                    )
     return sorted(gaps, key=lambda gap: gap["t_start"] - gap["t_end"])
 
 
@@ -92,7 +112,12 @@ def moves_light(context: Context, action: Action) -> bool:
 def stalls(run: Run, begin: float, end: float) -> list[tuple[float, float]]:
     """Return begin and end, seconds, of the stalls of all-reduces that were in progress between two
     moments."""
-    every = (stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls)
+    every = (
+        stall
+        for job in run.jobs.values()
+        for it in job.iterations
+        for stall in it.stalls
+    )
     return [(first, last) for first, last in every if last > begin and first < end]
 
 
@@ -105,9 +130,19 @@ _TOOK = {
 @metric("s", of="event", makes=_TOOK)
 def took(_: Context, action: Action) -> Mapping[str, float]:
     """Return the seconds that an event took, by metric; empty if the event failed or has not ended."""
-    name = "reconfiguration" if action.plan.do in LIGHT else "away" if action.plan.do == "kill" else ""
+    name = (
+        "reconfiguration"
+        if action.plan.do in LIGHT
+        else "away"
+        if action.plan.do == "kill"
+        else ""
+    )
     begin, end = window(action)
-    return {name: end - begin} if name and action.ended is not None and action.error is None else {}
+    return (
+        {name: end - begin}
+        if name and action.ended is not None and action.error is None
+        else {}
+    )
 
 
 @metric("count", of="event")
@@ -157,7 +192,9 @@ def blackout(context: Context, action: Action) -> Mapping[str, float]:
         seen["tcp_stall"] = max(touched, default=0.0)
     if any(job.plan.beacon_s and job.done for job in run.jobs.values()):
         gaps = beacon_gaps(run, action)
-        seen["beacon_gap"] = float(gaps[0]["t_end"] - gaps[0]["t_start"]) if gaps else 0.0
+        seen["beacon_gap"] = (
+            float(gaps[0]["t_end"] - gaps[0]["t_start"]) if gaps else 0.0
+        )
     return seen | {"blackout": max(seen.values())} if seen else {}
 
 
@@ -167,11 +204,15 @@ def tcp_stall_usual(context: Context, action: Action) -> float | None:
 
     Return seconds; 0 without earlier iterations, None if no light moved under training jobs.
     """
-    if not moves_light(context, action) or not any(job.iterations for job in context.run.jobs.values()):
+    if not moves_light(context, action) or not any(
+        job.iterations for job in context.run.jobs.values()
+    ):
         return None
     begin, _ = window(action)
     groups = (group for job in context.run.jobs.values() for group in job.by_index)
-    before = ([it.max_stall_s for it in group if it.allreduce_end < begin] for group in groups)
+    before = (
+        [it.max_stall_s for it in group if it.allreduce_end < begin] for group in groups
+    )
     return median(max(longest) for longest in before if longest) or 0.0
 
 
@@ -196,14 +237,20 @@ _PREDICTED = {
 
 
 @metric("s", of="event job", known="analytic", makes=_PREDICTED)
-def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mapping[str, float]:
+def iteration_predicted(
+    context: Context, action: Action, job: JobRun
+) -> Mapping[str, float]:
     """Return iteration times predicted before and after the regroup, seconds by metric, with all jobs that
     had GPUs then.
 
     Empty unless light was moved exactly once: only then the light before and after is known.
     """
     run = context.run
-    gpus = {name: other.gpus for name, other in run.jobs.items() if _has_gpus(other, action.begun)}
+    gpus = {
+        name: other.gpus
+        for name, other in run.jobs.items()
+        if _has_gpus(other, action.begun)
+    }
     once = sum(other_action.plan.do in LIGHT for other_action in run.actions) == 1
     if not moves_light(context, action) or not once or not all(gpus.values()):
         return {}
@@ -216,4 +263,6 @@ def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mappin
 
 def _has_gpus(job: JobRun, t: float) -> bool:
     """Return whether a job had its GPUs at a moment."""
-    return (job.granted is None or job.granted <= t) and (job.end is None or job.end > t)
+    return (job.granted is None or job.granted <= t) and (
+        job.end is None or job.end > t
+    )

@@ -50,7 +50,11 @@ def slowdown(context: Context, job: JobRun) -> float | None:
     alone = context.alone.get(job.name)
     if job.jct_s is None or job.end is None or alone is None:
         return None
-    arrived = context.run.released if job.arrived is None else max(job.arrived, context.run.released)
+    arrived = (
+        context.run.released
+        if job.arrived is None
+        else max(job.arrived, context.run.released)
+    )
     return max(job.jct_s, job.end - arrived) / alone.jct_s
 
 

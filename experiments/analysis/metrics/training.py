@@ -67,14 +67,19 @@ def allreduce(_: Context, job: JobRun) -> float | None:
     """
     if job.timed is not None:
         return job.timed.total_s
-    return median(it.all_reduce_s for it in job.iterations) if job.plan.training is not None else None
+    return (
+        median(it.all_reduce_s for it in job.iterations)
+        if job.plan.training is not None
+        else None
+    )
 
 
 def exchanges(job: JobRun) -> list[float]:
     """Return the seconds of each all-reduce alone: from the end of the last rank's compute to the last
     rank's end."""
     return [
-        max(it.allreduce_end for it in group) - max(it.compute_end for it in group) for group in job.by_index
+        max(it.allreduce_end for it in group) - max(it.compute_end for it in group)
+        for group in job.by_index
     ]
 
 
@@ -115,7 +120,10 @@ def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
     if took_s is not None and ideal_s:
         values["allreduce_over_ideal"] = took_s / ideal_s
     if model := context.predicted.get(job.name):
-        values |= {"allreduce_predicted": model.all_reduce_s, "jct_predicted": model.jct_s}
+        values |= {
+            "allreduce_predicted": model.all_reduce_s,
+            "jct_predicted": model.jct_s,
+        }
         if job.jct_s is not None and model.jct_s:
             values["jct_over_model"] = job.jct_s / model.jct_s
         if (set_up_s := median(context.set_up_times)) is not None:
@@ -130,7 +138,9 @@ def jct_simulated(context: Context, job: JobRun) -> float | None:
 
     Return seconds; None without a simulation.
     """
-    return context.foretold.jct_s.get(job.name) if context.foretold is not None else None
+    return (
+        context.foretold.jct_s.get(job.name) if context.foretold is not None else None
+    )
 
 
 _BY_PHASE = {
@@ -179,4 +189,6 @@ def busbw(context: Context, job: JobRun) -> float | None:
     if algorithm_bps is None:
         return None
     plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
-    return algorithm_bps * plane.times.bus_factor(len(job.gpus), job.plan.loop.gradient_bytes)
+    return algorithm_bps * plane.times.bus_factor(
+        len(job.gpus), job.plan.loop.gradient_bytes
+    )

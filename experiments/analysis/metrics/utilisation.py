@@ -21,7 +21,10 @@ _SUPPOSED = ("full_rate", "overlap")
 def _said(names: Iterable[str]) -> dict[str, str]:
     """Return the descriptions of utilisation by some definitions, by metric."""
     words = "Share of the job's time that its GPUs were busy, where busy is"
-    return {f"gpu_utilisation.{name}": f"{words} {DEFINITIONS[name].title}" for name in names}
+    return {
+        f"gpu_utilisation.{name}": f"{words} {DEFINITIONS[name].title}"
+        for name in names
+    }
 
 
 @metric("1", of="job")
@@ -44,13 +47,19 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
         exchange_s=math.fsum(exchange for _, exchange, _ in listed),
         moving_s=math.fsum(moving for _, _, moving in listed),
         full_rate_s=len(listed) * full_rate_s,
-        overlapped_s=math.fsum(max(compute, exchange) for compute, exchange, _ in listed),
+        overlapped_s=math.fsum(
+            max(compute, exchange) for compute, exchange, _ in listed
+        ),
         total_s=total_s,
         window_s=total_s,
     )
 
 
-@metric("1", of="job", makes=_said(name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)))
+@metric(
+    "1",
+    of="job",
+    makes=_said(name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)),
+)
 @metric("1", of="job", known="analytic", makes=_said(_SUPPOSED))
 def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
     """Return the utilisation (0..1) of a finished training job by each definition, by metric; empty for other
@@ -64,8 +73,11 @@ def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
     spans: list[list[Span]] = [[] for _ in job.gpus]
     for it in job.iterations:
         still_s = math.fsum(end - begin for begin, end in it.stalls)
-        spans[it.rank].append((it.compute_s, it.all_reduce_s, max(0.0, it.all_reduce_s - still_s)))
+        spans[it.rank].append(
+            (it.compute_s, it.all_reduce_s, max(0.0, it.all_reduce_s - still_s))
+        )
     gpus = [activity(of_rank, full_rate_s, job.jct_s) for of_rank in spans]
     return {
-        f"gpu_utilisation.{name}": mean_share(definition, gpus) for name, definition in DEFINITIONS.items()
+        f"gpu_utilisation.{name}": mean_share(definition, gpus)
+        for name, definition in DEFINITIONS.items()
     }

@@ -36,7 +36,11 @@ def results_checked(_: Context, job: JobRun) -> int | None:
 
     Return the count; None if no rank reported one.
     """
-    counts = [done.results_checked for done in job.done.values() if done.results_checked is not None]
+    counts = [
+        done.results_checked
+        for done in job.done.values()
+        if done.results_checked is not None
+    ]
     return sum(counts) if counts else None
 
 
@@ -48,7 +52,11 @@ _LEARNT = {
 
 
 @metric("1", of="job", makes=_LEARNT)
-@metric("", of="job", makes={"parameters_sha256": "SHA-256 of the parameters of rank 0 at the end"})
+@metric(
+    "",
+    of="job",
+    makes={"parameters_sha256": "SHA-256 of the parameters of rank 0 at the end"},
+)
 def of_rank_0(_: Context, job: JobRun) -> Mapping[str, Any]:
     return vars(job.done[0]) if 0 in job.done else {}
 
@@ -64,10 +72,16 @@ def connections_unchanged(context: Context, job: JobRun) -> bool | None:
     Return whether it did; None in a simulation, for guests, after a recovery, or if the job did not
     succeed.
     """
-    if context.simulated or job.state != SUCCEEDED or job.recoveries or job.plan.guest is not None:
+    if (
+        context.simulated
+        or job.state != SUCCEEDED
+        or job.recoveries
+        or job.plan.guest is not None
+    ):
         return None
     return len(job.done) == len(job.gpus) and all(
-        rank in job.ready and _table(job.ready[rank].connections) == _table(done.connections)
+        rank in job.ready
+        and _table(job.ready[rank].connections) == _table(done.connections)
         for rank, done in job.done.items()
     )
 
@@ -87,7 +101,10 @@ def payload(context: Context) -> Mapping[str, int]:
     done = context.run.of(WorkerDone)
     if not done:
         return {}
-    sent, received = sum(rank.bytes_sent for rank in done), sum(rank.bytes_received for rank in done)
+    sent, received = (
+        sum(rank.bytes_sent for rank in done),
+        sum(rank.bytes_received for rank in done),
+    )
     values = {"payload_sent": sent, "payload_received": received}
     values["retransmits"] = sum(rank.retransmits for rank in done)
     if len(done) >= sum(len(job.gpus) for job in context.run.jobs.values()):

@@ -54,9 +54,14 @@ def _executed(job: JobRun) -> bool:
 
 
 _BY_PURPOSE = {
-    of_purpose(name, purpose): f"Time of an iteration in which {purpose} was under way at a rank {while_}: "
+    of_purpose(
+        name, purpose
+    ): f"Time of an iteration in which {purpose} was under way at a rank {while_}: "
     "mean over ranks and iterations"
-    for name, while_ in (("exposed", "that computed nothing"), ("hidden", "that computed"))
+    for name, while_ in (
+        ("exposed", "that computed nothing"),
+        ("hidden", "that computed"),
+    )
     for purpose in COMMUNICATION
 }
 
@@ -90,6 +95,11 @@ def by_purpose(context: Context, job: JobRun) -> Mapping[str, float]:
         for purpose in of.keys() - COMPUTING:
             both_s = covered_s(times_s[[*local, *of[purpose]]])
             sums[of_purpose("exposed", purpose)] += both_s - local_s
-            sums[of_purpose("hidden", purpose)] += covered_s(times_s[of[purpose]]) - (both_s - local_s)
+            sums[of_purpose("hidden", purpose)] += covered_s(times_s[of[purpose]]) - (
+                both_s - local_s
+            )
     # What is left of the difference of equal sums is no time: a picosecond is less than anything takes.
-    return {name: max(0.0, round(total_s / len(records), 12)) for name, total_s in sums.items()}
+    return {
+        name: max(0.0, round(total_s / len(records), 12))
+        for name, total_s in sums.items()
+    }

@@ -58,7 +58,9 @@ class Actions:
     def perform(self, event: EventPlan, ids: Mapping[str, str]) -> ActionBegun:
         assert self._plan is not None
         begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **event.told)
-        self._under_way.add(self._pool.submit(self._carry_out, event, self._plan.name, dict(ids)))
+        self._under_way.add(
+            self._pool.submit(self._carry_out, event, self._plan.name, dict(ids))
+        )
         return begun
 
     def over(self) -> list[ActionEnded]:
@@ -90,14 +92,18 @@ class Actions:
 
     # -- in the event's thread
 
-    def _carry_out(self, event: EventPlan, run: str, ids: Mapping[str, str]) -> ActionEnded:
+    def _carry_out(
+        self, event: EventPlan, run: str, ids: Mapping[str, str]
+    ) -> ActionEnded:
         result: Mapping[str, Any] = {}
         error = None
         try:
             result = self._done(event, ids)
         except (BackendError, *Refusals) as failure:
             error = str(failure)
-        return ActionEnded(t=time.monotonic(), run=run, result=result, error=error, **event.told)
+        return ActionEnded(
+            t=time.monotonic(), run=run, result=result, error=error, **event.told
+        )
 
     def _done(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
         """Carry out an event, wait for its end, and return its result."""
@@ -132,7 +138,11 @@ class Actions:
                 ended = self._ask(lambda: self._faults.restore(str(target)))
                 return asdict(self._follow(self._report(ended), 0.0, "over"))
             case _:
-                returns = event.back_after_s if event.back_after_s or event.do == "kill" else None
+                returns = (
+                    event.back_after_s
+                    if event.back_after_s or event.do == "kill"
+                    else None
+                )
                 return asdict(self._fault(event.do, str(target), returns))
 
     def _regroup(self, ids: list[str]) -> Mapping[str, Any]:
@@ -142,7 +152,9 @@ class Actions:
         deadline = time.monotonic() + REGROUP_S
         while reply["state"] in ("PLANNED", "APPLYING"):
             if time.monotonic() > deadline:
-                raise BackendError(f"{reply['id']} was not done after {REGROUP_S:.0f} s")
+                raise BackendError(
+                    f"{reply['id']} was not done after {REGROUP_S:.0f} s"
+                )
             self._pause()
             path = f"/v1/regroup/{reply['id']}"
             reply = self._ask(lambda: self._api.get(path))  # noqa: B023
@@ -157,17 +169,23 @@ class Actions:
         settings = {**asdict(control), "tuning_s": dict(self._plan.tuning_s)}
         return self._fault("disturb", "control network", control=settings)
 
-    def _fault(self, do: str, target: str, back_after_s: float | None = None, **more: Any) -> FaultReport:
+    def _fault(
+        self, do: str, target: str, back_after_s: float | None = None, **more: Any
+    ) -> FaultReport:
         """A fault once it is in force, or over if it is to be back by itself."""
         self._broken = True
-        reply = self._ask(lambda: self._faults.ask(do, target, back_after_s=back_after_s, **more))
+        reply = self._ask(
+            lambda: self._faults.ask(do, target, back_after_s=back_after_s, **more)
+        )
         until = ("over",) if back_after_s is not None else ("in force", "over")
         return self._follow(self._report(reply), back_after_s or 0.0, *until)
 
     def _report(self, fault: str) -> FaultReport:
         return self._ask(lambda: self._faults.fault(fault))
 
-    def _follow(self, report: FaultReport, back_after_s: float, *until: str) -> FaultReport:
+    def _follow(
+        self, report: FaultReport, back_after_s: float, *until: str
+    ) -> FaultReport:
         deadline = time.monotonic() + back_after_s + FAULT_S
         hurried = False
         while report.state not in until:

@@ -18,7 +18,11 @@ from ringlight.testbed.deaths import Death
 def freeze_line(death: Death) -> str:
     """Return a line for people about a process that stands still, or continues."""
     called = process_called(death.kind, death.name)
-    return f"  {called} goes on" if death.how is None else f"  {called} stands still ({death.how})"
+    return (
+        f"  {called} goes on"
+        if death.how is None
+        else f"  {called} stands still ({death.how})"
+    )
 
 
 @dataclass
@@ -42,5 +46,7 @@ class Astray:
         switch, _, number = death.name.partition(":")
         what = f"{death.kind} {number}".rstrip()
         if death.how is not None:
-            return SwitchDrifted(t=t, run=run, switch=switch, what=what, text=death.how, planned=False)
+            return SwitchDrifted(
+                t=t, run=run, switch=switch, what=what, text=death.how, planned=False
+            )
         return SwitchMended(t=t, run=run, switch=switch, what=what, after_s=after_s)

@@ -18,7 +18,10 @@ from ringlight.experiments.backends.emulation.lab_of_setting import (
 )
 from ringlight.experiments.backends.emulation.linktest import LinkTest
 from ringlight.experiments.backends.emulation.reference import References
-from ringlight.experiments.backends.emulation.requests import only_simulated, passes_no_packets
+from ringlight.experiments.backends.emulation.requests import (
+    only_simulated,
+    passes_no_packets,
+)
 from ringlight.experiments.backends.emulation.rest import ending_runs
 from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.client import CALL_TIMEOUT_S, Api
@@ -40,7 +43,10 @@ log = logging.getLogger(__name__)
 
 def _cannot_build(setting: Setting) -> str | None:
     """Return why the testbed cannot build a lab of this setting, ``key: reason``; None if it can."""
-    problem = building_problem(plugged(setting.fabric), setting.scale.rate) or setting.frames.problem
+    problem = (
+        building_problem(plugged(setting.fabric), setting.scale.rate)
+        or setting.frames.problem
+    )
     where = setting.name if setting.name == "fabric" else f"fabrics.{setting.name}"
     return None if problem is None else under(where, problem)
 
@@ -65,7 +71,11 @@ class EmulationBackend:
         spread: Callable[[Setting], OtherParts] | None = None,
     ) -> None:
         self.devices, self._spread = tuple(devices), spread
-        self.runtime, self._addresses, self._programs = runtime, addresses, tuple(programs)
+        self.runtime, self._addresses, self._programs = (
+            runtime,
+            addresses,
+            tuple(programs),
+        )
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
         self._references = References()
@@ -128,7 +138,11 @@ class EmulationBackend:
             devices=self.devices,
             bounded=not setting.delays,
             logs=self._folder(setting),
-            programs=[program for program in self._programs if program.name in writers(setting.fabric)],
+            programs=[
+                program
+                for program in self._programs
+                if program.name in writers(setting.fabric)
+            ],
             spread=spread,
             notice=self._say,
             on_freeze=lambda death: self._say(freeze_line(death)),
@@ -138,16 +152,26 @@ class EmulationBackend:
             with writing(processes.state):
                 processes.start()
             where = f"REST at {self._addresses.url}/docs"
-            self._say(f"lab {processes.lab.id} is up: {_described(setting)} ({self.runtime}); {where}")
+            self._say(
+                f"lab {processes.lab.id} is up: {_described(setting)} ({self.runtime}); {where}"
+            )
             to = self._addresses
             # At a large D an optical switch takes as long as that says to set hundreds of circuits.
             patience_s = CALL_TIMEOUT_S + processes.lighting_s()
             anywhere = to.tls is not None
             api = undo.enter_context(
-                Api(to.url, to.token, cacert=to.cacert, anywhere=anywhere, patience_s=patience_s)
+                Api(
+                    to.url,
+                    to.token,
+                    cacert=to.cacert,
+                    anywhere=anywhere,
+                    patience_s=patience_s,
+                )
             )
             links = LinkTest(setting, processes, api, emit, self._say)
-            links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
+            links.measure(
+                canonical((str(a), str(b)) for a, b in setting.fabric.circuits)
+            )
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}
             if spread is not None:
                 facts["mtu_bytes"] = min(facts["mtu_bytes"], spread.mtu_bytes)
@@ -160,13 +184,17 @@ class EmulationBackend:
         devices = {name: name in self.devices for name in optional_kinds()}
         facts = {"runtime": self.runtime, **devices, "labs": self._labs}
         with ending_runs():
-            return facts | {k: v for program in self._programs for k, v in program.facts().items()}
+            return facts | {
+                k: v for program in self._programs for k, v in program.facts().items()
+            }
 
     def _folder(self, setting: Setting) -> Path | None:
         if self._logs is None:
             return None
         number = sum(lab["fabric"] == setting.name for lab in self._labs) + 1
-        folder = self._logs / (setting.name if number == 1 else f"{setting.name}-{number}")
+        folder = self._logs / (
+            setting.name if number == 1 else f"{setting.name}-{number}"
+        )
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -185,8 +213,14 @@ def _described(setting: Setting) -> str:
         "gpus": ("GPU", "GPUs"),
         "onics": ("O-NIC", "O-NICs"),
     }
-    counts = [(len(getattr(setting.fabric, kind)), *called) for kind, called in words.items()]
-    phrases = (f"{count} {singular if count == 1 else many}" for count, singular, many in counts if count)
+    counts = [
+        (len(getattr(setting.fabric, kind)), *called) for kind, called in words.items()
+    ]
+    phrases = (
+        f"{count} {singular if count == 1 else many}"
+        for count, singular, many in counts
+        if count
+    )
     return ", ".join([setting.name, *phrases])
 
 
@@ -197,7 +231,9 @@ def _of_lab(setting: Setting, processes: LabProcesses, api: Api) -> dict[str, An
     status = api.get(f"/v1/onics/{agents[0]}")["status"] if agents else {}
     return {
         "lab": processes.lab.id,
-        "optical_profiles": {name: switches[name].get("profile", {}) for name in switches},
+        "optical_profiles": {
+            name: switches[name].get("profile", {}) for name in switches
+        },
         "onic_timings": status.get("timings", {}),
         "controller_restarts": 0,
     }

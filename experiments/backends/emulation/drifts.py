@@ -52,12 +52,19 @@ class DriftLog:
                 name, text = event["switch"], event["text"]
                 self._since.setdefault((name, what), t)
                 yield SwitchDrifted(
-                    t=t, run=run, switch=name, what=what, text=text, planned=self._planned(name)
+                    t=t,
+                    run=run,
+                    switch=name,
+                    what=what,
+                    text=text,
+                    planned=self._planned(name),
                 )
             elif (what := _ENDS.get(kind)) is not None and event.get("problem") is None:
                 name = event["switch"]
                 if (since := self._since.pop((name, what), None)) is not None:
-                    yield SwitchMended(t=t, run=run, switch=name, what=what, after_s=t - since)
+                    yield SwitchMended(
+                        t=t, run=run, switch=name, what=what, after_s=t - since
+                    )
 
     def _kept(self) -> list[dict[str, Any]]:
         try:
@@ -71,5 +78,6 @@ class DriftLog:
     def _planned(self, switch: str) -> bool:
         targets = (event.target for event in self._plan.events)
         return any(
-            target is not None and target.kind == "switch" and target.names == (switch,) for target in targets
+            target is not None and target.kind == "switch" and target.names == (switch,)
+            for target in targets
         )

@@ -23,7 +23,9 @@ class FlowLog:
     def __init__(self, api: Api, run: str, fabric: Fabric) -> None:
         self._api, self._run = api, run
         self._gpu_of = {gpu.ip: gpu.name for gpu in fabric.gpus.values()}
-        self._cursors = {gpu: int(self._ask(gpu, END_OF_TRACE)["cursor"]) for gpu in fabric.agents}
+        self._cursors = {
+            gpu: int(self._ask(gpu, END_OF_TRACE)["cursor"]) for gpu in fabric.agents
+        }
         self._next = 0.0
 
     def look(self) -> list[Record]:
@@ -49,12 +51,21 @@ class FlowLog:
         self._cursors[gpu] = answer["cursor"]
         records = [self._flow(gpu, flow) for flow in answer["flows"]]
         if answer.get("dropped"):
-            records.append(FlowsLost(t=time.monotonic(), run=self._run, gpu=gpu, count=answer["dropped"]))
+            records.append(
+                FlowsLost(
+                    t=time.monotonic(), run=self._run, gpu=gpu, count=answer["dropped"]
+                )
+            )
         return records
 
     def _flow(self, gpu: str, flow: dict[str, Any]) -> Record:
         peer = self._gpu_of.get(flow["peer"], flow["peer"])
-        entry = {"t": flow["t_close"], "event": Flow.event, "run": self._run, "gpu": gpu}
+        entry = {
+            "t": flow["t_close"],
+            "event": Flow.event,
+            "run": self._run,
+            "gpu": gpu,
+        }
         record = record_of({**entry, **flow, "peer": peer})
         assert record is not None
         return record

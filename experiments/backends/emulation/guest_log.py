@@ -28,7 +28,9 @@ class GuestLog:
         for job in jobs:
             if job.plan.guest is not None:
                 job.before = self._port_bytes()
-        running = [job for job in of_run if (job.released or job in jobs) and not job.ended]
+        running = [
+            job for job in of_run if (job.released or job in jobs) and not job.ended
+        ]
         for job in running:
             job.beside |= {other.plan.name for other in running if other is not job}
 
@@ -46,18 +48,26 @@ class GuestLog:
                     if error.status == HTTPStatus.NOT_FOUND:
                         # One that was never begun has said nothing.
                         continue
-                    output = {"stdout": "", "stderr": f"ringlight: the output could not be read: {error}\n"}
+                    output = {
+                        "stdout": "",
+                        "stderr": f"ringlight: the output could not be read: {error}\n",
+                    }
                 for stream in ("stdout", "stderr"):
                     path = folder / f"{job.plan.name}-{rank}.{stream}.txt"
                     path.write_text(output[stream], encoding="utf-8")
         if not job.before:
             return []
-        links = [entry for link in self._fabric.links for entry in carried(link, job.before, after)]
+        links = [
+            entry
+            for link in self._fabric.links
+            for entry in carried(link, job.before, after)
+        ]
         t, beside = time.monotonic(), sorted(job.beside)
         return [LinkBytes(t=t, run=run, job=job.plan.name, links=links, beside=beside)]
 
     def _port_bytes(self) -> PortBytes:
         counters: Iterable[dict[str, Any]] = self._api.get("/v1/port-bytes")
         return {
-            (entry["switch"], entry["port"]): (entry["rx_bytes"], entry["tx_bytes"]) for entry in counters
+            (entry["switch"], entry["port"]): (entry["rx_bytes"], entry["tx_bytes"])
+            for entry in counters
         }

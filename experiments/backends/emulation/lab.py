@@ -29,7 +29,12 @@ from ringlight.experiments.backends.emulation.rest import (
     lit_circuits,
     set_circuits,
 )
-from ringlight.experiments.backends.emulation.run_state import LabJob, LabRun, goes_on, is_planned
+from ringlight.experiments.backends.emulation.run_state import (
+    LabJob,
+    LabRun,
+    goes_on,
+    is_planned,
+)
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
@@ -108,10 +113,14 @@ class EmulatedLab:
             # What is described as a whole has ports and links only as it is plugged together.
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
-            logs = [kind.log(self.processes.inventory) for kind in device_kinds().values()]
+            logs = [
+                kind.log(self.processes.inventory) for kind in device_kinds().values()
+            ]
             devices = [log for log in logs if log is not None]
             drifts = DriftLog(self._api, plan)
-            self._now = LabRun(plan, flows, devices, drifts, LoadLog(self.processes, plan.name))
+            self._now = LabRun(
+                plan, flows, devices, drifts, LoadLog(self.processes, plan.name)
+            )
             self._found += self._light.counters(plan.name, "before")
 
     def submit(self, job: JobPlan) -> str | None:
@@ -138,11 +147,20 @@ class EmulatedLab:
         if name not in self._run.unanswered:
             return None
         documents: Iterable[dict[str, Any]] = self._api.get("/v1/jobs")
-        return next((job for job in documents if job["name"] == name and job["state"] not in ENDED), None)
+        return next(
+            (
+                job
+                for job in documents
+                if job["name"] == name and job["state"] not in ENDED
+            ),
+            None,
+        )
 
     def release(self, jobs: Sequence[str]) -> None:
         run = self._run
-        run.releases.append(([run.jobs[name] for name in jobs], time.monotonic() + RELEASE_S))
+        run.releases.append(
+            ([run.jobs[name] for name in jobs], time.monotonic() + RELEASE_S)
+        )
         self._look()
 
     def perform(self, event: EventPlan) -> None:
@@ -174,17 +192,24 @@ class EmulatedLab:
             self._found += run.flows.read()
             self._found += run.drifts.look(now=True)
             self._found += self._light.counters(run.plan.name, "after")
-            self._found += self._light.planes(run.plan.name, {job.id: job.plan for job in run.jobs.values()})
+            self._found += self._light.planes(
+                run.plan.name, {job.id: job.plan for job in run.jobs.values()}
+            )
             for log in run.devices:
                 self._found += log.records(t=time.monotonic(), run=run.plan.name)
-            self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
+            self._note(
+                Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)]
+            )
             if self.processes.parts is not None:
                 self._facts.update(self.processes.parts.facts())
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
                     # What decides what it ends with: its request, and what its plane computes.
-                    decisive = {**job.request, **job.plan.plane(self.setting.fabric).fit.outcome}
+                    decisive = {
+                        **job.request,
+                        **job.plan.plane(self.setting.fabric).fit.outcome,
+                    }
                     outcome = self._references.outcome_of(lab, decisive, segments)
                     self._note(Reference, job=job.plan.name, **outcome)
         self._tend()
@@ -213,7 +238,9 @@ class EmulatedLab:
 
     def _awaits(self) -> bool:
         to_come = self._run.to_come
-        awaited = any(job.awaited or job.triggers(to_come) for job in self._run.jobs.values())
+        awaited = any(
+            job.awaited or job.triggers(to_come) for job in self._run.jobs.values()
+        )
         return awaited or bool(self._run.releases) or self._actions.busy
 
     def _tend(self) -> None:
@@ -226,7 +253,9 @@ class EmulatedLab:
 
     def _note_astray(self) -> None:
         name = "" if self._now is None else self._now.plan.name
-        self._found += [self._links.astray.record(death, name) for death in self.processes.astray()]
+        self._found += [
+            self._links.astray.record(death, name) for death in self.processes.astray()
+        ]
 
     def _note_deaths(self, deaths: Iterable[Death]) -> None:
         run = self._run
@@ -303,7 +332,11 @@ class EmulatedLab:
 
     def _look_at(self, job: LabJob) -> None:
         # The state first: what it says is then already in the events.
-        document, known, segments = self._api.get(f"/v1/jobs/{job.id}"), job.state, job.segments
+        document, known, segments = (
+            self._api.get(f"/v1/jobs/{job.id}"),
+            job.state,
+            job.segments,
+        )
         caught_up = self._events(job)
         state, gpus = document["state"], [rank["gpu"] for rank in document["ranks"]]
         # A recovery that the events tell of is newer, and may end in the state that was known before.
@@ -319,13 +352,24 @@ class EmulatedLab:
         job.segments = job.segments or [(len(gpus), 0)]
         if state not in _TOLD:
             return
-        t, reason = (document["t_ended"], document["error"]) if job.ended else (time.monotonic(), None)
+        t, reason = (
+            (document["t_ended"], document["error"])
+            if job.ended
+            else (time.monotonic(), None)
+        )
         if state == "RECOVERING":
             t = job.lost_s or t
         self._tell_state(job, t, reason)
 
     def _tell_state(self, job: LabJob, t: float, reason: str | None = None) -> None:
-        self._note(JobState, t=t, job=job.plan.name, state=job.state, gpus=job.gpus, reason=reason)
+        self._note(
+            JobState,
+            t=t,
+            job=job.plan.name,
+            state=job.state,
+            gpus=job.gpus,
+            reason=reason,
+        )
 
     def _events(self, job: LabJob, *, fresh: bool = False) -> bool:
         """Read the new events of a job. Return whether the controller has all events that were read of the
@@ -333,7 +377,9 @@ class EmulatedLab:
 
         ``fresh``: the controller first reads from the workers.
         """
-        answer = self._api.get(f"/v1/jobs/{job.id}/events", cursor=job.cursor, fresh=fresh)
+        answer = self._api.get(
+            f"/v1/jobs/{job.id}/events", cursor=job.cursor, fresh=fresh
+        )
         if answer["cursor"] < job.cursor:
             # One that was started again is still catching up with the workers.
             return False
@@ -349,7 +395,9 @@ class EmulatedLab:
                     self._tell_state(job, job.lost_s or event["t"])
                 job.state, job.gpus = "RUNNING", event["ranks"]
                 self._tell_state(job, event["t"])
-                job.segments = goes_on(job.segments, len(event["ranks"]), event["iteration"])
+                job.segments = goes_on(
+                    job.segments, len(event["ranks"]), event["iteration"]
+                )
                 fields |= {"gpus": event["ranks"], "at": event["t"]}
             record = record_of(fields)
             if record is not None:
@@ -362,16 +410,24 @@ class EmulatedLab:
         for release in list(run.releases):
             jobs, until_s = release
             documents = [self._api.get(f"/v1/jobs/{job.id}") for job in jobs]
-            going = [document for document in documents if document["state"] not in ENDED]
+            going = [
+                document for document in documents if document["state"] not in ENDED
+            ]
             if any(document["t_released"] is None for document in going):
                 self._found += self._light.released(run.plan.name)
                 self._guests.count_before(jobs, run.jobs.values())
-                body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
+                body = {
+                    "jobs": [document["id"] for document in going],
+                    "delay_s": RELEASE_DELAY_S,
+                }
                 try:
                     going = self._api.post("/v1/jobs/release", body)
                 except ApiError as error:
                     # One may have failed in between.
-                    if error.status != HTTPStatus.CONFLICT or time.monotonic() > until_s:
+                    if (
+                        error.status != HTTPStatus.CONFLICT
+                        or time.monotonic() > until_s
+                    ):
                         raise
                     continue
             run.releases.remove(release)
@@ -380,7 +436,9 @@ class EmulatedLab:
             if going:
                 released_s = max(float(document["t_released"]) for document in going)
                 run.since_s = run.since_s or time.monotonic()
-                self._note(Released, jobs=[job.plan.name for job in jobs], at=released_s)
+                self._note(
+                    Released, jobs=[job.plan.name for job in jobs], at=released_s
+                )
 
     def _samples(self) -> None:
         run = self._run
@@ -400,10 +458,14 @@ class EmulatedLab:
         deadline = time.monotonic() + CANCEL_S
         while run.ids:
             if time.monotonic() > deadline:
-                raise BackendError(f"job {', '.join(run.ids)} was not cancelled within {CANCEL_S:.0f} s")
+                raise BackendError(
+                    f"job {', '.join(run.ids)} was not cancelled within {CANCEL_S:.0f} s"
+                )
             self._look()
             time.sleep(GLANCE_S)
 
-    def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
+    def _note(
+        self, kind: type[Record], /, t: float | None = None, **fields: Any
+    ) -> None:
         t_s = time.monotonic() if t is None else t
         self._found.append(kind(t=t_s, run=self._run.plan.name, **fields))

@@ -33,7 +33,12 @@ def processes_of(
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
-        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
+        *(
+            "--congestion-control",
+            tcp.congestion_control,
+            "--rto-min",
+            repr(tcp.rto_min * scale.time),
+        ),
         *(["--onic-faults"] if setting.onic_faults else []),
         *(word for name in devices for word in ("--device", name)),
         *(["--bounded"] if bounded else []),

@@ -32,12 +32,17 @@ class LightLog:
             return []
         kernel = self._faults.light_counters()
         agents = {
-            entry["gpu"]: {"epoch": entry["status"]["epoch"], "counters": entry["status"]["counters"]}
+            entry["gpu"]: {
+                "epoch": entry["status"]["epoch"],
+                "counters": entry["status"]["counters"],
+            }
             for entry in self._api.get("/v1/onics")
             if entry.get("status")
         }
         t = time.monotonic()
-        return [LightCounters(t=t, run=run, moment=moment, kernel=kernel, agents=agents)]
+        return [
+            LightCounters(t=t, run=run, moment=moment, kernel=kernel, agents=agents)
+        ]
 
     def released(self, run: str) -> list[Record]:
         """Return what is kept of planes that have light of their own once the first jobs are released."""
@@ -45,7 +50,9 @@ class LightLog:
         for plane in lit_planes(self._fabric):
             carrier = carriers().get(plane.kind, Carrier)
             read = partial(self._of_plane, plane.name)
-            records += carrier.emulated_at_release(plane.name, read, t=time.monotonic(), run=run)
+            records += carrier.emulated_at_release(
+                plane.name, read, t=time.monotonic(), run=run
+            )
         return records
 
     def planes(self, run: str, jobs: Mapping[str, JobPlan]) -> list[Record]:
@@ -57,7 +64,9 @@ class LightLog:
         for plane in lit_planes(self._fabric):
             carrier = carriers().get(plane.kind, Carrier)
             read = partial(self._of_plane, plane.name)
-            records += carrier.emulated(plane.name, read, jobs, t=time.monotonic(), run=run)
+            records += carrier.emulated(
+                plane.name, read, jobs, t=time.monotonic(), run=run
+            )
         return records
 
     def _of_plane(self, name: str, part: str) -> Any:

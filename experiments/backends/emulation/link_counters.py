@@ -21,9 +21,14 @@ def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, A
     for near in (link.a, link.b):
         key, far = (near.node, near.number), link.other(near)
         if key in before and key in after:
-            received, sent = (now - then for now, then in zip(after[key], before[key], strict=True))
+            received, sent = (
+                now - then for now, then in zip(after[key], before[key], strict=True)
+            )
             if min(received, sent) < 0:
                 continue
             sent_bytes[str(near), str(far)] = sent
             sent_bytes.setdefault((str(far), str(near)), received)
-    return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(sent_bytes.items())]
+    return [
+        {"from": a, "to": b, "bytes": count}
+        for (a, b), count in sorted(sent_bytes.items())
+    ]

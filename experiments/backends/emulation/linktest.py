@@ -10,20 +10,37 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.analysis.machine_faults import LINK_ERROR, TAKEN, missed_links
+from ringlight.experiments.analysis.machine_faults import (
+    LINK_ERROR,
+    TAKEN,
+    missed_links,
+)
 from ringlight.experiments.backends.emulation.astray import Astray
-from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
+from ringlight.experiments.backends.emulation.rest import (
+    CONNECT_S,
+    Circuits,
+    set_circuits,
+)
 from ringlight.experiments.backends.protocol import RANK_S, BackendError
 from ringlight.experiments.client import Api, Unreachable
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.record.events import ENDED, Record, Repeated
-from ringlight.experiments.record.lab_records import LinkRate, LinkRateDisturbed, ProcessEnded
+from ringlight.experiments.record.lab_records import (
+    LinkRate,
+    LinkRateDisturbed,
+    ProcessEnded,
+)
 from ringlight.fabric.frames import describe
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.planes.streams import LinkTestStream
-from ringlight.fabric.topology import ElectricalGraph, Fabric, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import (
+    ElectricalGraph,
+    Fabric,
+    circuit_cross_connects,
+    electrical_graph,
+)
 from ringlight.testbed.load import ProcessorLoad, Shares
 from ringlight.testbed.processes import LabProcesses
 
@@ -53,7 +70,10 @@ class Attempt:
 
     def figures(self) -> dict[str, Any]:
         ratios = [_ratio(rate) for rate in self.rates]
-        return {"taken": self.load.taken, **({"least": min(ratios), "most": max(ratios)} if ratios else {})}
+        return {
+            "taken": self.load.taken,
+            **({"least": min(ratios), "most": max(ratios)} if ratios else {}),
+        }
 
 
 class LinkTest:
@@ -130,7 +150,10 @@ class LinkTest:
             second = self._attempt(_only(part, slow))
             self._repeated(part, attempt, second, "better")
             other = {_link(rate): rate for rate in second.rates}
-            better = [max(rate, other.get(_link(rate), rate), key=_ratio) for rate in attempt.rates]
+            better = [
+                max(rate, other.get(_link(rate), rate), key=_ratio)
+                for rate in attempt.rates
+            ]
             attempt = Attempt(better, attempt.load)
         if missed and attempt.load.taken >= TAKEN:
             share = f"{100 * attempt.load.taken:.0f} % of the processors"
@@ -140,7 +163,9 @@ class LinkTest:
         else:
             self._write(attempt)
 
-    def _repeated(self, part: Part, first: Attempt, second: Attempt, counts: str) -> None:
+    def _repeated(
+        self, part: Part, first: Attempt, second: Attempt, counts: str
+    ) -> None:
         self.emit(
             Repeated(
                 t=time.monotonic(),
@@ -155,7 +180,9 @@ class LinkTest:
 
     def _note(self, kind: type[LinkRate], attempt: Attempt) -> None:
         load = attempt.load
-        shares = {key: round(getattr(load, key), 4) for key in ("stolen", "others", "busy")}
+        shares = {
+            key: round(getattr(load, key), 4) for key in ("stolen", "others", "busy")
+        }
         for rate in attempt.rates:
             fabric = self._setting.name
             self.emit(kind(t=time.monotonic(), fabric=fabric, **rate, **shares))
@@ -184,7 +211,9 @@ class LinkTest:
                     rates.append({**rate, "measured_bps": rate_bps})
         return Attempt(rates, worst)
 
-    def _fill(self, batch: list[LinkTestStream]) -> tuple[dict[tuple[str, str], float], Shares]:
+    def _fill(
+        self, batch: list[LinkTestStream]
+    ) -> tuple[dict[tuple[str, str], float], Shares]:
         """Bits per second of TCP payload that each source got through to its destination, and the load."""
         seconds = max(seconds_of(self._setting, stream) for stream in batch)
         receivers = {stream.source: stream.destination for stream in batch}
@@ -226,17 +255,27 @@ class LinkTest:
                 for death in self._processes.ended():
                     if death.how is not None:
                         ended = ProcessEnded(
-                            t=death.t, kind=death.kind, name=death.name, how=death.how, planned=False
+                            t=death.t,
+                            kind=death.kind,
+                            name=death.name,
+                            how=death.how,
+                            planned=False,
                         )
                         self.emit(ended)
-                        self._say(f"  {ended.process} died ({ended.how}); it is started again")
+                        self._say(
+                            f"  {ended.process} died ({ended.how}); it is started again"
+                        )
             else:
                 if document["state"] == state:
                     return
                 if document["state"] in ENDED:
-                    raise BackendError(f"link test: {document['state'].lower()}: {document['error']}")
+                    raise BackendError(
+                        f"link test: {document['state'].lower()}: {document['error']}"
+                    )
             if time.monotonic() > deadline:
-                raise BackendError(f"link test: not {state.lower()} after {patience_s:.0f} s")
+                raise BackendError(
+                    f"link test: not {state.lower()} after {patience_s:.0f} s"
+                )
             time.sleep(0.03)
 
 
@@ -244,7 +283,9 @@ def seconds_of(setting: Setting, stream: LinkTestStream) -> float:
     """Return how long a stream lasts, emulated seconds: slow start takes a round trip for each doubling."""
     round_trip_s = stream.round_trip_s * setting.scale.time
     on_way_bytes = stream.rate_bps / setting.scale.rate / 8 * round_trip_s
-    doublings = math.log2(max(1.0, on_way_bytes / (FIRST_FRAMES * setting.frames.mtu_bytes)))
+    doublings = math.log2(
+        max(1.0, on_way_bytes / (FIRST_FRAMES * setting.frames.mtu_bytes))
+    )
     return max(setting.link_test_s, (math.ceil(doublings) + 2) * round_trip_s / WARM_UP)
 
 
@@ -260,13 +301,18 @@ def _slow(rates: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Links that gave less than they should; none where one gave so little that no time-out explains it."""
     doubtful, bad = (1 - error for error in LINK_ERROR)
     slow = [rate for rate in rates if _ratio(rate) < doubtful]
-    return set() if any(_ratio(rate) < bad for rate in slow) else {_link(rate) for rate in slow}
+    return (
+        set()
+        if any(_ratio(rate) < bad for rate in slow)
+        else {_link(rate) for rate in slow}
+    )
 
 
 def _only(part: Part, links: Container[tuple[str, str]]) -> Part:
     """Those streams of a part that tell of one of the links."""
     batches = [
-        [stream for stream in batch if any(link in links for link in stream.links)] for batch in part.batches
+        [stream for stream in batch if any(link in links for link in stream.links)]
+        for batch in part.batches
     ]
     return Part(part.what, [batch for batch in batches if batch])
 
@@ -281,9 +327,17 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
     ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, ports))
     trunks, unmeasured = trunk_tests(fabric, Router(fabric, graph))
-    tests = [Part("NICs", [list(_nics(fabric, graph))]), Part("links between switches", trunks)]
-    tests += [Part(f"O-NICs of {plane.name}", list(plane.streams())) for plane in lit_planes(fabric)]
-    return [Part(p.what, [batch for batch in p.batches if batch]) for p in tests], unmeasured
+    tests = [
+        Part("NICs", [list(_nics(fabric, graph))]),
+        Part("links between switches", trunks),
+    ]
+    tests += [
+        Part(f"O-NICs of {plane.name}", list(plane.streams()))
+        for plane in lit_planes(fabric)
+    ]
+    return [
+        Part(p.what, [batch for batch in p.batches if batch]) for p in tests
+    ], unmeasured
 
 
 def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[LinkTestStream]:
@@ -293,14 +347,18 @@ def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[LinkTestStream]:
             edges = [edge for end in (a, b) for edge in graph.leaving[end]]
             links = ((f"NICs of {a}, {b}", f"{a} to {b}"),)
             round_trip_s = 2 * sum(_delay_s(fabric, edge.out) for edge in edges)
-            yield LinkTestStream(a, b, links, min(edge.rate_bps for edge in edges), round_trip_s)
+            yield LinkTestStream(
+                a, b, links, min(edge.rate_bps for edge in edges), round_trip_s
+            )
 
 
 def _delay_s(fabric: Fabric, out: Port) -> float:
     return fabric.link_at[out].delay_s
 
 
-def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[LinkTestStream]], list[Port]]:
+def trunk_tests(
+    fabric: Fabric, router: Router
+) -> tuple[list[list[LinkTestStream]], list[Port]]:
     """Return batches of streams between GPUs that fill each direction of each link between packet switches
     once.
 
@@ -329,7 +387,12 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[LinkTestStrea
         used: set[object] = {("from", source), ("to", destination)}
         used |= {frozenset((hop.out, hop.into)) for hop in path[1:-1]}
         free = next(
-            (number for number, resources in enumerate(taken) if used.isdisjoint(resources)), len(taken)
+            (
+                number
+                for number, resources in enumerate(taken)
+                if used.isdisjoint(resources)
+            ),
+            len(taken),
         )
         if free == len(taken):
             batches.append([])
@@ -343,6 +406,8 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[LinkTestStrea
         rate_bps = min(hop.rate_bps for hop in path)
         both_ways = (*path, *router.path(destination, source))
         round_trip_s = sum(_delay_s(fabric, hop.out) for hop in both_ways)
-        batches[free].append(LinkTestStream(source, destination, tuple(labels), rate_bps, round_trip_s))
+        batches[free].append(
+            LinkTestStream(source, destination, tuple(labels), rate_bps, round_trip_s)
+        )
         taken[free] |= used
     return batches, sorted(left)

@@ -17,7 +17,14 @@ from ringlight.testbed.lab import Lab
 #: Deadline of one such training, seconds.
 REFERENCE_S = 120.0
 #: What of a job's request decides its outcome.
-_DECISIVE = ("collective", "gradient_bytes", "iterations", "batch", "seed", "learning_rate")
+_DECISIVE = (
+    "collective",
+    "gradient_bytes",
+    "iterations",
+    "batch",
+    "seed",
+    "learning_rate",
+)
 #: And where devices do its collective what they compute.
 _PLACE = "place"
 
@@ -51,7 +58,9 @@ def _decisive(request: Mapping[str, Any]) -> dict[str, Any]:
     return {name: request[name] for name in (*_DECISIVE, _PLACE) if name in request}
 
 
-def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _train(
+    lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
     job, ranks = request["name"], segments[0][0]
     # Where the ranks are has no bearing on it.
     spec = {"job": job, "rank": 0, "world_size": ranks, "peers": ["10.0.0.1"] * ranks}
@@ -59,21 +68,35 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
     with writing(path):
         path.write_text(json.dumps({**spec, **_decisive(request)}), encoding="utf-8")
     words = [f"{ranks}:{first}" for ranks, first in segments]
-    command = [sys.executable, "-m", "ringlight.containers.worker.reference", str(path), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.containers.worker.reference",
+        str(path),
+        *words,
+    ]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as wrong:
         process = start_process(command, lab.environment(), output, errors=wrong)
         try:
             code = process.wait(REFERENCE_S)
         except subprocess.TimeoutExpired:
             why = f"took more than {REFERENCE_S:.0f} s"
-            raise BackendError(f"the one-process reference of job {job} {why}") from None
+            raise BackendError(
+                f"the one-process reference of job {job} {why}"
+            ) from None
         finally:
             process.kill()
             process.wait(10)
         output.seek(0)
         wrong.seek(0)
         if code:
-            last = (wrong.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+            last = (
+                wrong.read().decode(errors="replace").strip().splitlines()
+                or ["no message"]
+            )[-1]
             raise BackendError(f"the one-process reference of job {job} failed: {last}")
         outcome = json.load(output)
-    return {"sha256": str(outcome["parameters_sha256"]), "unlike": outcome.get("unlike")}
+    return {
+        "sha256": str(outcome["parameters_sha256"]),
+        "unlike": outcome.get("unlike"),
+    }

@@ -6,7 +6,11 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
+from ringlight.experiments.analysis.prediction import (
+    light_wait_s,
+    longest_iteration_s,
+    slowest_bps,
+)
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.job_sources import made_by
 from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan
@@ -50,16 +54,24 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     if (guest := job.guest) is not None:
         runs = {"workload": guest.kind, guest.kind: guest.request()}
         return {**request, **runs, "beacon_interval_s": job.beacon_s}
-    request |= {"iterations": job.iterations, "peer_timeout_s": peer_timeout_s(plan, job)}
+    request |= {
+        "iterations": job.iterations,
+        "peer_timeout_s": peer_timeout_s(plan, job),
+    }
     if job.workload is not None:
-        request |= {"workload": "graph", "graph": hashlib.sha256(pack(job.workload)).hexdigest()}
+        request |= {
+            "workload": "graph",
+            "graph": hashlib.sha256(pack(job.workload)).hexdigest(),
+        }
         if job.light != "once":
             request["light"] = job.light
     else:
         settings = {name: getattr(job.loop, name) for name in TRAINING}
         request |= {"workload": "train", **settings, "beacon_interval_s": job.beacon_s}
     if job.stragglers:
-        request["slower"] = {str(rank): factor for rank, factor in job.stragglers.items()}
+        request["slower"] = {
+            str(rank): factor for rank, factor in job.stragglers.items()
+        }
     if job.on_loss != "fail":
         request["on_loss"] = job.on_loss
     if job.on_loss == "swap":
@@ -80,7 +92,11 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     plane = job.plane(plan.setting.fabric)
     if plane.sums:
         return sums_patience_s(plan, job)
-    longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
+    longest_s = (
+        longest_all_reduce_s(plan, job)
+        if job.workload is None
+        else longest_iteration_s(plan, job)
+    )
     light_s = plane.fit.patience_s(job, plan.setting.scale.time)
     patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + light_s
     harmful = [event for event in plan.events if event.do not in HARMLESS]
@@ -97,7 +113,10 @@ def sums_patience_s(plan: RunPlan, job: JobPlan) -> float:
     fastest.
     """
     factors = [job.stragglers.get(rank, 1.0) for rank in range(len(job.ranks))]
-    return min(SUMS_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
+    return min(
+        SUMS_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)),
+        MOST_PATIENCE_S,
+    )
 
 
 def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
@@ -118,7 +137,10 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
 def only_simulated(plan: RunPlan) -> str | None:
     """Return why only a simulation can carry out a plan, ``key: reason``; None if an emulation can, too."""
     source = made_by(plan)
-    if source is not None and (why := source.refused(plan, simulated=False)) is not None:
+    if (
+        source is not None
+        and (why := source.refused(plan, simulated=False)) is not None
+    ):
         return why
     try:
         plugged(plan.setting.fabric)
@@ -162,9 +184,14 @@ def _beyond_workers(job: JobPlan) -> str | None:
         ("beacon", job.beacon_s, LIMITS["beacon_interval_s"]),
         ("iterations", job.iterations, LIMITS["iterations"]),
     ]
-    settings += [(f"slower.{rank}", factor, SLOWER) for rank, factor in job.stragglers.items()]
+    settings += [
+        (f"slower.{rank}", factor, SLOWER) for rank, factor in job.stragglers.items()
+    ]
     if job.training is not None:
-        settings += [(key, getattr(job.training, name), LIMITS[name]) for name, key in _KEYS.items()]
+        settings += [
+            (key, getattr(job.training, name), LIMITS[name])
+            for name, key in _KEYS.items()
+        ]
     for key, value, limit in settings:
         if not limit.admits(value):
             what = f"{value:.10g} as emulated; a worker takes {limit.least} to {limit.most}"

@@ -33,13 +33,20 @@ def ending_runs() -> Iterator[None]:
 
 def set_circuits(api: Api, circuits: Circuits) -> None:
     """Light exactly these circuits and read them back. Raises BackendError where they do not stand."""
-    answer = api.put("/v1/circuits", {"circuits": [list(pair) for pair in circuits], "dry_run": False})
+    answer = api.put(
+        "/v1/circuits",
+        {"circuits": [list(pair) for pair in circuits], "dry_run": False},
+    )
     # A circuit goes both ways, and the controller tells its ends in an order of its own.
     present = set(map(frozenset, lit_circuits(api)))
     requested = {frozenset(pair): pair for pair in canonical(circuits)}
     if present != requested.keys():
-        missing = [f"{a}-{b}" for ends, (a, b) in requested.items() if ends not in present]
-        problems = answer.get("problems") or [f"missing {', '.join(missing) or 'none, but more is lit'}"]
+        missing = [
+            f"{a}-{b}" for ends, (a, b) in requested.items() if ends not in present
+        ]
+        problems = answer.get("problems") or [
+            f"missing {', '.join(missing) or 'none, but more is lit'}"
+        ]
         raise BackendError(f"circuits do not stand as asked: {problems[0]}")
 
 

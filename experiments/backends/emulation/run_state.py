@@ -91,11 +91,18 @@ _TARGETS = {"optical switch": "switch {}", "O-NIC agent": "agent {}"}
 
 def is_planned(plan: RunPlan, death: Death) -> bool:
     """Return whether a run has an event that kills this process."""
-    words = {f"{death.kind} {death.name}", _TARGETS.get(death.kind, death.kind).format(death.name)}
-    return any(event.do == "kill" and str(event.target) in words for event in plan.events)
+    words = {
+        f"{death.kind} {death.name}",
+        _TARGETS.get(death.kind, death.kind).format(death.name),
+    }
+    return any(
+        event.do == "kill" and str(event.target) in words for event in plan.events
+    )
 
 
-def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:
+def goes_on(
+    segments: Sequence[tuple[int, int]], ranks: int, first: int
+) -> list[tuple[int, int]]:
     """Return the numbers of ranks, each from an iteration on, of a job that resumes with ``ranks`` at
     ``first``.
 

@@ -27,7 +27,13 @@ from ringlight.fabric.units import format_time
 from ringlight.testbed.simulation.networks import MOST_LOSS, MOST_LOSSY
 
 #: Nothing is simulated that has processes, but switches and workers; and no GPU comes back.
-_CANNOT = {"kill controller", "kill agent", "kill server agent", "disturb", "restore gpu"}
+_CANNOT = {
+    "kill controller",
+    "kill agent",
+    "kill server agent",
+    "disturb",
+    "restore gpu",
+}
 _CANNOT |= {f"kill {kind}" for kind in device_words()}
 _LEFT_OUT = (
     "TCP: no loss but on links that lose frames, no retransmission but there and after links were dark, no "
@@ -69,7 +75,8 @@ class SimulationBackend:
             return f"fabric.packet_switches.{name}.controller: the simulation forwards as our controller does"
         planes = {job.name: job.plane(fabric) for job in plan.jobs}
         in_step = all(
-            planes[job.name].stepped or (job.training is not None and job.training.synchronised)
+            planes[job.name].stepped
+            or (job.training is not None and job.training.synchronised)
             for job in plan.jobs
         )
         if plan.costs.add_bps is not None and not in_step:
@@ -94,7 +101,9 @@ class SimulationBackend:
             if job.training.collective.endswith("-striped") and not alone(plan):
                 return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"
             return None
-        if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
+        if (
+            event := next((event for event in plan.events if event.do != "start"), None)
+        ) is not None:
             return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"
         if fidelity_of(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):
             what = "other jobs" if len(plan.jobs) > 1 else "stragglers"
@@ -123,11 +132,17 @@ class SimulationBackend:
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
         self._assume(setting)
         share = payload_share(self._mtu_bytes(setting))
-        return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
+        return SimulatedLab(
+            setting, share, self.latency_s, self._count, self.most_events
+        )
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch], list[RunPlan]]:
         """Return batches of plans that need no lab, and the plans that need a lab."""
-        sourced: list[Batch] = [source.batch(plan) for plan in plans if (source := made_by(plan)) is not None]
+        sourced: list[Batch] = [
+            source.batch(plan)
+            for plan in plans
+            if (source := made_by(plan)) is not None
+        ]
         plans = [plan for plan in plans if plan.source is None]
         single = [plan for plan in plans if alone(plan)]
         if not single:
@@ -151,7 +166,9 @@ class SimulationBackend:
             "latency_s": self.latency_s,
             "network_latency_s": NETWORK_S,
             "mtu_bytes": self.mtu_bytes,
-            "payload_share": None if self.mtu_bytes is None else payload_share(self.mtu_bytes),
+            "payload_share": None
+            if self.mtu_bytes is None
+            else payload_share(self.mtu_bytes),
         }
 
     def _assume(self, setting: Setting) -> None:
@@ -184,7 +201,10 @@ class SimulationBackend:
             assumed.append(
                 (
                     "what TCP leaves of a link that is full both ways",
-                    ", ".join(f"{100 * share:.1f} % ({flows})" for flows, share in MEASURED.items()),
+                    ", ".join(
+                        f"{100 * share:.1f} % ({flows})"
+                        for flows, share in MEASURED.items()
+                    ),
                     "of payload's rate, by the flows that each end sends and receives at once; measured once "
                     "connections were warm (fabric/full_load.py)",
                 )
@@ -220,10 +240,13 @@ def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
     setting = plan.setting
     frame_bytes = setting.frames.mtu_bytes + ETHERNET_BYTES
     losing = [
-        _Losing(where, effect.loses, effect.frame_loss(frame_bytes)) for where, effect in _effects(plan)
+        _Losing(where, effect.loses, effect.frame_loss(frame_bytes))
+        for where, effect in _effects(plan)
     ]
     if setting.fabric.optics.modulation is not None:
-        losing.append(_Losing("fabric.light.modulation", True, frame_errors(1e-12, frame_bytes)))
+        losing.append(
+            _Losing("fabric.light.modulation", True, frame_errors(1e-12, frame_bytes))
+        )
     if not losing:
         return None
     where = losing[0].where
@@ -256,8 +279,12 @@ def _weak_light(setting: Setting, frame_bytes: float) -> Iterator[_Losing]:
         return
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
     for edge in graph.edges:
-        if len(edge.path) > 2 and (wrong := bit_errors(fabric.optics, path_dbm(fabric, edge.path))):
-            yield _Losing(f"fabric.light: at {edge.into}", True, frame_errors(wrong, frame_bytes))
+        if len(edge.path) > 2 and (
+            wrong := bit_errors(fabric.optics, path_dbm(fabric, edge.path))
+        ):
+            yield _Losing(
+                f"fabric.light: at {edge.into}", True, frame_errors(wrong, frame_bytes)
+            )
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:

@@ -59,7 +59,12 @@ class Medium(Protocol):
         """Return a number that grows with the time that a collective takes to compute."""
 
     def phases(
-        self, collective: str, places: tuple[int, ...], latency_s: float, segment_s: float, share: float
+        self,
+        collective: str,
+        places: tuple[int, ...],
+        latency_s: float,
+        segment_s: float,
+        share: float,
     ) -> Phases:
         """Return the phases of a collective of ranks at these places.
 
@@ -77,7 +82,12 @@ class PacketMedium:
         return len(self.fabric.gpus)
 
     def phases(
-        self, collective: str, places: tuple[int, ...], latency_s: float, segment_s: float, share: float
+        self,
+        collective: str,
+        places: tuple[int, ...],
+        latency_s: float,
+        segment_s: float,
+        share: float,
     ) -> Phases:
         gpus = packets(self.fabric).nodes
         ranks = tuple(gpus[place] for place in places)
@@ -112,7 +122,9 @@ class Carrier:
     def assumed(setting: Setting) -> Iterator[Assumed]:
         """Yield the assumptions of a simulation of such planes of a fabric."""
         for name in circuit_switches(setting.fabric):
-            profile = setting.fabric.optical_switches[name].device.dilated(setting.scale.time)
+            profile = setting.fabric.optical_switches[name].device.dilated(
+                setting.scale.time
+            )
             yield (
                 f"dark time of {name}",
                 f"{1000 * profile.dark_bounds_s()[1]:.1f} ms",
@@ -130,7 +142,9 @@ class Carrier:
         return None
 
     @staticmethod
-    def medium(plan: RunPlan, plane: Any) -> tuple[Hashable, Callable[[], Medium], StepCost]:
+    def medium(
+        plan: RunPlan, plane: Any
+    ) -> tuple[Hashable, Callable[[], Medium], StepCost]:
         """Return what a run of a single all-reduce in step is computed on, and the costs of its steps.
 
         The first is the same for runs that share a medium, which is made by the second.
@@ -139,7 +153,11 @@ class Carrier:
         reduce_s = 0.0 if add_bps is None else 8 / add_bps
         # An electrical step has no light to set.
         cost = StepCost(reduce_s_per_byte=reduce_s)
-        return id(setting), lambda: PacketMedium(scaled(setting.fabric, setting.scale.rate)), cost
+        return (
+            id(setting),
+            lambda: PacketMedium(scaled(setting.fabric, setting.scale.rate)),
+            cost,
+        )
 
     @staticmethod
     def records(fabric: Fabric, **where: Any) -> Iterator[Record]:
@@ -159,28 +177,40 @@ class Carrier:
         return iter(())
 
     @staticmethod
-    def emulated_at_release(name: str, read: Callable[[str], Any], **where: Any) -> Iterator[Record]:
+    def emulated_at_release(
+        name: str, read: Callable[[str], Any], **where: Any
+    ) -> Iterator[Record]:
         """Yield what an emulated run leaves on record of the light of the plane ``name`` once its first jobs
         are released. The others: as of :meth:`emulated`.
         """
         return iter(())
 
     @staticmethod
-    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+    def light_over_time(
+        recorded: LitJob, records: Sequence[Record]
+    ) -> Iterator[LightThen]:
         """Yield the lightpaths of a job as they changed, by the records of its run; none for circuits."""
         return iter(())
 
     def network(self, fabric: Fabric, circuits: Sequence[tuple[str, str]]) -> Network:
         """Return the network for transfers, from ``fabric`` as plugged now and ``circuits`` as lit now."""
         # Light that leads to a fibre that is cut leads nowhere.
-        whole = [c for c in circuits if all(Port.parse(end) in fabric.link_at for end in c)]
+        whole = [
+            c for c in circuits if all(Port.parse(end) in fabric.link_at for end in c)
+        ]
         lossy = fabric.optics.modulation is not None
-        lossy |= any(effect.loses for link in fabric.links for effect in link.effects.values())
+        lossy |= any(
+            effect.loses for link in fabric.links for effect in link.effects.values()
+        )
         setting = self.plan.setting
         time_out_s = setting.tcp.rto_min * setting.scale.time
         segments = Segments(setting.frames.mtu_bytes, time_out_s) if lossy else None
         return PacketNetwork(
-            fabric, light(fabric, whole), latency_s=self.latency_s, share=self.share, segments=segments
+            fabric,
+            light(fabric, whole),
+            latency_s=self.latency_s,
+            share=self.share,
+            segments=segments,
         )
 
     def cost(self) -> StepCost:
@@ -195,14 +225,27 @@ class Carrier:
         return job
 
     def workload_run(
-        self, job: JobPlan, gpus: Sequence[str], network: Network, tell: Tell, *, disturbed: bool
+        self,
+        job: JobPlan,
+        gpus: Sequence[str],
+        network: Network,
+        tell: Tell,
+        *,
+        disturbed: bool,
     ) -> WorkloadRun:
         """Return the run of a job's workload on GPUs of this plane, with what its light does meanwhile.
 
         ``network``: as of :meth:`network`; the others as of :class:`WorkloadRun`. Raises ValueError.
         """
         return WorkloadRun(
-            self.engine, network, job, gpus, self.cost(), tell, disturbed=disturbed, standing=True
+            self.engine,
+            network,
+            job,
+            gpus,
+            self.cost(),
+            tell,
+            disturbed=disturbed,
+            standing=True,
         )
 
     def asked(self, steps: Steps) -> Mapping[int, int]:

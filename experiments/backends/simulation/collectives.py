@@ -67,7 +67,11 @@ class CollectiveBatch:
                 records += _records(run, timed)
             except ValueError as error:
                 reason = f"{run.title}: job {run.job}: {error}"
-                records.append(RunFailed(t=0.0, run=run.begin.run, arm=run.begin.arm, reason=reason))
+                records.append(
+                    RunFailed(
+                        t=0.0, run=run.begin.run, arm=run.begin.arm, reason=reason
+                    )
+                )
         return records
 
 
@@ -81,13 +85,21 @@ def alone(plan: RunPlan) -> bool:
     if job.training is None or not job.start.at_once:
         return False
     plane = job.plane(fabric)
-    in_step = plane.stepped or (plane.shared and not plane.sums and job.loop.synchronised)
+    in_step = plane.stepped or (
+        plane.shared and not plane.sums and job.loop.synchronised
+    )
     # Where packets carry it, its GPUs are chosen by where they stand.
     known = bool(job.ranks) or plane.whole
-    return in_step and known and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
+    return (
+        in_step
+        and known
+        and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
+    )
 
 
-def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[CollectiveBatch]:
+def batches(
+    plans: Iterable[RunPlan], share: float, latency_s: float
+) -> list[CollectiveBatch]:
     """Return the runs, each of them :func:`alone`, in batches that share a network; first those with most
     lightpaths.
 
@@ -104,9 +116,15 @@ def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Co
         key = key_of_medium, collective, None if ranks == nodes else ranks
         if key not in batch_of:
             index_of = {node: place for place, node in enumerate(nodes)}
-            batch_of[key] = CollectiveBatch(collective, medium(), tuple(index_of[gpu] for gpu in ranks), [])
+            batch_of[key] = CollectiveBatch(
+                collective, medium(), tuple(index_of[gpu] for gpu in ranks), []
+            )
         batch_of[key].runs.append(_all_reduce(plan, cost, share, latency_s))
-    return sorted(batch_of.values(), key=lambda batch: batch.medium.weight(batch.collective), reverse=True)
+    return sorted(
+        batch_of.values(),
+        key=lambda batch: batch.medium.weight(batch.collective),
+        reverse=True,
+    )
 
 
 def run_started(plan: RunPlan) -> RunStarted:
@@ -123,7 +141,9 @@ def run_started(plan: RunPlan) -> RunStarted:
     )
 
 
-def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -> AllReduce:
+def _all_reduce(
+    plan: RunPlan, cost: StepCost, share: float, latency_s: float
+) -> AllReduce:
     (job,), costs = plan.jobs, plan.costs
     began = run_started(plan)
     return AllReduce(
@@ -146,7 +166,10 @@ def payload_part(plan: RunPlan, share: float) -> float:
 
 
 def _records(all_reduce: AllReduce, phases: Phases) -> list[Record]:
-    took, run = phases.time(all_reduce.vector_bytes, all_reduce.cost), all_reduce.begin.run
+    took, run = (
+        phases.time(all_reduce.vector_bytes, all_reduce.cost),
+        all_reduce.begin.run,
+    )
     return [
         all_reduce.begin,
         CollectiveTimed(

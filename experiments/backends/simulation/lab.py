@@ -14,14 +14,23 @@ from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.backends.protocol import BackendError, TooLongError
 from ringlight.experiments.backends.simulation.carriers import Carrier, carriers
 from ringlight.experiments.backends.simulation.collectives import payload_part
-from ringlight.experiments.backends.simulation.passed_traffic import Stillness, port_rates
+from ringlight.experiments.backends.simulation.passed_traffic import (
+    Stillness,
+    port_rates,
+)
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     change,
     light,
 )
 from ringlight.experiments.backends.simulation.workloads import fidelity_of
-from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
+from ringlight.experiments.language.plan import (
+    EventPlan,
+    JobPlan,
+    OnLoss,
+    RunPlan,
+    Setting,
+)
 from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
@@ -41,7 +50,13 @@ from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine, TooManyEvents
-from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
+from ringlight.testbed.simulation.jobs import (
+    Compute,
+    GpuLost,
+    Job,
+    NetworkChange,
+    Simulation,
+)
 from ringlight.testbed.simulation.link_courses import LinkCourse, Passage
 from ringlight.testbed.simulation.networks import (
     Network,
@@ -119,10 +134,17 @@ class SimulatedLab:
         self._seen_losses: dict[str, int] = {}
         self._flows_of: dict[str, Mapping[int, int]] = {}
         self._on: dict[str, Carrier] = {}
-        varying = any(effect.varies for link in self._fabric.links for effect in link.effects.values())
+        varying = any(
+            effect.varies
+            for link in self._fabric.links
+            for effect in link.effects.values()
+        )
         try:
             network = self._network()
-            if any(job.workload is not None and fidelity_of(job) == "exact" for job in plan.jobs):
+            if any(
+                job.workload is not None and fidelity_of(job) == "exact"
+                for job in plan.jobs
+            ):
                 # They take the network's numbers of links for the engine's.
                 for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
                     self._engine.link(network.key(link), capacity)
@@ -149,7 +171,11 @@ class SimulatedLab:
         try:
             if job.workload is not None:
                 run = self._carrier.workload_run(
-                    job, ranks, self._sim.network, self._tell, disturbed=self._sim.disturbed
+                    job,
+                    ranks,
+                    self._sim.network,
+                    self._tell,
+                    disturbed=self._sim.disturbed,
                 )
                 self._sim.put(job.name, run)
             else:
@@ -161,7 +187,9 @@ class SimulatedLab:
         if job.start.at_once or not job.start_up_s:
             self._tell(JobState, **ready)
         else:
-            self._engine.at(self.now_s() + job.start_up_s, lambda: self._tell(JobState, **ready))
+            self._engine.at(
+                self.now_s() + job.start_up_s, lambda: self._tell(JobState, **ready)
+            )
         return None
 
     def _carrier_of(self, plane: Plane) -> Carrier:
@@ -234,7 +262,9 @@ class SimulatedLab:
         now_s, run = self.now_s(), self._plan.name
         if self._engine.passed is not None:
             switches, gpus = self._fabric.packet_switches, self._fabric.gpus
-            self._records += port_rates(self._engine, switches, gpus, run, now_s, self._share)
+            self._records += port_rates(
+                self._engine, switches, gpus, run, now_s, self._share
+            )
         self._carrier.end(self._circuits)
         for carrier in carriers().values():
             self._records += carrier.records(self._fabric, t=now_s, run=run)
@@ -250,13 +280,20 @@ class SimulatedLab:
     def _tuned(self, plan: RunPlan) -> Fabric:
         """Return the fabric at the emulation's rates and tuning times."""
         onics = {
-            name: replace(onic, tuning_s=plan.tuning_s.get(name, onic.tuning_s * self._setting.scale.time))
+            name: replace(
+                onic,
+                tuning_s=plan.tuning_s.get(
+                    name, onic.tuning_s * self._setting.scale.time
+                ),
+            )
             for name, onic in self._rates.onics.items()
         }
         scale = self._setting.scale
         parts = slowed_parts(self._rates, scale.time, scale.rate)
         links = tuple(
-            replace(link, effects=dilated(link.effects, scale.time)) if link.effects else link
+            replace(link, effects=dilated(link.effects, scale.time))
+            if link.effects
+            else link
             for link in self._rates.links
         )
         return replace(self._rates, onics=onics, parts=parts, links=links)
@@ -278,7 +315,9 @@ class SimulatedLab:
         # What can never be is no conflict, which is over some day.
         if not job.ranks and plane.place(job.gpus, plane.nodes) is not None:
             try:
-                chosen = plane.place(job.gpus, [node for node in plane.nodes if node not in holders])
+                chosen = plane.place(
+                    job.gpus, [node for node in plane.nodes if node not in holders]
+                )
             except ValueError as error:
                 raise ConflictError(str(error)) from None
             assert chosen is not None
@@ -304,8 +343,12 @@ class SimulatedLab:
 
     # What happens.
 
-    def _tell(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
-        self._note(kind(t=self.now_s() if t is None else t, run=self._plan.name, **fields))
+    def _tell(
+        self, kind: type[Record], /, t: float | None = None, **fields: Any
+    ) -> None:
+        self._note(
+            kind(t=self.now_s() if t is None else t, run=self._plan.name, **fields)
+        )
 
     def _note(self, record: Record) -> None:
         self._keep(record)
@@ -317,28 +360,60 @@ class SimulatedLab:
     def _iteration_done(self, job: str, index: int, now_s: float) -> None:
         ranks = self._ranks[job]
         iteration = self._sim.loop(job).result.iterations[-1]
-        columns = (iteration.begin_s.tolist(), iteration.computed_s.tolist(), iteration.end_s.tolist())
+        columns = (
+            iteration.begin_s.tolist(),
+            iteration.computed_s.tolist(),
+            iteration.end_s.tolist(),
+        )
         still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
-            stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
-            times = {"compute_start": begin_s, "compute_end": computed_s, "allreduce_end": end_s}
+            stalls = (
+                still.stalls(ranks[rank], computed_s, end_s)
+                if still is not None
+                else []
+            )
+            times = {
+                "compute_start": begin_s,
+                "compute_end": computed_s,
+                "allreduce_end": end_s,
+            }
             times["max_stall_s"] = max((b - a for a, b in stalls), default=0.0)
             long = [[a, b] for a, b in stalls if b - a >= STALL_S]
             flows = self._flows_of[job].get(rank, 0)
-            self._tell(Iteration, t=end_s, job=job, rank=rank, i=index, **times, stalls=long, flows=flows)
+            self._tell(
+                Iteration,
+                t=end_s,
+                job=job,
+                rank=rank,
+                i=index,
+                **times,
+                stalls=long,
+                flows=flows,
+            )
         if self._still is not None:
             self._still.forget(ranks, float(iteration.end_s.min()))
         self._carrier.iterated(self._sim, job, index, float(iteration.computed_s.max()))
 
     def _job_over(self, job: str) -> None:
         failed = self._sim.loop(job).result.failed
-        state = "SUCCEEDED" if failed is None else "CANCELLED" if failed == _CANCELLED else "FAILED"
-        self._tell(JobState, job=job, state=state, gpus=[*self._ranks[job]], reason=failed)
+        state = (
+            "SUCCEEDED"
+            if failed is None
+            else "CANCELLED"
+            if failed == _CANCELLED
+            else "FAILED"
+        )
+        self._tell(
+            JobState, job=job, state=state, gpus=[*self._ranks[job]], reason=failed
+        )
 
     # What is made to happen.
 
     def _over(
-        self, event: EventPlan, result: Mapping[str, Any] | None = None, error: str | None = None
+        self,
+        event: EventPlan,
+        result: Mapping[str, Any] | None = None,
+        error: str | None = None,
     ) -> None:
         self._tell(ActionEnded, **event.told, result=result or {}, error=error)
 
@@ -348,7 +423,9 @@ class SimulatedLab:
             case "regroup", _:
                 self._regroup(event)
             case "circuits", _:
-                made = change(self._fabric, self._profiles, self._circuits, event.circuits)
+                made = change(
+                    self._fabric, self._profiles, self._circuits, event.circuits
+                )
                 self._move_light(event, made, {})
             case "cancel", _:
                 assert target is not None
@@ -359,14 +436,18 @@ class SimulatedLab:
                 assert target is not None
                 self._affect(target.names, event.effects)
                 self._over(event)
-            case "restore", "link" if not self._ends_of("link", target.names if target else ()) & self._cut:
+            case "restore", "link" if (
+                not self._ends_of("link", target.names if target else ()) & self._cut
+            ):
                 assert target is not None
                 self._affect(target.names, {})
                 self._over(event)
             case ("cut", _) | ("restore", _) | ("lose", "nic"):
                 assert target is not None
                 ends = self._ends_of(target.kind, target.names)
-                self._cut = self._cut - ends if event.do == "restore" else self._cut | ends
+                self._cut = (
+                    self._cut - ends if event.do == "restore" else self._cut | ends
+                )
                 self._replug()
                 self._over(event)
             case ("lose", _) | (_, "worker"):
@@ -405,9 +486,16 @@ class SimulatedLab:
     def _affect(self, names: Sequence[str], effects: Effects) -> None:
         """Set what a link does to frames from now on, besides or in place of what the fabric states."""
         ends = frozenset(Port.parse(name) for name in names)
-        own = next(link for link in self._tuned(self._plan).links if frozenset((link.a, link.b)) == ends)
+        own = next(
+            link
+            for link in self._tuned(self._plan).links
+            if frozenset((link.a, link.b)) == ends
+        )
         now = replace(own, effects={**own.effects, **effects})
-        links = tuple(now if frozenset((link.a, link.b)) == ends else link for link in self._fabric.links)
+        links = tuple(
+            now if frozenset((link.a, link.b)) == ends else link
+            for link in self._fabric.links
+        )
         self._fabric = replace(self._fabric, links=links)
         for course in self._courses.pop(ends, ()):
             course.end()
@@ -448,7 +536,11 @@ class SimulatedLab:
         """The light of an optical switch stays; through a packet switch nothing goes until it is back."""
         assert event.target is not None
         name = event.target.names[0]
-        mine = self._ends_of("switch", (name,)) - self._cut if name in self._fabric.packet_switches else set()
+        mine = (
+            self._ends_of("switch", (name,)) - self._cut
+            if name in self._fabric.packet_switches
+            else set()
+        )
         self._cut |= mine
         if mine:
             self._replug()
@@ -470,15 +562,28 @@ class SimulatedLab:
             gpu = self._ranks[job][int(rank)]
         else:
             self._lost_gpus.add(gpu)
-        job_plan = next((self._plan.job(name) for name, ranks in self._ranks.items() if gpu in ranks), None)
+        job_plan = next(
+            (
+                self._plan.job(name)
+                for name, ranks in self._ranks.items()
+                if gpu in ranks
+            ),
+            None,
+        )
         then = job_plan.on_loss if job_plan is not None else "fail"
-        spare = self._spare(job_plan) if then == "swap" and job_plan is not None else None
+        spare = (
+            self._spare(job_plan) if then == "swap" and job_plan is not None else None
+        )
         if then == "swap" and spare is None:
             then = "fail"
         assumed_s = None
         if job_plan is not None and job_plan.recovery_s is None:
-            assumed_s = NAMED_SPARE_S if spare in job_plan.spares else RECOVERY_S.get(then)
-        recovery_s = assumed_s or (job_plan.recovery_s if job_plan is not None else None) or 0.0
+            assumed_s = (
+                NAMED_SPARE_S if spare in job_plan.spares else RECOVERY_S.get(then)
+            )
+        recovery_s = (
+            assumed_s or (job_plan.recovery_s if job_plan is not None else None) or 0.0
+        )
         before = dict(self._ranks)
         self._sim.happen(GpuLost(self.now_s(), gpu, then, spare, recovery_s))
         for name, ranks in before.items():
@@ -488,13 +593,20 @@ class SimulatedLab:
             loss = result.losses[-1]
             self._seen_losses[name] = len(result.losses)
             self._ranks[name] = loss.ranks
-            self._tell(WorkerLost, job=name, rank=ranks.index(gpu), gpu=gpu, reason="lost")
+            self._tell(
+                WorkerLost, job=name, rank=ranks.index(gpu), gpu=gpu, reason="lost"
+            )
             resumed_s, fields = (
                 loss.resumed_s,
                 {"job": name, "iteration": loss.iteration, "gpus": [*loss.ranks]},
             )
             recovered = partial(
-                self._tell, JobRecovered, t=resumed_s, at=resumed_s, assumed_s=assumed_s, **fields
+                self._tell,
+                JobRecovered,
+                t=resumed_s,
+                at=resumed_s,
+                assumed_s=assumed_s,
+                **fields,
             )
             self._engine.at(resumed_s, recovered)
         self._over(event)
@@ -502,14 +614,21 @@ class SimulatedLab:
     def _spare(self, job: JobPlan) -> str | None:
         """Return the GPU that replaces a lost one: the first free one of the job's spares, or of all."""
         taken = {gpu for name in self._ranks for gpu in self._held(name)}
-        free = [gpu for gpu in job.spares or self._carrier.plane.nodes if gpu not in taken | self._lost_gpus]
+        free = [
+            gpu
+            for gpu in job.spares or self._carrier.plane.nodes
+            if gpu not in taken | self._lost_gpus
+        ]
         return free[0] if free else None
 
     def _regroup(self, event: EventPlan) -> None:
         """Regroup the jobs that run or are to be released, starting from the circuits that are lit now."""
         jobs = [
             RingJob.all_reduce(
-                job.name, self._ranks[job.name], float(job.loop.gradient_bytes), job.loop.compute_s
+                job.name,
+                self._ranks[job.name],
+                float(job.loop.gradient_bytes),
+                job.loop.compute_s,
             )
             for job in self._plan.jobs
             if job.name in self._ranks
@@ -521,9 +640,13 @@ class SimulatedLab:
         circuits = canonical([(str(a), str(b)) for a, b in plan.circuits])
         made = change(self._fabric, self._profiles, self._circuits, circuits)
         document = {**plan.document(), "circuits": [list(pair) for pair in circuits]}
-        self._move_light(event, made, {"jobs": [job.name for job in jobs], "plan": document})
+        self._move_light(
+            event, made, {"jobs": [job.name for job in jobs], "plan": document}
+        )
 
-    def _move_light(self, event: EventPlan, made: Change, document: Mapping[str, Any]) -> None:
+    def _move_light(
+        self, event: EventPlan, made: Change, document: Mapping[str, Any]
+    ) -> None:
         begin_s = self.now_s()
         result = {
             "id": f"simulated-{event.name}",
@@ -539,10 +662,18 @@ class SimulatedLab:
             self._circuits = made.circuits
             patient = bool(self._cut)
             lit_links = [
-                link for link in self._fabric.links if {link.a.node, link.b.node} & {*self._profiles}
+                link
+                for link in self._fabric.links
+                if {link.a.node, link.b.node} & {*self._profiles}
             ]
-            time_out_s = max((self._moved_time_out_s(link) for link in lit_links), default=None)
-            self._change(NetworkChange(self.now_s(), self._network(), made.dark_s, patient, time_out_s))
+            time_out_s = max(
+                (self._moved_time_out_s(link) for link in lit_links), default=None
+            )
+            self._change(
+                NetworkChange(
+                    self.now_s(), self._network(), made.dark_s, patient, time_out_s
+                )
+            )
 
         self._engine.at(begin_s + made.command_s, moved)
         end_s = begin_s + made.command_s + made.dark_s

@@ -61,8 +61,12 @@ class Stillness:
         """Return the parts of ``begin_s`` to ``end_s`` in which nothing moved at a GPU."""
         passed = self._engine.passed or []
         for entry in passed[self._read :]:
-            self._moved[_ends(self._engine.key(entry.links[0]))[0].node].append((entry.begin_s, entry.end_s))
-            self._moved[_ends(self._engine.key(entry.links[-1]))[1].node].append((entry.begin_s, entry.end_s))
+            self._moved[_ends(self._engine.key(entry.links[0]))[0].node].append(
+                (entry.begin_s, entry.end_s)
+            )
+            self._moved[_ends(self._engine.key(entry.links[-1]))[1].node].append(
+                (entry.begin_s, entry.end_s)
+            )
         self._read = len(passed)
         moved = self._moved[gpu] = merged(self._moved[gpu])
         return idle_within(moved, begin_s, end_s)
@@ -70,11 +74,18 @@ class Stillness:
     def forget(self, gpus: Iterable[str], until_s: float) -> None:
         """Forget what ended before ``until_s``."""
         for gpu in gpus:
-            self._moved[gpu] = [interval for interval in self._moved[gpu] if interval[1] >= until_s]
+            self._moved[gpu] = [
+                interval for interval in self._moved[gpu] if interval[1] >= until_s
+            ]
 
 
 def port_rates(
-    engine: Engine, switches: Collection[str], gpus: Collection[str], run: str, end_s: float, share: float
+    engine: Engine,
+    switches: Collection[str],
+    gpus: Collection[str],
+    run: str,
+    end_s: float,
+    share: float,
 ) -> list[PortRate]:
     """Return the rates at which each packet switch's ports received and sent, headers included, from 0 to
     ``end_s``.
@@ -123,12 +134,16 @@ def port_rates(
     return sorted(rows, key=lambda row: row.t)
 
 
-def _peers(carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]]) -> list[Port]:
+def _peers(
+    carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]],
+) -> list[Port]:
     """With which other end a port exchanged most in each step, or else last; before the first, that one.
 
     ``carried``: by the other end what was received and sent in each step.
     """
-    busy = [[rx + tx for rx, tx in zip(*both, strict=True)] for both in carried.values()]
+    busy = [
+        [rx + tx for rx, tx in zip(*both, strict=True)] for both in carried.values()
+    ]
     busiest = [max(zip(step, carried, strict=True)) for step in zip(*busy, strict=True)]
     peer = next((end for most, end in busiest if most > 0), next(iter(carried)))
     peers = []
@@ -140,6 +155,8 @@ def _peers(carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]]) -> l
 
 def _sizes(passed: Passed, step_s: float, steps: int) -> Iterator[tuple[int, float]]:
     """Yield the bytes that passed during each step in which any did."""
-    for k in range(int(passed.begin_s / step_s), min(math.floor(passed.end_s / step_s) + 1, steps)):
+    for k in range(
+        int(passed.begin_s / step_s), min(math.floor(passed.end_s / step_s) + 1, steps)
+    ):
         overlap = min(passed.end_s, (k + 1) * step_s) - max(passed.begin_s, k * step_s)
         yield k, max(0.0, overlap) * passed.rate

@@ -15,7 +15,9 @@ Circuits = Sequence[tuple[str, str]]
 
 def light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
     """Return the cross-connects of circuits, by optical switch."""
-    return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
+    return circuit_cross_connects(
+        fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits]
+    )
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,10 @@ class Change:
 
     def timeline(self, begin_s: float) -> dict[str, Any]:
         """Return ``timeline`` and ``results`` as of the controller's resource, from ``begin_s`` on."""
-        dark_at, lit_at = begin_s + self.command_s, begin_s + self.command_s + self.dark_s
+        dark_at, lit_at = (
+            begin_s + self.command_s,
+            begin_s + self.command_s + self.dark_s,
+        )
         phases = (
             ("requested", begin_s),
             ("planned", begin_s),
@@ -51,10 +56,15 @@ class Change:
                 "t_lit": lit_at,
             }
             results.setdefault(switch, []).append(entry)
-        return {"timeline": [{"t": t, "phase": phase} for phase, t in phases], "results": results}
+        return {
+            "timeline": [{"t": t, "phase": phase} for phase, t in phases],
+            "results": results,
+        }
 
 
-def change(fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, after: Circuits) -> Change:
+def change(
+    fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, after: Circuits
+) -> Change:
     """Return the change from some circuits to others, with its times; all switches change together."""
     old, new = light(fabric, before), light(fabric, after)
     command_s = dark_s = 0.0
@@ -66,7 +76,9 @@ def change(fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, af
             continue
         profile = profiles[name]
         touched = len({xc.ingress for xc in gone | come})
-        command_s = max(command_s, profile.command_s + profile.command_per_xc_s * touched)
+        command_s = max(
+            command_s, profile.command_s + profile.command_per_xc_s * touched
+        )
         dark_s = max(dark_s, profile.dark_bounds_s()[1])
         made += [(name, xc.ingress, xc.egress) for xc in sorted(come)]
     return Change(canonical(after), command_s, dark_s, tuple(made))

@@ -52,10 +52,19 @@ class WorkloadRun:
         self._recorded = job.workload.operations * job.iterations <= MOST_RECORDED
         self.network, self._failed = network, False
         self.execution = Execution(
-            engine, network, gpus, job.workload, iterations=job.iterations, fidelity=fidelity_of(job),
-            cost=cost, operations=True, slower=job.stragglers, progress=self._iteration_done,
-            disturbed=disturbed, standing=standing,
-        )  # fmt: skip
+            engine,
+            network,
+            gpus,
+            job.workload,
+            iterations=job.iterations,
+            fidelity=fidelity_of(job),
+            cost=cost,
+            operations=True,
+            slower=job.stragglers,
+            progress=self._iteration_done,
+            disturbed=disturbed,
+            standing=standing,
+        )
 
     @property
     def over(self) -> bool:
@@ -79,16 +88,29 @@ class WorkloadRun:
         run = self.execution.operations
         assert run.records is not None
         begin_s, end_s = float(run.begin_s[index, row]), self.engine.now_s
-        times_s = np.stack((run.records[row].begin_s[index], run.records[row].end_s[index]), axis=1)
+        times_s = np.stack(
+            (run.records[row].begin_s[index], run.records[row].end_s[index]), axis=1
+        )
         ranks = np.flatnonzero(self.execution.row_of == row).tolist()
         program = self.workload.programs[int(self.workload.program_of[ranks[0]])]
-        computed_s = covered_s(times_s[np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))])
+        computed_s = covered_s(
+            times_s[np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))]
+        )
         since_begin = (times_s - begin_s).tolist() if self._recorded else []
         for rank in ranks:
             computed = {"compute_start": begin_s, "compute_end": begin_s + computed_s}
-            self.tell(Iteration, t=end_s, rank=rank, i=index, **computed, allreduce_end=end_s)
+            self.tell(
+                Iteration, t=end_s, rank=rank, i=index, **computed, allreduce_end=end_s
+            )
             if self._recorded:
-                self.tell(Operations, t=end_s, rank=rank, i=index, begin=begin_s, times_s=since_begin)
+                self.tell(
+                    Operations,
+                    t=end_s,
+                    rank=rank,
+                    i=index,
+                    begin=begin_s,
+                    times_s=since_begin,
+                )
         if self.execution.over:
             self.end("SUCCEEDED", None)
 

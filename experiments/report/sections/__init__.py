@@ -41,7 +41,11 @@ _DECORATED = re.compile(r"^@section\(.*?^def (\w+)", re.MULTILINE | re.DOTALL)
 
 
 def section(
-    place: int | str, title: str = "", *, needs: tuple[str, ...] = (), folded: bool = False
+    place: int | str,
+    title: str = "",
+    *,
+    needs: tuple[str, ...] = (),
+    folded: bool = False,
 ) -> Callable[[Render], Render]:
     """Return a decorator that registers a function as a section of the report, with the function's name."""
 
@@ -56,7 +60,11 @@ def section(
 def names() -> tuple[str, ...]:
     """Return the names of all sections, sorted; the core's from the text of their modules, which take long to
     import."""
-    listed = [value.partition(":")[2] for item in extensions() for value in item.extension.sections]
+    listed = [
+        value.partition(":")[2]
+        for item in extensions()
+        for value in item.extension.sections
+    ]
     for path in __path__:
         for module in Path(path).glob("*.py"):
             listed += _DECORATED.findall(module.read_text(encoding="utf-8"))
@@ -84,7 +92,9 @@ def in_order(registered: Sequence[Section]) -> tuple[Section, ...]:
         if isinstance(entry.place, int):
             return (entry.place,)
         if entry.place not in by_name:
-            raise ExtensionError(f"section {entry.name} follows {entry.place}, and there is no such section")
+            raise ExtensionError(
+                f"section {entry.name} follows {entry.place}, and there is no such section"
+            )
         return (*place(by_name[entry.place]), number[entry.name])
 
     return tuple(sorted(registered, key=place))

@@ -8,7 +8,16 @@ from typing import Any
 
 from ringlight.experiments.language.spec import ParameterSpec
 from ringlight.experiments.record.events import JobsComputed
-from ringlight.experiments.report.page import assumptions, folded, listing, row, table, table_of, tag, text
+from ringlight.experiments.report.page import (
+    assumptions,
+    folded,
+    listing,
+    row,
+    table,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
 from ringlight.fabric.planes.choice import lit_planes
@@ -39,10 +48,18 @@ def left_out(view: View, draw: Draw) -> str:
     """Return HTML that shows arms that the backend cannot run, runs that could not be made, and
     comparisons without a figure."""
     backend = "simulation" if view.simulated else "emulation"
-    refused = [(view.title(entry["arm"]), f"the {backend} refuses {entry['why']}") for entry in view.not_run]
+    refused = [
+        (view.title(entry["arm"]), f"the {backend} refuses {entry['why']}")
+        for entry in view.not_run
+    ]
     failed = [(entry["run"], entry["why"]) for entry in view.failed]
     entries = [f"<b>{text(what)}</b>: {text(why)}" for what, why in (*refused, *failed)]
-    return listing([*entries, *(f"<b>Not compared</b>: {text(line)}" for line in view.not_compared)])
+    return listing(
+        [
+            *entries,
+            *(f"<b>Not compared</b>: {text(line)}" for line in view.not_compared),
+        ]
+    )
 
 
 @section(93, "What cannot be claimed")
@@ -65,7 +82,9 @@ def limits(view: View, draw: Draw) -> str:
 def _computed(view: View) -> JobsComputed | None:
     """Return what a source computed of its jobs; None where they were emulated, or simulated one by one."""
     records = (record for run in view.runs for record in run.records)
-    return next((record for record in records if isinstance(record, JobsComputed)), None)
+    return next(
+        (record for record in records if isinstance(record, JobsComputed)), None
+    )
 
 
 def _of_computed(view: View, computed: JobsComputed) -> Iterator[str]:
@@ -98,7 +117,9 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 def _of_light(view: View) -> Iterator[str]:
     fabrics = [setting.fabric for setting in view.settings]
-    on_demand = [plane for fabric in fabrics for plane in lit_planes(fabric) if plane.asked]
+    on_demand = [
+        plane for fabric in fabrics for plane in lit_planes(fabric) if plane.asked
+    ]
     onics = [onic for plane in on_demand for onic in plane.fabric.onics.values()]
     if onics and not view.simulated:
         yield (
@@ -126,7 +147,9 @@ def _of_light(view: View) -> Iterator[str]:
             " Switches are programs; the controller sets them over their management protocol, which takes "
             "milliseconds and is not scaled."
         )
-        yield (f"<b>Optics.</b> Loss, crosstalk and reach play no part.{'' if view.simulated else switches}")
+        yield (
+            f"<b>Optics.</b> Loss, crosstalk and reach play no part.{'' if view.simulated else switches}"
+        )
         yield (
             "Ranks on a ring of wavelengths move in step: none begins a step before all have ended the last, "
             "because the light is set for all at once. On a packet switch a rank goes on when it can."
@@ -139,7 +162,14 @@ def _of_light(view: View) -> Iterator[str]:
 
 def _of_scale(view: View) -> Iterator[str]:
     scale, fabrics = view.scale, [setting.fabric for setting in view.settings]
-    top = max((link.rate_bps for fabric in fabrics for link in (*fabric.links, *fabric.cables)), default=0.0)
+    top = max(
+        (
+            link.rate_bps
+            for fabric in fabrics
+            for link in (*fabric.links, *fabric.cables)
+        ),
+        default=0.0,
+    )
     if top and scale.rate != 1:
         yield (
             f"<b>{format_rate(top)}.</b> What runs here is {format_rate(top / scale.rate)}: rates are "
@@ -174,7 +204,9 @@ def parameters(view: View, draw: Draw) -> str:
         ],
         9,
     )
-    written = folded("The experiment as run", f"<pre>{text(view.experiment.text)}</pre>")
+    written = folded(
+        "The experiment as run", f"<pre>{text(view.experiment.text)}</pre>"
+    )
     return f"{_scale(view)}{shown}{written}"
 
 
@@ -193,7 +225,11 @@ def _scale(view: View) -> str:
 
 def _source(named: Named) -> str:
     _, entry = named
-    fitted = tag(f"fitted to {', '.join(map(text, entry.fitted_to))}") if entry.fitted_to else ""
+    fitted = (
+        tag(f"fitted to {', '.join(map(text, entry.fitted_to))}")
+        if entry.fitted_to
+        else ""
+    )
     return f"{tag(entry.source)} {fitted}"
 
 
@@ -201,7 +237,9 @@ def _written(value: object) -> str:
     """Return a value as HTML; a list has a line for each item."""
     if not isinstance(value, list | tuple):
         return text(value)
-    return "<br>".join(text(" ".join(map(str, v)) if isinstance(v, list | tuple) else v) for v in value)
+    return "<br>".join(
+        text(" ".join(map(str, v)) if isinstance(v, list | tuple) else v) for v in value
+    )
 
 
 @section(100)
@@ -209,7 +247,9 @@ def footer(view: View, draw: Draw) -> str:
     """Return HTML that shows the environment of the run: machine, versions, and the code that made it."""
     facts, paper = view.environment, view.experiment.spec.paper
     after = "" if paper is None else f"After {text(paper.citation)}. "
-    listed = table(["what", "value"], [row(map(text, fact), 9) for fact in _listed(facts)], 9)
+    listed = table(
+        ["what", "value"], [row(map(text, fact), 9) for fact in _listed(facts)], 9
+    )
     return (
         f"<footer><p>{_made(facts)}</p>{folded('Environment', listed)}"
         f"<p>{after}Made by Ringlight from the files of this run folder; <code>result.json</code> and "

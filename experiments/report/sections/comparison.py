@@ -9,7 +9,17 @@ from ringlight.experiments.analysis.compare import UTILISATION
 from ringlight.experiments.analysis.metrics.utilisation import WINDOW
 from ringlight.experiments.analysis.rows import WORTH, Row
 from ringlight.experiments.analysis.statistics import is_number
-from ringlight.experiments.report.page import NOTHING, folded, mark, quiet, row, table, table_of, tag, text
+from ringlight.experiments.report.page import (
+    NOTHING,
+    folded,
+    mark,
+    quiet,
+    row,
+    table,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View
 from ringlight.experiments.report.words import (
@@ -44,7 +54,10 @@ def comparison(view: View, draw: Draw) -> str:
     """Return HTML that shows the comparison of arms: each metric, its ratio, the published and the
     modelled figures."""
     pairs = [pair for pair in view.comparisons if pair.arm in view.fixed]
-    by_spec = [[pair for pair in pairs if pair.spec is spec] for spec in view.experiment.spec.compare]
+    by_spec = [
+        [pair for pair in pairs if pair.spec is spec]
+        for spec in view.experiment.spec.compare
+    ]
     if not pairs:
         return ""
     foot = any(metric.endswith("_predicted_with_setup") for metric in view.metrics)
@@ -62,7 +75,11 @@ def comparison(view: View, draw: Draw) -> str:
 def _scaled(view: View) -> str:
     """Return a sentence that explains the column of real time; empty without scaling."""
     scale = view.scale.time
-    return "" if scale == 1 else f" In small print the same in real time, a {scale:g}th of the emulated."
+    return (
+        ""
+        if scale == 1
+        else f" In small print the same in real time, a {scale:g}th of the emulated."
+    )
 
 
 def _repeats(view: View) -> str:
@@ -74,7 +91,9 @@ def _worth(view: View) -> str:
     """Return the meaning of the standings that a table has; empty without standings."""
     used = {row.standing for row in view.rows if row.label == PUBLISHED} - {"free"}
     meanings = "; ".join(
-        f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in WORTH if standing in used
+        f"<b>{standing}</b>: {text(WORTH[standing])}"
+        for standing in WORTH
+        if standing in used
     )
     return f" A published figure is {meanings}." if meanings else ""
 
@@ -83,12 +102,16 @@ def _table(view: View, pairs: Sequence[Compared]) -> str:
     """One for an entry of ``compare``: a group of rows for each metric, in it the baseline and each arm."""
     spec, title = pairs[0].spec, pairs[0].base.title
     several = len({pair.arm for pair in pairs}) > 1
-    about = spec.title or (f"Against {quoted(title)}" if several else f"{pairs[0].title} against {title}")
+    about = spec.title or (
+        f"Against {quoted(title)}" if several else f"{pairs[0].title} against {title}"
+    )
     jobs = max(len(list(view.each("job", [pair.arm]))) for pair in pairs)
 
     def group(line: _ComparisonLine) -> str:
         alone = line.figures.subject == "run" or jobs == 1
-        return text(upper_first(called(line.metric))) + ("" if alone else f", {text(line.figures.subject)}")
+        return text(upper_first(called(line.metric))) + (
+            "" if alone else f", {text(line.figures.subject)}"
+        )
 
     shown = table_of(
         list(_lines(pairs)),
@@ -99,21 +122,32 @@ def _table(view: View, pairs: Sequence[Compared]) -> str:
             ("reduction", lambda line: line.of(_reduction)),
             (
                 f"model {tag('analytic')}",
-                lambda line: line.of(_model, figure(line.figures.modelled(line.metric))),
+                lambda line: line.of(
+                    _model, figure(line.figures.modelled(line.metric))
+                ),
             ),
-            (f"paper {tag('published')}", lambda line: line.of(_paper, _of_baseline(line))),
+            (
+                f"paper {tag('published')}",
+                lambda line: line.of(_paper, _of_baseline(line)),
+            ),
         ],
         group=group,
         strong=lambda line: line.compared is not None,
     )
-    notes = "".join(f"{_limit(pair)}{_told_apart(pair)}{_by_phase(pair)}" for pair in pairs)
+    notes = "".join(
+        f"{_limit(pair)}{_told_apart(pair)}{_by_phase(pair)}" for pair in pairs
+    )
     return f"<h3>{text(about)}</h3>{shown}{notes}"
 
 
 def _lines(pairs: Sequence[Compared]) -> Iterator[_ComparisonLine]:
     for subject in dict.fromkeys(pair.subject for pair in pairs):
         for metric in pairs[0].spec.metrics:
-            mine = [pair for pair in pairs if pair.subject == subject and pair.row(f"{metric}_ratio")]
+            mine = [
+                pair
+                for pair in pairs
+                if pair.subject == subject and pair.row(f"{metric}_ratio")
+            ]
             for base in {str(pair.base.point): pair.base for pair in mine}.values():
                 yield _ComparisonLine(metric, base, mine)
             for pair in mine:
@@ -129,10 +163,18 @@ def _name(line: _ComparisonLine) -> str:
 
 
 def _ratio(pair: Compared, metric: str) -> str:
-    each = ", ".join(f"{row.value:.4f}" for row in pair.repeats(f"{metric}_ratio") if is_number(row.value))
+    each = ", ".join(
+        f"{row.value:.4f}"
+        for row in pair.repeats(f"{metric}_ratio")
+        if is_number(row.value)
+    )
     row = pair.row(f"{metric}_ratio")
-    spread = f" ± {row.spread:.4f}" if row is not None and row.spread is not None else ""
-    return f"{pair.ratio(metric) or 0:.4f}{spread}" + (f"<br><small>each: {each}</small>" if each else "")
+    spread = (
+        f" ± {row.spread:.4f}" if row is not None and row.spread is not None else ""
+    )
+    return f"{pair.ratio(metric) or 0:.4f}{spread}" + (
+        f"<br><small>each: {each}</small>" if each else ""
+    )
 
 
 def _reduction(pair: Compared, metric: str) -> str:
@@ -151,7 +193,9 @@ def _against(ratio: float, of: Row | None) -> str:
 
 def _model(pair: Compared, metric: str) -> str:
     modelled, ratio = pair.modelled(metric), pair.model_ratio(metric)
-    set_up = " *" if modelled is not None and modelled.metric.endswith("_with_setup") else ""
+    set_up = (
+        " *" if modelled is not None and modelled.metric.endswith("_with_setup") else ""
+    )
     return f"{figure(modelled)}{set_up}{f', {_against(ratio, modelled)}' if ratio is not None else ''}"
 
 
@@ -168,8 +212,12 @@ def _paper(pair: Compared, metric: str) -> str:
         parts.append(_against(ratio, mine))
     if all(ends):
         within = pair.value(f"{metric}_ratio_agrees")
-        word = {True: mark("good", "agrees"), False: mark("bad", "differs")}.get(bool(within), "")
-        parts.append(f"{' to '.join(map(figure, ends))} × {word if within is not None else ''}")
+        word = {True: mark("good", "agrees"), False: mark("bad", "differs")}.get(
+            bool(within), ""
+        )
+        parts.append(
+            f"{' to '.join(map(figure, ends))} × {word if within is not None else ''}"
+        )
     worth = mine or pair.row(f"{metric}_ratio", PUBLISHED) or ends[0]
     return f"{', '.join(parts)} {worth_tag(worth)}" if parts else NOTHING
 
@@ -190,7 +238,11 @@ def _told_apart(pair: Compared) -> str:
     least, set_up = pair.numbers("iteration_told_apart", "setup_told_apart")
     if least is None:
         return ""
-    waits = f", or a set-up of {seconds(set_up)} for each flow in real time," if set_up is not None else ""
+    waits = (
+        f", or a set-up of {seconds(set_up)} for each flow in real time,"
+        if set_up is not None
+        else ""
+    )
     return (
         f"<p>{text(pair.title)}: given the spread of the iterations of {text(pair.name)} in both arms, a "
         f"slowdown of less than {percent(least, 2)}{waits} cannot be distinguished from none (95 %) "
@@ -216,14 +268,25 @@ def utilisation(view: View, draw: Draw) -> str:
     """Return HTML that shows the GPU utilisation of compared jobs by definition, and which definitions
     agree with published figures."""
     compared = [
-        pair for pair in view.comparisons if pair.arm in view.fixed and pair.subject.startswith("job ")
+        pair
+        for pair in view.comparisons
+        if pair.arm in view.fixed and pair.subject.startswith("job ")
     ]
     claims = [pair for pair in compared if UTILISATION in pair.spec.metrics]
     if not claims:
         return ""
-    head = ["what counts as busy", *(f"{text(_title(pair))} {tag(view.label)}" for pair in claims)]
+    head = [
+        "what counts as busy",
+        *(f"{text(_title(pair))} {tag(view.label)}" for pair in claims),
+    ]
     rows = [
-        row([f"{text(d.title)}<br><small>{text(d.why)}</small>", *(_cell(pair, name) for pair in claims)], 1)
+        row(
+            [
+                f"{text(d.title)}<br><small>{text(d.why)}</small>",
+                *(_cell(pair, name) for pair in claims),
+            ],
+            1,
+        )
         for name, d in DEFINITIONS.items()
     ]
     published = [_range(pair) for pair in claims]
@@ -247,7 +310,11 @@ def _cell(pair: Compared, name: str) -> str:
     ratio, known = pair.ratio(metric), pair.row(f"{metric}_ratio")
     if ratio is None or known is None:
         return NOTHING
-    before = pair.number(f"{metric}_baseline") if name == WINDOW else pair.base.number(metric)
+    before = (
+        pair.number(f"{metric}_baseline")
+        if name == WINDOW
+        else pair.base.number(metric)
+    )
     agrees, gain = _agrees(pair, name), f"{ratio:.2f} ×"
     if agrees is not None:
         gain = mark("good" if agrees else "bad", gain)
@@ -261,7 +328,9 @@ def _agrees(pair: Compared, name: str) -> bool | None:
 
 def _range(pair: Compared) -> str:
     ends = [pair.row(f"{UTILISATION}_ratio_{end}", PUBLISHED) for end in ("from", "to")]
-    return f"{' to '.join(map(figure, ends))} × {worth_tag(ends[0])}" if all(ends) else ""
+    return (
+        f"{' to '.join(map(figure, ends))} × {worth_tag(ends[0])}" if all(ends) else ""
+    )
 
 
 def _quoted(view: View, claims: Sequence[Compared]) -> str:
@@ -269,7 +338,9 @@ def _quoted(view: View, claims: Sequence[Compared]) -> str:
     quotes = [
         f"{text(arms[figure.arm])}: “{text(figure.words)}”"
         for figure in view.experiment.spec.published
-        if figure.words is not None and figure.metric == UTILISATION and figure.arm in arms
+        if figure.words is not None
+        and figure.metric == UTILISATION
+        and figure.arm in arms
     ]
     if not quotes:
         return ""
@@ -277,7 +348,10 @@ def _quoted(view: View, claims: Sequence[Compared]) -> str:
 
 
 def _listed(definitions: Sequence[Definition]) -> str:
-    return " and ".join(f"“{text(definition.title)}”" for definition in definitions) or "none"
+    return (
+        " and ".join(f"“{text(definition.title)}”" for definition in definitions)
+        or "none"
+    )
 
 
 def _agreement(claims: Sequence[Compared]) -> str:
@@ -289,15 +363,25 @@ def _agreement(claims: Sequence[Compared]) -> str:
     }
     if not of_claim:
         return ""
-    in_all = [d for d in DEFINITIONS.values() if all(d in agreeing for agreeing in of_claim.values())]
+    in_all = [
+        d
+        for d in DEFINITIONS.values()
+        if all(d in agreeing for agreeing in of_claim.values())
+    ]
     if in_all:
         words = f"Consistent with all that is published: {_listed(in_all)}."
     else:
         each = "; ".join(
-            f"{text(title)} agrees with {_listed(agreeing)}" for title, agreeing in of_claim.items()
+            f"{text(title)} agrees with {_listed(agreeing)}"
+            for title, agreeing in of_claim.items()
         )
-        words = f"<b>No definition is consistent with all that is published</b>: {each}."
-    ends = [(pair, pair.numbers("waiting_counted_from", "waiting_counted_to")) for pair in claims]
+        words = (
+            f"<b>No definition is consistent with all that is published</b>: {each}."
+        )
+    ends = [
+        (pair, pair.numbers("waiting_counted_from", "waiting_counted_to"))
+        for pair in claims
+    ]
     shares = [
         f"{' to '.join(percent(end, 0) for end in both)} for {text(pair.title)}"
         for pair, both in ends

@@ -16,18 +16,54 @@ from ringlight.experiments.analysis.metrics.faults import FAULTS
 from ringlight.experiments.analysis.metrics.regroup import window
 from ringlight.experiments.record.lab_records import SwitchDrifted
 from ringlight.experiments.record.runs import SUCCEEDED, Action, JobRun, Run
-from ringlight.experiments.report.charts import chart, key, legend, named_rows, note, sheet, spans
-from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, WIDE, job_colours, width
-from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, quiet, table_of, tag, text
+from ringlight.experiments.report.charts import (
+    chart,
+    key,
+    legend,
+    named_rows,
+    note,
+    sheet,
+    spans,
+)
+from ringlight.experiments.report.drawing import (
+    FACE,
+    INK,
+    LIGHT,
+    QUIET,
+    RULE,
+    WIDE,
+    job_colours,
+    width,
+)
+from ringlight.experiments.report.page import (
+    NOTHING,
+    folded_if_long,
+    mark,
+    quiet,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.jobs import state
-from ringlight.experiments.report.view import SLOWEST, Draw, Figures, View, seconds_and_real
+from ringlight.experiments.report.view import (
+    SLOWEST,
+    Draw,
+    Figures,
+    View,
+    seconds_and_real,
+)
 from ringlight.experiments.report.words import YES_NO, called, count, meaning, seconds
 from ringlight.fabric.table_writers import programs
 
 #: More arms than these have their events and faults in the tables only.
 _MOST = 4
-_WAITING: Any = {"facecolor": "none", "edgecolor": QUIET, "hatch": "////", "linewidth": 0.7}
+_WAITING: Any = {
+    "facecolor": "none",
+    "edgecolor": QUIET,
+    "hatch": "////",
+    "linewidth": 0.7,
+}
 _STARTING: Any = {**_WAITING, "hatch": "...."}
 _STRANGE: Any = {"color": INK, "linewidth": 1.2, "linestyle": (0, (3, 2))}
 _DONE = (*FAULTS, "restore", "disturb")
@@ -55,7 +91,9 @@ def timeline(view: View, draw: Draw) -> str:
     runs = [
         run
         for run in view.first.values()
-        if run.later or run.drifts or not all(job.start.at_once for job in run.plan.jobs)
+        if run.later
+        or run.drifts
+        or not all(job.start.at_once for job in run.plan.jobs)
     ]
     if not runs:
         return ""
@@ -71,14 +109,21 @@ def timeline(view: View, draw: Draw) -> str:
         [
             ("arm", lambda line: text(line.run.plan.title)),
             ("event", lambda line: text(line.words)),
-            ("at", lambda line: seconds_and_real(line.t - line.run.released, line.run.plan.setting.scale)),
+            (
+                "at",
+                lambda line: seconds_and_real(
+                    line.t - line.run.released, line.run.plan.setting.scale
+                ),
+            ),
             ("took", lambda line: line.took),
             ("what came of it", lambda line: line.came),
         ],
         9,
     )
     if shown:
-        shown += quiet(f"Times since the release of the first jobs, as emulated {tag(view.label)}.")
+        shown += quiet(
+            f"Times since the release of the first jobs, as emulated {tag(view.label)}."
+        )
     shown = folded_if_long(f"{len(lines)} events", len(lines), shown)
     drawn = [(run, view.listed(run.plan.arm)) for run in runs[:_MOST]]
     if any(len(names) < len(run.jobs) for run, names in drawn):
@@ -100,10 +145,17 @@ class _Happened:
 
 def _happened(run: Run) -> list[_Happened]:
     """Return the events of a run and the unplanned changes of its switches, in order of time."""
-    lines = [_Happened(run, action.said, action.begun, _took(action), _came(action)) for action in run.later]
+    lines = [
+        _Happened(run, action.said, action.begun, _took(action), _came(action))
+        for action in run.later
+    ]
     for drift, mended in run.drifts:
         took = NOTHING if mended is None else seconds(mended.t - drift.t)
-        came = mark("bad", "not put right") if mended is None else "put right by the controller"
+        came = (
+            mark("bad", "not put right")
+            if mended is None
+            else "put right by the controller"
+        )
         lines.append(_Happened(run, drift.said, drift.t, took, came))
     return sorted(lines, key=lambda line: line.t)
 
@@ -111,21 +163,36 @@ def _happened(run: Run) -> list[_Happened]:
 def _took(action: Action) -> str:
     if action.ended is None:
         return NOTHING
-    return seconds(action.ended - action.begun) if action.ended > action.begun else "at once"
+    return (
+        seconds(action.ended - action.begun)
+        if action.ended > action.begun
+        else "at once"
+    )
 
 
 def _came(action: Action) -> str:
-    came = action.error or ("" if action.ended is not None else "its end is not on record")
+    came = action.error or (
+        "" if action.ended is not None else "its end is not on record"
+    )
     return mark("bad", text(came)) if came else "done"
 
 
 def _timeline(runs: list[tuple[Run, list[str]]]) -> Figure:
     rows = [len(names) for _, names in runs]
     height = 0.55 + sum(0.42 * n + 0.62 for n in rows)
-    figure, axes = sheet(height, rows=len(runs), left=0.95, heights=rows, gap=(0, 0.62), top=0.5)
-    colours = job_colours(list(dict.fromkeys(name for _, names in runs for name in names)))
+    figure, axes = sheet(
+        height, rows=len(runs), left=0.95, heights=rows, gap=(0, 0.62), top=0.5
+    )
+    colours = job_colours(
+        list(dict.fromkeys(name for _, names in runs for name in names))
+    )
     # One scale for all panels: arms are compared.
-    ends = [job.end - run.released for run, _ in runs for job in run.jobs.values() if job.end is not None]
+    ends = [
+        job.end - run.released
+        for run, _ in runs
+        for job in run.jobs.values()
+        if job.end is not None
+    ]
     last = max(ends, default=1.0)
     for (axis,), (run, names) in zip(axes, runs, strict=True):
         _run(axis, run, names, colours, last)
@@ -133,7 +200,11 @@ def _timeline(runs: list[tuple[Run, list[str]]]) -> Figure:
             axis.set_title(run.plan.title)
     axes[-1][0].set_xlabel("seconds since the release of the first jobs")
     waiting = [Patch(**_WAITING, label="waiting for GPUs")]
-    if any(_starting_s(run.released, run.jobs[name]) for run, names in runs for name in names):
+    if any(
+        _starting_s(run.released, run.jobs[name])
+        for run, names in runs
+        for name in names
+    ):
         waiting.append(Patch(**_STARTING, label="workers start"))
     events = [key(LIGHT, "event")]
     if any(_strange(run) for run, _ in runs):
@@ -142,7 +213,9 @@ def _timeline(runs: list[tuple[Run, list[str]]]) -> Figure:
     return figure
 
 
-def _run(axis: Axes, run: Run, names: Sequence[str], colours: Mapping[str, str], last: float) -> None:
+def _run(
+    axis: Axes, run: Run, names: Sequence[str], colours: Mapping[str, str], last: float
+) -> None:
     """Draw the jobs of these names. ``last``: seconds since the release at which the axis ends, or nearly."""
     named_rows(axis, names)
     for y, name in enumerate(names):
@@ -158,7 +231,11 @@ def _run(axis: Axes, run: Run, names: Sequence[str], colours: Mapping[str, str],
             axis.axvspan(begin, end, color=LIGHT, alpha=0.28, linewidth=0, zorder=0.5)
         axis.axvline(begin, color=LIGHT, linewidth=1.6, zorder=4)
         # Names of events that are near each other stand one below the other.
-        level = (level + 1) % len(names) if begin - place < 0.18 * last * WIDE / width() else 0
+        level = (
+            (level + 1) % len(names)
+            if begin - place < 0.18 * last * WIDE / width()
+            else 0
+        )
         place = begin
         box = {"facecolor": FACE, "alpha": 0.75, "linewidth": 0, "pad": 0.6}
         note(axis, begin, level - 0.42, action.said, color=INK, zorder=6, bbox=box)
@@ -180,18 +257,36 @@ def _job(axis: Axes, y: float, job: JobRun, zero: float, colour: str) -> None:
     released = job.end if job.released is None else job.released
     if job.arrived is not None and released is not None:
         granted = released - _starting_s(zero, job)
-        spans(axis, "none", [(y, max(0.0, job.arrived - zero), granted - zero)], **_WAITING)
+        spans(
+            axis,
+            "none",
+            [(y, max(0.0, job.arrived - zero), granted - zero)],
+            **_WAITING,
+        )
         spans(axis, "none", [(y, granted - zero, released - zero)], **_STARTING)
     if job.released is None or job.end is None:
         return
     spans(axis, colour, [(y, job.released - zero, job.end - zero)], alpha=0.85)
     gone = zip(job.losses, job.recoveries, strict=False)
-    spans(axis, "white", [(y, lost.t - zero, back.at - zero) for lost, back in gone], alpha=0.7)
+    spans(
+        axis,
+        "white",
+        [(y, lost.t - zero, back.at - zero) for lost, back in gone],
+        alpha=0.7,
+    )
     ends = [end - zero for _, end in job.spans]
     if 1 < len(ends) <= 400:
         axis.vlines(ends, y + 0.12, y + 0.25, color="white", linewidth=0.8)
     if job.state != SUCCEEDED:
-        axis.plot([job.end - zero], [y], marker="x", markersize=9, markeredgewidth=2.2, color=INK, zorder=5)
+        axis.plot(
+            [job.end - zero],
+            [y],
+            marker="x",
+            markersize=9,
+            markeredgewidth=2.2,
+            color=INK,
+            zorder=5,
+        )
     axis.axhline(y + 0.5, color=RULE, linewidth=0.5)
 
 
@@ -217,7 +312,12 @@ def faults(view: View, draw: Draw) -> str:
         group=lambda line: text(line[0].title),
     )
     # One scale for all: arms are compared.
-    ends = [end - run.released for run in runs[:_MOST] for job in run.jobs.values() for _, end in job.spans]
+    ends = [
+        end - run.released
+        for run in runs[:_MOST]
+        for job in run.jobs.values()
+        for _, end in job.spans
+    ]
     last, pictures = max(ends, default=0.0), []
     for run in runs[:_MOST]:
         caption = (
@@ -250,7 +350,9 @@ def _of_event(metric: str) -> Callable[[Line], str]:
 
 
 def _said(action: Action) -> str:
-    return f"{action.said}, then {action.plan.then}" if action.plan.then else action.said
+    return (
+        f"{action.said}, then {action.plan.then}" if action.plan.then else action.said
+    )
 
 
 def _named(run: Run) -> str:
@@ -265,9 +367,13 @@ def _told(view: View, run: Run) -> str:
     for action in _faults(run):
         away = view.at(run.plan.arm, f"event {action.plan.name}").number("away")
         if away is not None:
-            sentences.append(f"{text(_said(action))}: away for {seconds(away)}, until it answered again.")
+            sentences.append(
+                f"{text(_said(action))}: away for {seconds(away)}, until it answered again."
+            )
         if action.error is not None:
-            sentences.append(mark("bad", f"{text(_said(action))}: {text(action.error)}."))
+            sentences.append(
+                mark("bad", f"{text(_said(action))}: {text(action.error)}.")
+            )
     for job in run.jobs.values():
         for lost, back in zip(job.losses, job.recoveries, strict=False):
             sentences.append(
@@ -276,17 +382,28 @@ def _told(view: View, run: Run) -> str:
             )
         if job.state == "FAILED":
             meant = " as expected" if job.plan.may_fail else ""
-            sentences.append(f"{text(job.name)} failed{meant}: {text(job.reason or 'no reason on record')}.")
+            sentences.append(
+                f"{text(job.name)} failed{meant}: {text(job.reason or 'no reason on record')}."
+            )
     if control := _control(view, run):
         sentences.append(f"Of the control messages, on purpose: {text(control)}.")
     return (
-        f"<p><b>{text(run.plan.title)}.</b> {' '.join(sentences)} {tag(view.label)}</p>" if sentences else ""
+        f"<p><b>{text(run.plan.title)}.</b> {' '.join(sentences)} {tag(view.label)}</p>"
+        if sentences
+        else ""
     )
 
 
 def _control(view: View, run: Run) -> str:
-    counted = ((entry, entry.number("control_faults")) for entry in view.each("messages", [run.plan.arm]))
-    return ", ".join(f"{n:.0f} {entry.subject.removeprefix('messages ')}" for entry, n in counted if n)
+    counted = (
+        (entry, entry.number("control_faults"))
+        for entry in view.each("messages", [run.plan.arm])
+    )
+    return ", ".join(
+        f"{n:.0f} {entry.subject.removeprefix('messages ')}"
+        for entry, n in counted
+        if n
+    )
 
 
 def _iterations(run: Run, last: float) -> Figure:
@@ -303,10 +420,21 @@ def _iterations(run: Run, last: float) -> Figure:
         if end > begin:
             axis.axvspan(begin, end, color=LIGHT, alpha=0.3, linewidth=0)
         axis.axvline(begin, color=LIGHT, linewidth=1.4)
-        note(axis, begin, level, action.said, va="top", color=INK, xycoords=("data", "axes fraction"))
+        note(
+            axis,
+            begin,
+            level,
+            action.said,
+            va="top",
+            color=INK,
+            xycoords=("data", "axes fraction"),
+        )
         level -= 0.09
     axis.set(xlim=(0, 1.03 * last or 1), ylim=(0, 1.25 * axis.get_ylim()[1]))
-    axis.set(xlabel="seconds since the release of the first jobs", ylabel="iteration, seconds")
+    axis.set(
+        xlabel="seconds since the release of the first jobs",
+        ylabel="iteration, seconds",
+    )
     legend(figure, "job")
     return figure
 
@@ -315,13 +443,18 @@ def _iterations(run: Run, last: float) -> Figure:
 def controllers(view: View, draw: Draw) -> str:
     """Return HTML that shows packet switches of other controllers: who writes their tables, and when
     traffic came back."""
-    runs = [run for run in view.first.values() if run.plan.setting.fabric.foreign_switches]
+    runs = [
+        run for run in view.first.values() if run.plan.setting.fabric.foreign_switches
+    ]
     who = "".join(_switches(alike, len(alike) < len(runs)) for alike in _alike(runs))
     when = table_of(
         [line for run in runs for line in _events(view, run)],
         [
             ("event", lambda line: text(f"{line[0].plan.name}: {line[0].plan.do}")),
-            *((called(name), lambda line, name=name: seconds(line[1].number(name))) for name in _TIMES),
+            *(
+                (called(name), lambda line, name=name: seconds(line[1].number(name)))
+                for name in _TIMES
+            ),
         ],
         1,
         group=lambda line: text(line[1].title),
@@ -337,9 +470,9 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
     groups: dict[object, list[Run]] = {}
     for run in runs:
         switches = run.plan.setting.fabric.packet_switches
-        groups.setdefault(tuple((name, _who(run, name), _moved(run, name)) for name in switches), []).append(
-            run
-        )
+        groups.setdefault(
+            tuple((name, _who(run, name), _moved(run, name)) for name in switches), []
+        ).append(run)
     return list(groups.values())
 
 
@@ -367,7 +500,9 @@ def _who(run: Run, switch: str) -> str:
 
 def _moved(run: Run, switch: str) -> int:
     """Return how often a regroup moved light at a switch of another controller."""
-    return sum(switch in (action.result.get("left_to_others") or {}) for action in run.later)
+    return sum(
+        switch in (action.result.get("left_to_others") or {}) for action in run.later
+    )
 
 
 def _events(view: View, run: Run) -> Iterator[tuple[Action, Figures]]:

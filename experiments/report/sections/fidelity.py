@@ -73,14 +73,23 @@ def _by_arm(view: View) -> str:
     columns = [
         ("arm", lambda arm: text(view.title(arm))),
         ("verdict", lambda arm: mark(arms[arm], arms[arm])),
-        ("reasons", lambda arm: str(sum(arm in reason["arms"] for reason in view.fidelity["reasons"]))),
+        (
+            "reasons",
+            lambda arm: str(
+                sum(arm in reason["arms"] for reason in view.fidelity["reasons"])
+            ),
+        ),
     ]
     return f"<h3>Arm by arm</h3>{table_of(list(arms), columns, 2)}"
 
 
 def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale) -> str:
     """Return each job's figures next to those of the simulation of its run."""
-    jobs = [{"run": run, "job": job, **of} for run, each in of_runs.items() for job, of in each.items()]
+    jobs = [
+        {"run": run, "job": job, **of}
+        for run, each in of_runs.items()
+        for job, of in each.items()
+    ]
     if not jobs:
         return ""
     columns: list[tuple[str, Callable[[Entry], str]]] = [
@@ -94,7 +103,10 @@ def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale)
             ("difference", _difference(figure)),
         ]
     worst = max(
-        abs(entry[figure]["difference_percent"]) for entry in jobs for figure in FIGURES if figure in entry
+        abs(entry[figure]["difference_percent"])
+        for entry in jobs
+        for figure in FIGURES
+        if figure in entry
     )
     about = (
         "<p>Means over ranks and iterations, emulated (measured) and in a simulation of the same run; "
@@ -105,7 +117,9 @@ def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale)
 
 
 def _side(figure: str, side: str, scale: Scale) -> Callable[[Entry], str]:
-    return lambda entry: seconds_and_real(entry[figure][side], scale) if figure in entry else ""
+    return lambda entry: (
+        seconds_and_real(entry[figure][side], scale) if figure in entry else ""
+    )
 
 
 def _difference(figure: str) -> Callable[[Entry], str]:
@@ -114,7 +128,9 @@ def _difference(figure: str) -> Callable[[Entry], str]:
             return ""
         percents = entry[figure]["difference_percent"]
         words = f"{signed(percents)} %"
-        return mark("doubtful", words) if abs(percents) > REACH_PERCENT[figure] else words
+        return (
+            mark("doubtful", words) if abs(percents) > REACH_PERCENT[figure] else words
+        )
 
     return cell
 
@@ -128,7 +144,9 @@ def _not_compared(reasons: Mapping[str, str]) -> str:
 
 
 def _share(key: str, digits: int = 1) -> Callable[[Entry], str]:
-    return lambda entry: "not measured" if entry.get(key) is None else percent(entry[key], digits)
+    return lambda entry: (
+        "not measured" if entry.get(key) is None else percent(entry[key], digits)
+    )
 
 
 def _links(links: Sequence[Entry]) -> str:
@@ -179,7 +197,11 @@ def _processors(verdict: Entry) -> str:
     ]
     shares = [
         (f"{what} CPU, {words}", _share(f"{how}_{key}", digits))
-        for what, key, digits in (("idle", "idle", 0), ("stolen", "stolen", 1), ("others'", "others", 1))
+        for what, key, digits in (
+            ("idle", "idle", 0),
+            ("stolen", "stolen", 1),
+            ("others'", "others", 1),
+        )
         for how, words in (("mean", "mean"), ("p95", "worst 5 %"))
     ]
     last = [("samples missing", _share("missing"))] if missing else []
@@ -217,10 +239,20 @@ def _deaths(of_runs: Mapping[str, Sequence[Entry]]) -> str:
         [{"run": run, **death} for run, deaths in of_runs.items() for death in deaths],
         [
             ("run", lambda death: text(death["run"])),
-            ("process", lambda death: text(process_called(death["kind"], death["name"]))),
+            (
+                "process",
+                lambda death: text(process_called(death["kind"], death["name"])),
+            ),
             ("how it ended", lambda death: text(death["how"])),
             ("an event of the run", lambda death: "yes" if death["planned"] else "no"),
-            ("away", lambda death: "not back" if death["away_s"] is None else f"{death['away_s']:.1f} s"),
+            (
+                "away",
+                lambda death: (
+                    "not back"
+                    if death["away_s"] is None
+                    else f"{death['away_s']:.1f} s"
+                ),
+            ),
         ],
         4,
     )
@@ -235,7 +267,9 @@ def _why(entry: Entry) -> str:
 def _counts(entry: Entry) -> str:
     if entry["counts"] == "better":
         return "each link's better"
-    return "first" if entry["counts"] in ("first", entry["first"].get("run")) else "second"
+    return (
+        "first" if entry["counts"] in ("first", entry["first"].get("run")) else "second"
+    )
 
 
 def _attempt(attempt: Entry) -> Iterator[str]:

@@ -72,7 +72,9 @@ def jobs(view: View, draw: Draw) -> str:
     listed = list(view.each_job())
     if not listed:
         return ""
-    crowds = [arm for arm in view.fixed if len(view.listed(arm)) < len(view.first[arm].jobs)]
+    crowds = [
+        arm for arm in view.fixed if len(view.listed(arm)) < len(view.first[arm].jobs)
+    ]
     shown = figures(
         listed,
         [
@@ -85,13 +87,24 @@ def jobs(view: View, draw: Draw) -> str:
             ("iteration", "iteration"),
             ("all-reduce", "allreduce"),
             ("arrival", _arrival),
-            ("waited", lambda job: job.figure("queueing_delay") if job.number("queueing_delay") else NOTHING),
+            (
+                "waited",
+                lambda job: (
+                    job.figure("queueing_delay")
+                    if job.number("queueing_delay")
+                    else NOTHING
+                ),
+            ),
             ("start-up", lambda job: seconds(job.number("start_up") or None)),
             ("GPU use", lambda job: percent(job.number("gpu_utilisation"), 0)),
             ("crossing", lambda job: percent(job.number("fragmentation"), 0)),
             (
                 "slowdown",
-                lambda job: job.figure("slowdown") if len(view.plans[job.arm].jobs) > 1 else NOTHING,
+                lambda job: (
+                    job.figure("slowdown")
+                    if len(view.plans[job.arm].jobs) > 1
+                    else NOTHING
+                ),
             ),
         ],
         3,
@@ -113,7 +126,15 @@ def jobs(view: View, draw: Draw) -> str:
 def _spread(view: View, arms: Sequence[str]) -> str:
     """Return the spread of job times in arms with more jobs than are listed; empty without such arms."""
     lines = [
-        (arm, head, [value for job in view.each("job", [arm]) if (value := job.number(metric)) is not None])
+        (
+            arm,
+            head,
+            [
+                value
+                for job in view.each("job", [arm])
+                if (value := job.number(metric)) is not None
+            ],
+        )
         for arm in arms
         for metric, head in _SPREAD.items()
     ]
@@ -136,7 +157,9 @@ def _spread(view: View, arms: Sequence[str]) -> str:
     )
     if not shown:
         return ""
-    return shown + quiet(f"Below are {SLOWEST}: failed ones, and those that took longest. rows.csv has all.")
+    return shown + quiet(
+        f"Below are {SLOWEST}: failed ones, and those that took longest. rows.csv has all."
+    )
 
 
 def _job(job: Figures) -> JobRun:
@@ -146,7 +169,9 @@ def _job(job: Figures) -> JobRun:
 def _placed(job: JobRun) -> str:
     if len(job.gpus) > _MOST_GPUS:
         return f"{len(job.gpus)}: {job.gpus[0]} to {job.gpus[-1]}"
-    return " ".join(job.gpus) + (f" → {' '.join(job.last_gpus)}" if job.last_gpus != job.gpus else "")
+    return " ".join(job.gpus) + (
+        f" → {' '.join(job.last_gpus)}" if job.last_gpus != job.gpus else ""
+    )
 
 
 def state(job: Figures) -> str:
@@ -226,8 +251,16 @@ def iterations(view: View, draw: Draw) -> str:
         return ""
     alone = len(view.fixed) == 1
     jobs = max(len(view.first[arm].jobs) for arm in view.fixed)
-    which = f"{_MOST_LINES} of the {SLOWEST} slowest of {jobs:,} jobs" if alone and jobs > MOST_JOBS else None
-    left_out = "" if len(lines) <= _MOST_LINES else f" {which or f'The first {_MOST_LINES} of {len(lines)}'}."
+    which = (
+        f"{_MOST_LINES} of the {SLOWEST} slowest of {jobs:,} jobs"
+        if alone and jobs > MOST_JOBS
+        else None
+    )
+    left_out = (
+        ""
+        if len(lines) <= _MOST_LINES
+        else f" {which or f'The first {_MOST_LINES} of {len(lines)}'}."
+    )
     caption = (
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
         f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
@@ -243,9 +276,20 @@ def _lines(view: View) -> Iterator[tuple[str, JobRun]]:
     for arm, run in view.first.items():
         jobs, alone = list(run.jobs.values()), len(view.fixed) == 1
         listed = [run.jobs[name] for name in view.listed(arm)]
-        for job in listed if alone else [next((j for j in jobs if j.name in compared), jobs[0])]:
+        for job in (
+            listed
+            if alone
+            else [next((j for j in jobs if j.name in compared), jobs[0])]
+        ):
             if job.iterations:
-                yield job.name if alone else arm if len(jobs) == 1 else f"{arm}, {job.name}", job
+                yield (
+                    job.name
+                    if alone
+                    else arm
+                    if len(jobs) == 1
+                    else f"{arm}, {job.name}",
+                    job,
+                )
 
 
 def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
@@ -266,7 +310,9 @@ def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
             label=name,
         )
         highest, lowest = max(highest, *took), min(lowest, *took)
-    computes = {job.plan.training.compute_s for _, job in lines if job.plan.training is not None}
+    computes = {
+        job.plan.training.compute_s for _, job in lines if job.plan.training is not None
+    }
     floor = min([lowest, *computes])
     if len(computes) == 1:
         axis.axhline(floor, color=QUIET, linewidth=0.8, linestyle=":")
@@ -285,7 +331,9 @@ def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
 @section(27, "Is it the same training?", needs=("parameters_identical",))
 def training(view: View, draw: Draw) -> str:
     """Return HTML that shows whether it is the same training: parameters bit by bit, accuracy, payload."""
-    trained = [job for job in view.each("job") if job.row("parameters_identical") is not None]
+    trained = [
+        job for job in view.each("job") if job.row("parameters_identical") is not None
+    ]
     if not trained:
         return ""
     shown = figures(
@@ -299,7 +347,10 @@ def training(view: View, draw: Draw) -> str:
             ("payload", _of_run("payload_received")),
             ("bytes lost", _of_run("payload_lost")),
             ("sent again", _of_run("retransmits")),
-            ("connections kept", lambda job: YES_NO[job.truth("connections_unchanged")]),
+            (
+                "connections kept",
+                lambda job: YES_NO[job.truth("connections_unchanged")],
+            ),
             ("as the baseline", lambda job: YES_NO[_as_baseline(job)]),
         ],
         2,
@@ -340,8 +391,15 @@ def _of_run(metric: str) -> Callable[[Figures], str]:
 def _as_baseline(job: Figures) -> bool | None:
     """Return whether an arm that trained the same as its baseline ended with the same parameters; None if
     unknown."""
-    mine = [pair for pair in job.view.comparisons if (pair.arm, pair.subject) == (job.arm, job.subject)]
-    return next((same for pair in mine if (same := pair.truth("parameters_equal")) is not None), None)
+    mine = [
+        pair
+        for pair in job.view.comparisons
+        if (pair.arm, pair.subject) == (job.arm, job.subject)
+    ]
+    return next(
+        (same for pair in mine if (same := pair.truth("parameters_equal")) is not None),
+        None,
+    )
 
 
 def _published(view: View) -> str:

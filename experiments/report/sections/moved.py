@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 
 from ringlight.experiments.analysis.machine_faults import SERIES_STEP_S
 from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
-from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, dark_intervals, phases, window
+from ringlight.experiments.analysis.metrics.regroup import (
+    beacon_gaps,
+    dark_intervals,
+    phases,
+    window,
+)
 from ringlight.experiments.analysis.prediction import nic_rate_bps
 from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.runs import Action, JobRun, Pair, Run
@@ -36,7 +41,15 @@ from ringlight.experiments.report.charts import (
     sheet,
     spans,
 )
-from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, box, job_colours
+from ringlight.experiments.report.drawing import (
+    FACE,
+    INK,
+    LIGHT,
+    QUIET,
+    RULE,
+    box,
+    job_colours,
+)
 from ringlight.experiments.report.page import table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
@@ -69,7 +82,12 @@ _STEPS = {
     "verified": "verify",
 }
 _MOST_GAPS = 8
-_PACE = ("iteration_before", "iteration_after", "iteration_predicted_before", "iteration_predicted_after")
+_PACE = (
+    "iteration_before",
+    "iteration_after",
+    "iteration_predicted_before",
+    "iteration_predicted_after",
+)
 #: A bar: its name, start and end in milliseconds since the first step, and colour.
 Bar = tuple[str, float, float, str]
 
@@ -82,8 +100,12 @@ def _pairs(view: View) -> list[Both]:
         if before is None or after is None:
             continue
         job = pair.spec.job or next(iter(before.jobs), "")
-        if _lit(before) != _lit(after) and all(_has_circuits(run, job) for run in (before, after)):
-            pairs.setdefault((pair.spec.name, pair.arm), (pair.spec.name, job, (before, after)))
+        if _lit(before) != _lit(after) and all(
+            _has_circuits(run, job) for run in (before, after)
+        ):
+            pairs.setdefault(
+                (pair.spec.name, pair.arm), (pair.spec.name, job, (before, after))
+            )
     return list(pairs.values())
 
 
@@ -94,7 +116,12 @@ def _lit(run: Run) -> frozenset[frozenset[str]]:
 
 def _has_circuits(run: Run, job: str) -> bool:
     fabric, mine = run.plan.setting.fabric, run.jobs.get(job)
-    return bool(circuit_switches(fabric) and mine is not None and mine.end is not None and mine.iterations)
+    return bool(
+        circuit_switches(fabric)
+        and mine is not None
+        and mine.end is not None
+        and mine.iterations
+    )
 
 
 # Which GPU hangs on which packet switch.
@@ -110,18 +137,26 @@ def topology(view: View, draw: Draw) -> str:
             "the job of that colour, a halo marks those that are new; the thicker the link between packet "
             "switches, the more edges of rings cross it. As read back at the end of the runs."
         )
-        pictures.append(draw(f"topology-{number}", caption, _before_and_after, before, after))
+        pictures.append(
+            draw(f"topology-{number}", caption, _before_and_after, before, after)
+        )
     return "".join(pictures)
 
 
 def _changes(view: View) -> list[tuple[Shown, Shown]]:
     """Pairs of runs to draw, each pair of circuits once: compared arms, and runs in which light moved."""
     changes: dict[object, tuple[Shown, Shown]] = {}
-    compared = [(before, after, before.circuits) for _, _, (before, after) in _pairs(view)]
+    compared = [
+        (before, after, before.circuits) for _, _, (before, after) in _pairs(view)
+    ]
     alone = [(run, run, run.circuits_before) for run in view.first.values()]
     for before, after, circuits in (*compared, *alone):
         was = frozenset(frozenset(pair) for pair in circuits)
-        key = was, _lit(after), tuple((name, job.gpus) for name, job in after.jobs.items())
+        key = (
+            was,
+            _lit(after),
+            tuple((name, job.gpus) for name, job in after.jobs.items()),
+        )
         if was != _lit(after) and _readable(after.plan.setting.fabric):
             changes.setdefault(key, ((before, circuits), (after, after.circuits)))
     return list(changes.values())[:_MOST_PICTURES]
@@ -144,7 +179,11 @@ def _before_and_after(before: Shown, after: Shown) -> Figure:
     right.set_title(f"after: {after[0].plan.title}")
     colours = job_colours(list(after[0].jobs))
     moved = Line2D([], [], color=LIGHT, linewidth=6.5, alpha=0.4, label="new circuit")
-    legend(figure, "circuits by job", [*(key(c, name) for name, c in colours.items()), moved])
+    legend(
+        figure,
+        "circuits by job",
+        [*(key(c, name) for name, c in colours.items()), moved],
+    )
     return figure
 
 
@@ -152,7 +191,9 @@ def _spread(names: Sequence[str]) -> dict[str, float]:
     return {name: _WIDTH * (i + 0.5) / len(names) for i, name in enumerate(names)}
 
 
-def _draw_fabric(axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozenset[str]]) -> None:
+def _draw_fabric(
+    axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozenset[str]]
+) -> None:
     """GPUs below in their servers, optical switches in the middle, packet switches above."""
     fabric = run.plan.setting.fabric
     gpus, switches = _spread(list(fabric.gpus)), _spread(list(fabric.packet_switches))
@@ -164,13 +205,17 @@ def _draw_fabric(axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozen
 
     for name, x in optical.items():
         box(axis, x - half, _BOTTOM, 2 * half, _TOP - _BOTTOM, FACE, RULE)
-        centred(axis, x - half + 0.2, (_TOP + _BOTTOM) / 2, name, 8, color=QUIET, ha="left")
+        centred(
+            axis, x - half + 0.2, (_TOP + _BOTTOM) / 2, name, 8, color=QUIET, ha="left"
+        )
     ways: dict[Port, tuple[Spot, Spot]] = {}
     for port, (x, y) in _spots(fabric, gpus, switches).items():
         face = optical_neighbour(fabric, port)
         if face is not None:
             ways[port] = (x, y), (ports[face], _BOTTOM if port.node in gpus else _TOP)
-    axis.add_collection(LineCollection(list(ways.values()), colors=RULE, linewidths=0.9, zorder=1))
+    axis.add_collection(
+        LineCollection(list(ways.values()), colors=RULE, linewidths=0.9, zorder=1)
+    )
     for a, b in circuits:
         first, second = Port.parse(a), Port.parse(b)
         colour = colours.get(owner.get(first.node) or owner.get(second.node, ""), QUIET)
@@ -178,7 +223,10 @@ def _draw_fabric(axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozen
             way = (*ways[first], *reversed(ways[second]))
             _light(axis, way, colour, frozenset((a, b)) not in was)
     _servers(axis, fabric, gpus)
-    wide, size = min(0.9, 0.9 * _WIDTH / len(gpus)), 9 if len(gpus) <= _MOST_GPUS / 2 else 6.5
+    wide, size = (
+        min(0.9, 0.9 * _WIDTH / len(gpus)),
+        9 if len(gpus) <= _MOST_GPUS / 2 else 6.5,
+    )
     for gpu, x in gpus.items():
         colour = colours.get(owner.get(gpu, ""), QUIET)
         box(axis, x - wide / 2, _LOW - 0.3, wide, 0.55, colour, colour)
@@ -190,27 +238,40 @@ def _draw_fabric(axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozen
 
 def _spots(fabric: Fabric, gpus: Places, switches: Places) -> dict[Port, Spot]:
     """Places where fibres begin: GPUs, and the packet switches' ports that face an optical switch."""
-    spots: dict[Port, Spot] = {Port(gpu, 0): (x, _LOW + 0.25) for gpu, x in gpus.items()}
+    spots: dict[Port, Spot] = {
+        Port(gpu, 0): (x, _LOW + 0.25) for gpu, x in gpus.items()
+    }
     for name, switch in fabric.packet_switches.items():
         every = [Port(name, number) for number in range(1, switch.ports + 1)]
         facing = [port for port in every if optical_neighbour(fabric, port) is not None]
         for i, port in enumerate(facing):
-            spots[port] = (switches[name] + (i - (len(facing) - 1) / 2) * 0.62, _HIGH - 0.3)
+            spots[port] = (
+                switches[name] + (i - (len(facing) - 1) / 2) * 0.62,
+                _HIGH - 0.3,
+            )
     return spots
 
 
-def _packet_switches(axis: Axes, run: Run, circuits: Sequence[Pair], switches: Places) -> None:
+def _packet_switches(
+    axis: Axes, run: Run, circuits: Sequence[Pair], switches: Places
+) -> None:
     setting, crossing = run.plan.setting, ring_edges_crossing(run, circuits)
     words = f"{crossing} ring edges each way" if crossing else "no ring crosses"
     middles: dict[str, list[float]] = {}
     for link in setting.fabric.links:
         if link.a.node in switches and link.b.node in switches:
             ends = sorted((switches[link.a.node], switches[link.b.node]))
-            axis.plot(ends, [_HIGH] * 2, color=INK, linewidth=1 + 1.6 * crossing, zorder=2)
-            middles.setdefault(format_rate(link.rate_bps / setting.scale.rate), []).append(sum(ends) / 2)
+            axis.plot(
+                ends, [_HIGH] * 2, color=INK, linewidth=1 + 1.6 * crossing, zorder=2
+            )
+            middles.setdefault(
+                format_rate(link.rate_bps / setting.scale.rate), []
+            ).append(sum(ends) / 2)
     # Links that are alike say it once: beside each other their words would meet.
     for rate, y in middles.items():
-        centred(axis, statistics.fmean(y), _HIGH + 0.42, f"{rate}, {words}", 8, va="bottom")
+        centred(
+            axis, statistics.fmean(y), _HIGH + 0.42, f"{rate}, {words}", 8, va="bottom"
+        )
     wide = min(2.7, 0.9 * _WIDTH / len(switches))
     for name, x in switches.items():
         box(axis, x - wide / 2, _HIGH - 0.3, wide, 0.6, FACE, INK)
@@ -222,12 +283,18 @@ def _faceplates(
 ) -> dict[Port, float]:
     """Horizontal place of every plugged faceplate port: GPU side and packet-switch side apart."""
     places: dict[Port, float] = {}
-    ends = [ends for link in fabric.links for ends in ((link.a, link.b), (link.b, link.a))]
+    ends = [
+        ends for link in fabric.links for ends in ((link.a, link.b), (link.b, link.a))
+    ]
     for (name, centre), side in itertools.product(optical.items(), (gpus, switches)):
-        faces = sorted(near for near, far in ends if near.node == name and far.node in side)
+        faces = sorted(
+            near for near, far in ends if near.node == name and far.node in side
+        )
         for i, face in enumerate(faces):
             # Room is left at one end for the switch's name.
-            places[face] = centre - half + 0.9 + (2 * half - 0.9) * (i + 0.5) / len(faces)
+            places[face] = (
+                centre - half + 0.9 + (2 * half - 0.9) * (i + 0.5) / len(faces)
+            )
     return places
 
 
@@ -239,9 +306,23 @@ def _light(axis: Axes, way: Sequence[Spot], colour: str, new: bool) -> None:
     corners = [start, (x1, y1), (x1, middle), (x2, middle), (x2, y2), end]
     curve = Curve(corners, [Curve.MOVETO, Curve.LINETO, *bend, Curve.LINETO])
     if new:
-        axis.add_patch(PathPatch(curve, fill=False, edgecolor=LIGHT, linewidth=6.5, alpha=0.4, zorder=2.8))
-    axis.add_patch(PathPatch(curve, fill=False, edgecolor=colour, linewidth=1.9, zorder=3))
-    axis.plot([x1, x2], [y1, y2], linestyle="", marker="o", markersize=3.2, color=colour, zorder=4)
+        axis.add_patch(
+            PathPatch(
+                curve, fill=False, edgecolor=LIGHT, linewidth=6.5, alpha=0.4, zorder=2.8
+            )
+        )
+    axis.add_patch(
+        PathPatch(curve, fill=False, edgecolor=colour, linewidth=1.9, zorder=3)
+    )
+    axis.plot(
+        [x1, x2],
+        [y1, y2],
+        linestyle="",
+        marker="o",
+        markersize=3.2,
+        color=colour,
+        zorder=4,
+    )
 
 
 def _servers(axis: Axes, fabric: Fabric, gpus: Places) -> None:
@@ -249,7 +330,15 @@ def _servers(axis: Axes, fabric: Fabric, gpus: Places) -> None:
     for gpu in fabric.gpus.values():
         servers.setdefault(gpu.server, []).append(gpus[gpu.name])
     for name, xs in servers.items():
-        box(axis, min(xs) - 0.62, _LOW - 1.02, max(xs) - min(xs) + 1.24, 1.42, "none", RULE)
+        box(
+            axis,
+            min(xs) - 0.62,
+            _LOW - 1.02,
+            max(xs) - min(xs) + 1.24,
+            1.42,
+            "none",
+            RULE,
+        )
         centred(axis, (min(xs) + max(xs)) / 2, _LOW - 0.72, name, 8, color=QUIET)
 
 
@@ -275,7 +364,9 @@ def throughput(view: View, draw: Draw) -> str:
     """Return HTML that shows throughput and utilisation of arms that end with different circuits lit, if
     they were sampled."""
     sampled = {rate.run for rate in view.port_rates}
-    pairs = [both for both in _pairs(view) if sampled.issuperset(run.name for run in both[2])]
+    pairs = [
+        both for both in _pairs(view) if sampled.issuperset(run.name for run in both[2])
+    ]
     pictures = []
     for number, (name, job, (before, after)) in enumerate(pairs[:_MOST]):
         caption = (
@@ -285,12 +376,16 @@ def throughput(view: View, draw: Draw) -> str:
             f"{view.label.capitalize()}, rates and seconds as emulated."
         )
         name = f"throughput-{name or number}"
-        pictures.append(draw(name, caption, _throughput, job, (before, after), view.port_rates))
+        pictures.append(
+            draw(name, caption, _throughput, job, (before, after), view.port_rates)
+        )
     return "".join([view.paragraph("throughput"), *pictures]) if pictures else ""
 
 
 def _throughput(name: str, runs: Sequence[Run], rates: Sequence[PortRate]) -> Figure:
-    figure, (upper, lower) = sheet(4.1, rows=2, columns=2, left=0.72, gap=(0.85, 0.25), top=0.32)
+    figure, (upper, lower) = sheet(
+        4.1, rows=2, columns=2, left=0.72, gap=(0.85, 0.25), top=0.32
+    )
     colour, setting = job_colours(list(runs[0].jobs))[name], runs[0].plan.setting
     ends = [_end(run, run.jobs[name]) for run in runs]
     limit = nic_rate_bps(setting, runs[0].jobs[name].gpus[0]) / 1e6
@@ -300,9 +395,13 @@ def _throughput(name: str, runs: Sequence[Run], rates: Sequence[PortRate]) -> Fi
         axis.plot(*sent, color=colour, linewidth=0.6, alpha=0.45)
         below.fill_between(*busy, color=colour, alpha=0.16, linewidth=0)
         # Moving averages over two iterations, so that single bursts do not show.
-        window_s = max(1.0, 2 * statistics.median(end - begin for begin, end in job.spans))
+        window_s = max(
+            1.0, 2 * statistics.median(end - begin for begin, end in job.spans)
+        )
         for each, (times, values) in ((axis, sent), (below, busy)):
-            each.plot(times, smooth(times, values, window_s), color=colour, linewidth=1.8)
+            each.plot(
+                times, smooth(times, values, window_s), color=colour, linewidth=1.8
+            )
             each.axvline(end, color=QUIET, linewidth=0.9, linestyle=(0, (3, 2)))
             each.set_xlim(0, max(ends) * 1.06)
             each.tick_params(labelbottom=each is below)
@@ -310,7 +409,14 @@ def _throughput(name: str, runs: Sequence[Run], rates: Sequence[PortRate]) -> Fi
         axis.set(ylim=(0, limit * 1.2), title=f"{run.plan.title}, {end:.1f} s")
         below.set(ylim=(0, 104), xlabel="seconds since the release of the jobs")
     real = format_rate(limit * 1e6 * setting.scale.rate)
-    note(upper[0], 0, limit, f"NIC: {limit:.0f} Mbit/s, stands for {real}", xytext=(4, 3), va="bottom")
+    note(
+        upper[0],
+        0,
+        limit,
+        f"NIC: {limit:.0f} Mbit/s, stands for {real}",
+        xytext=(4, 3),
+        va="bottom",
+    )
     for axes, name in ((upper, "throughput, Mbit/s"), (lower, "GPU utilisation, %")):
         for axis in axes:
             axis.set_ylabel(name)
@@ -330,21 +436,32 @@ def mean_throughput(run: Run, job: JobRun, rates: Iterable[PortRate]) -> Series:
     end, gpus = _end(run, job), set(job.gpus)
     sent: dict[tuple[float, str], float] = defaultdict(float)
     for rate in rates:
-        if rate.run == run.name and rate.gpu in gpus and 0 <= rate.t - run.released <= end:
+        if (
+            rate.run == run.name
+            and rate.gpu in gpus
+            and 0 <= rate.t - run.released <= end
+        ):
             sent[rate.t - run.released, str(rate.gpu)] += rate.rx_bps / 1e6
     steps = np.array([since / SERIES_STEP_S for since, _ in sent]).astype(int)
     samples = np.bincount(steps)
     there = samples.nonzero()[0]
-    return there * SERIES_STEP_S, np.bincount(steps, list(sent.values()))[there] / samples[there]
+    return there * SERIES_STEP_S, np.bincount(steps, list(sent.values()))[
+        there
+    ] / samples[there]
 
 
 def utilisation(run: Run, job: JobRun) -> Series:
     """Return times (seconds) and per cent of each tenth of a second that the job's GPUs computed, mean
     over GPUs."""
     edges = np.arange(int(_end(run, job) / SERIES_STEP_S) + 2) * SERIES_STEP_S
-    spans = [(it.compute_start - run.released, it.compute_end - run.released) for it in job.iterations]
+    spans = [
+        (it.compute_start - run.released, it.compute_end - run.released)
+        for it in job.iterations
+    ]
     computed_s = np.sum([np.clip(edges, begin, end) for begin, end in spans], axis=0)
-    return edges[:-1], np.minimum(100, 100 * np.diff(computed_s) / SERIES_STEP_S / len(job.gpus))
+    return edges[:-1], np.minimum(
+        100, 100 * np.diff(computed_s) / SERIES_STEP_S / len(job.gpus)
+    )
 
 
 def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
@@ -363,8 +480,19 @@ def smooth(times: Numbers, values: Numbers, window_s: float) -> Numbers:
 @section(15, "Light moved while jobs train", needs=("blackout",))
 def regroup(view: View, draw: Draw) -> str:
     """Return HTML that shows every move of light under running jobs in the first runs."""
-    moves = [(run, a) for run in view.first.values() for a in run.later if a.plan.do in MOVES_LIGHT]
-    return "".join([view.paragraph("regroup"), *(_one(view, draw, *move) for move in moves)]) if moves else ""
+    moves = [
+        (run, a)
+        for run in view.first.values()
+        for a in run.later
+        if a.plan.do in MOVES_LIGHT
+    ]
+    return (
+        "".join(
+            [view.paragraph("regroup"), *(_one(view, draw, *move) for move in moves)]
+        )
+        if moves
+        else ""
+    )
 
 
 def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
@@ -379,7 +507,11 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
         f"{view.label.capitalize()}, time as emulated."
     )
     shown = table_of(
-        [row for metric in (*_SEEN, *_BESIDE) if (row := event.row(metric)) is not None],
+        [
+            row
+            for metric in (*_SEEN, *_BESIDE)
+            if (row := event.row(metric)) is not None
+        ],
         [
             ("", lambda row: called(row.metric)),
             ("what it is", lambda row: meaning(row.metric)),
@@ -403,11 +535,19 @@ def _pace(view: View, arm: str, event: str) -> str:
     for job in view.each_job([arm]):
         before, after, *model = view.at(arm, f"{event} {job.subject}").numbers(*_PACE)
         if before is not None and after is not None:
-            modelled = f" (model: {' to '.join(map(seconds, model))})" if None not in model else ""
+            modelled = (
+                f" (model: {' to '.join(map(seconds, model))})"
+                if None not in model
+                else ""
+            )
             sentences.append(
                 f"those of {text(job.subject)} from {seconds(before)} to {seconds(after)}{modelled}"
             )
-    return f"Iterations changed: {', '.join(sentences)} {tag(view.label)}." if sentences else ""
+    return (
+        f"Iterations changed: {', '.join(sentences)} {tag(view.label)}."
+        if sentences
+        else ""
+    )
 
 
 def _steps(run: Run, action: Action) -> Figure:
@@ -442,9 +582,16 @@ def _bars(run: Run, action: Action) -> Iterator[Bar]:
     dark = dark_intervals(action.result)
     if dark:
         _, off, lit_s = max(dark, key=lambda entry: entry[2] - entry[1])
-        label = "dark on the wire" if len(dark) == 1 else f"dark on the wire, longest of {len(dark)}"
+        label = (
+            "dark on the wire"
+            if len(dark) == 1
+            else f"dark on the wire, longest of {len(dark)}"
+        )
         yield bar(label, off, lit_s, LIGHT)
     colours = job_colours(list(run.jobs))
-    longest = {f"no beacon {gap['from']} → {gap['to']}": gap for gap in reversed(beacon_gaps(run, action))}
+    longest = {
+        f"no beacon {gap['from']} → {gap['to']}": gap
+        for gap in reversed(beacon_gaps(run, action))
+    }
     for label, gap in list(reversed(longest.items()))[:_MOST_GAPS]:
         yield bar(label, gap["t_start"], gap["t_end"], colours[gap["job"]])

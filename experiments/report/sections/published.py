@@ -20,10 +20,25 @@ from ringlight.experiments.analysis.rows import WORTH, Row, where
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import PublishedSpec
 from ringlight.experiments.papers import paper
-from ringlight.experiments.report.page import NOTHING, Columns, listing, mark, table_of, tag, text
+from ringlight.experiments.report.page import (
+    NOTHING,
+    Columns,
+    listing,
+    mark,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import PUBLISHED, Draw, View, short
-from ringlight.experiments.report.words import called, figure, meaning, percent, said, upper_first
+from ringlight.experiments.report.words import (
+    called,
+    figure,
+    meaning,
+    percent,
+    said,
+    upper_first,
+)
 
 _WORDS = {
     "wins": ("good", "Wins."),
@@ -45,7 +60,9 @@ def verdict(view: View, draw: Draw) -> str:
     if spec is None or spec.model is None:
         return ""
     findings = paper(spec.model).verdict(view.base)
-    points = [f"{mark(*_WORDS[finding.kind])} {text(finding.text)}" for finding in findings]
+    points = [
+        f"{mark(*_WORDS[finding.kind])} {text(finding.text)}" for finding in findings
+    ]
     return f"<p>Written from the figures below.</p>{listing(points)}{_agreement(view)}"
 
 
@@ -79,9 +96,19 @@ def means(view: View, draw: Draw) -> str:
     published = list(published_means(view.experiment.spec, view.table))
     label = next((mean.ours[0][1].label for mean in published if mean.ours), view.label)
     columns: Columns[Mean] = [
-        ("published", lambda mean: f"<b>{saved(mean.ratio):.2f} %</b> {tag(_worth(view, mean))}"),
+        (
+            "published",
+            lambda mean: f"<b>{saved(mean.ratio):.2f} %</b> {tag(_worth(view, mean))}",
+        ),
         ("what it is taken for", lambda mean: text(mean.spec.words or "")),
-        ("", lambda mean: mark("good", "reproduced") if mean.reproduced else mark("bad", "not reproduced")),
+        (
+            "",
+            lambda mean: (
+                mark("good", "reproduced")
+                if mean.reproduced
+                else mark("bad", "not reproduced")
+            ),
+        ),
         (f"closest of ours {tag(label)}", _closest),
         ("all of ours", _span),
     ]
@@ -97,14 +124,17 @@ def means(view: View, draw: Draw) -> str:
 
 def _worth(view: View, mean: Mean) -> str:
     name = f"{name_of(mean.spec)}.{mean.spec.over}"
-    rows = (row for row in view.table.each(mean.spec.arm, name) if row.label == PUBLISHED)
+    rows = (
+        row for row in view.table.each(mean.spec.arm, name) if row.label == PUBLISHED
+    )
     return next((row.standing for row in rows), PUBLISHED)
 
 
 def _at(spec: PublishedSpec, between: str = ", ") -> str:
     """Return the points for which a published figure is stated, in words."""
     return between.join(
-        f"{short(p, spec.at)} {', '.join(map(said, values))}" for p, values in spec.at.items()
+        f"{short(p, spec.at)} {', '.join(map(said, values))}"
+        for p, values in spec.at.items()
     )
 
 
@@ -113,7 +143,9 @@ def _closest(mean: Mean) -> str:
         return NOTHING
     ratio, row = mean.ours[0]
     rest = [
-        f"{path.rpartition('.')[2]} {said(v)}" for path, v in row.point.items() if path not in mean.spec.at
+        f"{path.rpartition('.')[2]} {said(v)}"
+        for path, v in row.point.items()
+        if path not in mean.spec.at
     ]
     return f"{saved(ratio):.2f} %: {text(', '.join([called(mean.spec.metric), *rest]))}"
 
@@ -135,7 +167,11 @@ class _Both:
     @property
     def percent(self) -> bool:
         """True if the figure is published in per cent, though its metric is a share."""
-        return self.spec.value is not None and self.spec.value.unit == "%" and self.published.unit == "1"
+        return (
+            self.spec.value is not None
+            and self.spec.value.unit == "%"
+            and self.published.unit == "1"
+        )
 
     def shown(self, row: Row | None) -> str:
         if row is None or not is_number(row.value):
@@ -143,11 +179,19 @@ class _Both:
         if not self.percent:
             return figure(row)
         share = 100 * row.value
-        return f"{share:.2f} %" if share >= 1 else f"{share:.5f}".rstrip("0").rstrip(".") + " %"
+        return (
+            f"{share:.2f} %"
+            if share >= 1
+            else f"{share:.5f}".rstrip("0").rstrip(".") + " %"
+        )
 
     @property
     def apart(self) -> str:
-        if self.ours is None or not is_number(self.ours.value) or not is_number(self.published.value):
+        if (
+            self.ours is None
+            or not is_number(self.ours.value)
+            or not is_number(self.published.value)
+        ):
             return NOTHING
         off = self.ours.value - self.published.value
         words = f"{100 * off:+.2f} points" if self.percent else f"{off:+.3g}"
@@ -159,7 +203,9 @@ def beside(view: View, draw: Draw) -> str:
     """Return HTML that shows published figures of single points; ratios and means over many points have
     sections of their own."""
     figures = [
-        _both(view, figure) for figure in view.experiment.spec.published if figure.at and figure.over is None
+        _both(view, figure)
+        for figure in view.experiment.spec.published
+        if figure.at and figure.over is None
     ]
     columns: Columns[_Both] = [
         ("", lambda figure: text(figure.title)),
@@ -168,7 +214,12 @@ def beside(view: View, draw: Draw) -> str:
         ("ours", lambda figure: figure.shown(figure.ours)),
         ("apart", lambda figure: figure.apart),
         ("", lambda figure: tag(figure.ours.label) if figure.ours else ""),
-        ("", lambda figure: tag(figure.published.standing) if figure.ours else "not done here"),
+        (
+            "",
+            lambda figure: (
+                tag(figure.published.standing) if figure.ours else "not done here"
+            ),
+        ),
     ]
 
     def group(figure: _Both) -> str:
@@ -182,7 +233,14 @@ def beside(view: View, draw: Draw) -> str:
 
 def _both(view: View, spec: PublishedSpec) -> _Both:
     subject, point = subject_of(spec, view.experiment.plans), mean_over(spec.at)
-    rows = where(view.rows, arm=spec.arm, subject=subject, metric=mean_name(spec), point=point, repeat=None)
+    rows = where(
+        view.rows,
+        arm=spec.arm,
+        subject=subject,
+        metric=mean_name(spec),
+        point=point,
+        repeat=None,
+    )
     published = next(row for row in rows if row.label == PUBLISHED)
     ours = next((row for row in rows if row.label != PUBLISHED), None)
     return _Both(spec, view.title(spec.arm), published, ours)
@@ -199,20 +257,33 @@ def standing(view: View, draw: Draw) -> str:
         ("why", lambda figure: text(_why(view, figure))),
     ]
     used = dict.fromkeys(standing_of(figure, spec) for figure in spec.published)
-    words = "; ".join(f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in used)
-    shown = table_of(spec.published, columns, 2, group=lambda figure: upper_first(meaning(figure.metric)))
+    words = "; ".join(
+        f"<b>{standing}</b>: {text(WORTH[standing])}" for standing in used
+    )
+    shown = table_of(
+        spec.published,
+        columns,
+        2,
+        group=lambda figure: upper_first(meaning(figure.metric)),
+    )
     return f"<p>{upper_first(words)}.</p>{shown}" if shown else ""
 
 
 def _place(view: View, figure: PublishedSpec) -> str:
     over = f" over {view.title(figure.over)}" if figure.over else ""
-    of = [f"{view.title(figure.arm)}{over}", f"job {figure.job}" if figure.job else "", _at(figure)]
+    of = [
+        f"{view.title(figure.arm)}{over}",
+        f"job {figure.job}" if figure.job else "",
+        _at(figure),
+    ]
     return ", ".join(filter(None, of))
 
 
 def _value(figure: PublishedSpec) -> str:
     ends = [figure.value] if figure.value is not None else list(figure.range or ())
-    return " to ".join(f"{end.value:g} {end.unit}".removesuffix(" 1").rstrip() for end in ends)
+    return " to ".join(
+        f"{end.value:g} {end.unit}".removesuffix(" 1").rstrip() for end in ends
+    )
 
 
 def _why(view: View, figure: PublishedSpec) -> str:
@@ -221,7 +292,9 @@ def _why(view: View, figure: PublishedSpec) -> str:
     if names := spec.fitted_by(figure):
         return f"From it follows {', '.join(names)}: {' '.join(spec.parameters[n].why for n in names)}"
     name = f"{name_of(figure)}_inside"
-    values = (row.value for row in view.rows if (row.arm, row.metric) == (figure.arm, name))
+    values = (
+        row.value for row in view.rows if (row.arm, row.metric) == (figure.arm, name)
+    )
     share = next(filter(is_number, values), None)
     inside = "" if share is None else f" {percent(share, 0)} of our figures lie in it."
     return f"{figure.why or 'The file does not say.'}{inside}"

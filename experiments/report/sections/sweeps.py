@@ -83,7 +83,9 @@ def _of(view: View, curves: Sequence[_Curve]) -> str:
     """Return the subject of a picture's figures, with the arm if there is only one, because no legend
     names it."""
     arms = {curve.arm for curve in curves}
-    return f"{curves[0].name} in {view.title(*arms)}" if len(arms) == 1 else curves[0].name
+    return (
+        f"{curves[0].name} in {view.title(*arms)}" if len(arms) == 1 else curves[0].name
+    )
 
 
 def _untitled(view: View) -> Sequence[str]:
@@ -93,12 +95,22 @@ def _untitled(view: View) -> Sequence[str]:
 
 def _own_points(view: View, arm: str) -> Sequence[Point]:
     """Return the points of an arm without those of sweeps that have a title."""
-    titled = [spec for spec in view.experiment.spec.sweep if spec.title and arm in (spec.arms or view.arms)]
-    return [point for point in view.points(arm) if not any(_has(spec, point) for spec in titled)]
+    titled = [
+        spec
+        for spec in view.experiment.spec.sweep
+        if spec.title and arm in (spec.arms or view.arms)
+    ]
+    return [
+        point
+        for point in view.points(arm)
+        if not any(_has(spec, point) for spec in titled)
+    ]
 
 
 def _has(spec: SweepSpec, point: Point) -> bool:
-    return point.keys() == spec.over.keys() and all(point[path] in spec.over[path] for path in point)
+    return point.keys() == spec.over.keys() and all(
+        point[path] in spec.over[path] for path in point
+    )
 
 
 def _subjects(view: View, arm: str) -> list[str]:
@@ -111,33 +123,58 @@ def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
     spec, shown = view.experiment.spec, set[str]()
     own = {arm: _own_points(view, arm) for arm in arms}
     for compare in spec.compare:
-        compared = [pair for pair in view.compared(compare) if pair.point in own.get(pair.arm, ())]
-        metric = next((m for m in compare.metrics if any(pair.row(f"{m}_ratio") for pair in compared)), "")
+        compared = [
+            pair
+            for pair in view.compared(compare)
+            if pair.point in own.get(pair.arm, ())
+        ]
+        metric = next(
+            (
+                m
+                for m in compare.metrics
+                if any(pair.row(f"{m}_ratio") for pair in compared)
+            ),
+            "",
+        )
         axis = f"{called(metric)} over that of {compare.baseline}"
         curves = list(_curves(axis, f"{metric}_ratio", compared))
-        shown |= {compare.baseline, *(curve.arm for curve in curves)} if curves else set()
+        shown |= (
+            {compare.baseline, *(curve.arm for curve in curves)} if curves else set()
+        )
         for paths in dict.fromkeys(curve.paths for curve in curves):
             yield [curve for curve in curves if curve.paths == paths]
     if spec.break_even is not None:
         # There is a section on these.
         shown |= {spec.break_even.arm, spec.break_even.baseline}
     metric = _metric(view)
-    unit = _UNITS.get(next((row.unit for row in view.rows if row.metric == metric), ""), "")
+    unit = _UNITS.get(
+        next((row.unit for row in view.rows if row.metric == metric), ""), ""
+    )
     axis = f"{called(metric)}{f', {unit}' if unit else ''}"
     alone: dict[tuple[str, frozenset[str]], list[_Curve]] = {}
     for arm in [arm for arm in arms if arm not in shown]:
-        subjects = [view.at(arm, subject, point) for subject in _subjects(view, arm) for point in own[arm]]
+        subjects = [
+            view.at(arm, subject, point)
+            for subject in _subjects(view, arm)
+            for point in own[arm]
+        ]
         for curve in _curves(axis, metric, subjects):
             alone.setdefault((curve.name, curve.paths), []).append(curve)
     yield from alone.values()
 
 
-def _curves(axis: str, metric: str, subjects: Iterator[Figures] | Sequence[Figures]) -> Iterator[_Curve]:
+def _curves(
+    axis: str, metric: str, subjects: Iterator[Figures] | Sequence[Figures]
+) -> Iterator[_Curve]:
     groups: dict[tuple[object, ...], list[Figures]] = {}
     for entry in subjects:
         if entry.row(metric) is not None:
-            groups.setdefault((entry.arm, entry.subject, frozenset(entry.point)), []).append(entry)
-    return (_Curve(axis, metric, points) for points in groups.values() if len(points) > 1)
+            groups.setdefault(
+                (entry.arm, entry.subject, frozenset(entry.point)), []
+            ).append(entry)
+    return (
+        _Curve(axis, metric, points) for points in groups.values() if len(points) > 1
+    )
 
 
 def _metric(view: View) -> str:
@@ -160,13 +197,22 @@ def _table(view: View, arm: str, many: bool) -> str:
     points, subjects = _own_points(view, arm), _subjects(view, arm)
     paths = swept(points)
     compares = view.experiment.spec.compare
-    metrics_asked = [metric for compare in compares for metric in compare.metrics] or list(_DEFAULT)
+    metrics_asked = [
+        metric for compare in compares for metric in compare.metrics
+    ] or list(_DEFAULT)
     words = [*swept_columns(paths), *([JOB] if len(subjects) > 1 else [])]
-    columns = [*words, *((called(m), m) for m in dict.fromkeys([*metrics_asked, _metric(view)]))]
+    columns = [
+        *words,
+        *((called(m), m) for m in dict.fromkeys([*metrics_asked, _metric(view)])),
+    ]
     for compare in compares:
-        columns += [(f"{called(m)}, ratio", _ratio(m, compare)) for m in compare.metrics]
+        columns += [
+            (f"{called(m)}, ratio", _ratio(m, compare)) for m in compare.metrics
+        ]
     items = [view.at(arm, subject, point) for point in points for subject in subjects]
-    shown = figures(items, columns, len(words)) + quiet(f"All {tag(view.label)}, times as emulated.")
+    shown = figures(items, columns, len(words)) + quiet(
+        f"All {tag(view.label)}, times as emulated."
+    )
     if len(items) > MOST_ROWS or many:
         return folded(f"All {len(points):,} points of {text(view.title(arm))}", shown)
     return f"<h3>{text(view.title(arm))}</h3>{shown}"
@@ -174,7 +220,9 @@ def _table(view: View, arm: str, many: bool) -> str:
 
 def _ratio(metric: str, compare: CompareSpec) -> Callable[[Figures], str]:
     def ratio(subject: Figures) -> str:
-        pair = Compared(subject.view, subject.arm, subject.subject, subject.point, compare)
+        pair = Compared(
+            subject.view, subject.arm, subject.subject, subject.point, compare
+        )
         return pair.figure(f"{metric}_ratio")
 
     return ratio
@@ -183,8 +231,13 @@ def _ratio(metric: str, compare: CompareSpec) -> Callable[[Figures], str]:
 def _figure(lines: Sequence[_Curve]) -> Figure:
     points = [subject.point for curve in lines for subject in curve.points]
     paths = swept(points)
-    values = {path: list(dict.fromkeys(str(point.get(path)) for point in points)) for path in paths}
-    numeric = {path: all(quantity(point.get(path)) for point in points) for path in paths}
+    values = {
+        path: list(dict.fromkeys(str(point.get(path)) for point in points))
+        for path in paths
+    }
+    numeric = {
+        path: all(quantity(point.get(path)) for point in points) for path in paths
+    }
     first = max(paths, key=lambda path: (numeric[path], len(values[path])))
     other_paths = [path for path in paths if path != first and len(values[path]) > 1]
     if (
@@ -199,8 +252,16 @@ def _figure(lines: Sequence[_Curve]) -> Figure:
 def _lines(lines: Sequence[_Curve], path: str, other_paths: Sequence[str]) -> Figure:
     figure, axis = chart(3.2, left=0.75)
     points = [subject.point for curve in lines for subject in curve.points]
-    paths, values = swept(points), list({said(point.get(path)): point.get(path) for point in points}.items())
-    at_x = along(axis, [value for _, value in values], [words for words, _ in values], short(path, paths))
+    paths, values = (
+        swept(points),
+        list({said(point.get(path)): point.get(path) for point in points}.items()),
+    )
+    at_x = along(
+        axis,
+        [value for _, value in values],
+        [words for words, _ in values],
+        short(path, paths),
+    )
     x_of = dict(zip((words for words, _ in values), at_x, strict=True))
     groups: dict[str, list[tuple[float, float, float]]] = {}
     for curve in lines:
@@ -208,16 +269,33 @@ def _lines(lines: Sequence[_Curve], path: str, other_paths: Sequence[str]) -> Fi
         names += [curve.name] if len({c.name for c in lines}) > 1 else []
         for subject in curve.points:
             label = ", ".join(
-                [*names, *(f"{short(other, paths)} {subject.point.get(other)}" for other in other_paths)]
+                [
+                    *names,
+                    *(
+                        f"{short(other, paths)} {subject.point.get(other)}"
+                        for other in other_paths
+                    ),
+                ]
             )
             row = subject.row(curve.metric)
             if row is not None and is_number(row.value):
                 x = x_of[said(subject.point.get(path))]
                 groups.setdefault(label, []).append((x, row.value, row.spread or 0.0))
-    for (label, mine), (dash, colour) in zip(list(groups.items())[:_MOST_LINES], LOOKS, strict=False):
+    for (label, mine), (dash, colour) in zip(
+        list(groups.items())[:_MOST_LINES], LOOKS, strict=False
+    ):
         xs, ys, spread = zip(*sorted(mine), strict=True)
         bars = spread if any(spread) else None
-        axis.errorbar(xs, ys, yerr=bars, capsize=2, color=colour, linestyle=dash, marker="o", label=label)
+        axis.errorbar(
+            xs,
+            ys,
+            yerr=bars,
+            capsize=2,
+            color=colour,
+            linestyle=dash,
+            marker="o",
+            label=label,
+        )
     axis.set_ylabel(lines[0].axis)
     axis.ticklabel_format(axis="y", useOffset=False)
     heights = [y for mine in groups.values() for _, y, _ in mine]
@@ -230,21 +308,32 @@ def _lines(lines: Sequence[_Curve], path: str, other_paths: Sequence[str]) -> Fi
     return figure
 
 
-def _told_apart(lines: Sequence[_Curve], paths: Sequence[str], other_paths: Sequence[str]) -> str:
+def _told_apart(
+    lines: Sequence[_Curve], paths: Sequence[str], other_paths: Sequence[str]
+) -> str:
     """Return what distinguishes the lines of a picture: arms, jobs, swept paths."""
     names = ["arm"] if len({curve.arm for curve in lines}) > 1 else []
     names += ["job"] if len({curve.name for curve in lines}) > 1 else []
     return ", ".join([*names, *(short(other, paths) for other in other_paths)])
 
 
-def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]]) -> Figure:
+def _map(
+    curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]]
+) -> Figure:
     """A value for each pair of swept values."""
     figure, axis = chart(3.6, left=1.0, top=0.4)
     cells = [[float("nan")] * len(values[across]) for _ in values[up]]
     for subject in curve.points:
-        x, y = (values[path].index(str(subject.point.get(path))) for path in (across, up))
-        cells[y][x] = float("nan") if (value := subject.number(curve.metric)) is None else value
-    words = [["" if math.isnan(value) else f"{value:.3g}" for value in line] for line in cells]
+        x, y = (
+            values[path].index(str(subject.point.get(path))) for path in (across, up)
+        )
+        cells[y][x] = (
+            float("nan") if (value := subject.number(curve.metric)) is None else value
+        )
+    words = [
+        ["" if math.isnan(value) else f"{value:.3g}" for value in line]
+        for line in cells
+    ]
     shaded(axis, values[across], values[up], cells, words, curve.axis)
     axis.set(xlabel=short(across, list(values)), ylabel=short(up, list(values)))
     return figure

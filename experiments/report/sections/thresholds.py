@@ -14,7 +14,16 @@ from ringlight.experiments.report.charts import chart, key, legend, note, plain_
 from ringlight.experiments.report.drawing import PALETTE, QUIET
 from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import Cell, Draw, Figures, View, figures, short, swept, swept_columns
+from ringlight.experiments.report.view import (
+    Cell,
+    Draw,
+    Figures,
+    View,
+    figures,
+    short,
+    swept,
+    swept_columns,
+)
 from ringlight.experiments.report.words import amount, called, figure, said, seconds
 from ringlight.fabric.schedules import steps_named
 
@@ -26,7 +35,11 @@ def crossover(view: View, draw: Draw) -> str:
     spec = view.experiment.spec.crossover
     if spec is None or not any(metric.startswith("faster_") for metric in view.metrics):
         return ""
-    paths = list(dict.fromkeys(path for sweep in view.experiment.spec.sweep for path in sweep.over))
+    paths = list(
+        dict.fromkeys(
+            path for sweep in view.experiment.spec.sweep for path in sweep.over
+        )
+    )
     rivals = [arm for arm in view.arms if arm not in spec.arms]
     along = short(spec.along, paths)
     tables = [
@@ -45,22 +58,39 @@ def _tables(
 ) -> Iterator[tuple[str, Columns[str]]]:
     """Yield tables of the crossover at the file's values, and of the first arm's along each other path."""
     base, against = view.base, ("against", lambda other: text(view.title(other)))
-    yield "As the file has it", [against, *((text(view.title(arm)), _up_to(base, arm, {})) for arm in arms)]
+    yield (
+        "As the file has it",
+        [against, *((text(view.title(arm)), _up_to(base, arm, {})) for arm in arms)],
+    )
     for path in paths:
         values = {
             said(row.point[path]): row.point[path]
             for row in view.rows
-            if row.arm == arms[0] and row.metric.startswith("faster_") and path in row.point
+            if row.arm == arms[0]
+            and row.metric.startswith("faster_")
+            and path in row.point
         }
         if path != along and len(values) > 1:
-            columns = [(text(words), _up_to(base, arms[0], {path: value})) for words, value in values.items()]
+            columns = [
+                (text(words), _up_to(base, arms[0], {path: value}))
+                for words, value in values.items()
+            ]
             yield f"{view.title(arms[0])}, by {short(path, paths)}", [against, *columns]
 
 
 def _up_to(base: AtBase, arm: str, changed: dict[str, object]) -> Callable[[str], str]:
     def shown(other: str) -> str:
-        up_to, later = (base.at(arm, f"faster_{word}.{other}", changed) for word in ("up_to", "from"))
-        return figure(up_to) if up_to is not None else f"from {figure(later)} on" if later else NOTHING
+        up_to, later = (
+            base.at(arm, f"faster_{word}.{other}", changed)
+            for word in ("up_to", "from")
+        )
+        return (
+            figure(up_to)
+            if up_to is not None
+            else f"from {figure(later)} on"
+            if later
+            else NOTHING
+        )
 
     return shown
 
@@ -121,7 +151,9 @@ def _real(metric: str) -> Callable[[Figures], str]:
 
 def _smallest(subject: Figures) -> str:
     flow = subject.number("least_flow")
-    return NOTHING if flow is None else amount(flow * subject.view.scale.payload, "bytes")
+    return (
+        NOTHING if flow is None else amount(flow * subject.view.scale.payload, "bytes")
+    )
 
 
 def _set_up(subject: Figures) -> str:
@@ -139,24 +171,58 @@ def _figure(view: View, spec: BreakEvenSpec, subjects: Sequence[Figures]) -> Fig
     """Return a figure of slowdown over set-up in milliseconds, both on logarithmic scales."""
     figure, axis = chart(4.2, left=0.7, top=0.95)
     fabric = f"fabric {view.plans[spec.arm].setting.name}"
-    waits = [(p, view.at(spec.arm, fabric, p).number("setup_p50")) for p in view.points(spec.arm)]
+    waits = [
+        (p, view.at(spec.arm, fabric, p).number("setup_p50"))
+        for p in view.points(spec.arm)
+    ]
     known = [(point, 1000 * waited) for point, waited in waits if waited]
-    evens = [1000 * even for entry in subjects if (even := entry.number("break_even")) is not None]
-    low, high = min([*(w for _, w in known), *evens]) / 2, 1.2 * max(w for _, w in known)
-    line, highest, handles = [low * (high / low) ** (k / 60) for k in range(61)], 1.0, []
+    evens = [
+        1000 * even
+        for entry in subjects
+        if (even := entry.number("break_even")) is not None
+    ]
+    low, high = (
+        min([*(w for _, w in known), *evens]) / 2,
+        1.2 * max(w for _, w in known),
+    )
+    line, highest, handles = (
+        [low * (high / low) ** (k / 60) for k in range(61)],
+        1.0,
+        [],
+    )
     for entry, colour in zip(subjects, itertools.cycle(PALETTE[1:]), strict=False):
         mine = [
-            (view.at(entry.arm, entry.subject, p), w) for p, w in known if entry.point.items() <= p.items()
+            (view.at(entry.arm, entry.subject, p), w)
+            for p, w in known
+            if entry.point.items() <= p.items()
         ]
-        dots = [(w, slow) for curve, w in mine if (slow := curve.number("slowdown_by_setup")) is not None]
-        axis.plot(*zip(*dots, strict=True), linestyle="", marker="o", markersize=4.5, color=colour)
-        slopes = [(m - 1) / w for curve, w in mine if (m := curve.number("slowdown_predicted")) is not None]
+        dots = [
+            (w, slow)
+            for curve, w in mine
+            if (slow := curve.number("slowdown_by_setup")) is not None
+        ]
+        axis.plot(
+            *zip(*dots, strict=True),
+            linestyle="",
+            marker="o",
+            markersize=4.5,
+            color=colour,
+        )
+        slopes = [
+            (m - 1) / w
+            for curve, w in mine
+            if (m := curve.number("slowdown_predicted")) is not None
+        ]
         for slope in slopes[-1:]:
             axis.plot(line, [1 + slope * x for x in line], color=colour, linewidth=1.1)
         even = 1000 * (entry.number("break_even") or 0.0)
-        axis.plot([even], [spec.tolerance], marker="x", markersize=8, color=colour, zorder=5)
+        axis.plot(
+            [even], [spec.tolerance], marker="x", markersize=8, color=colour, zorder=5
+        )
         highest = max([highest, *(y for _, y in dots)])
-        handles.append(key(colour, ", ".join(map(str, entry.point.values())) or entry.arm))
+        handles.append(
+            key(colour, ", ".join(map(str, entry.point.values())) or entry.arm)
+        )
     axis.axhline(spec.tolerance, color=QUIET, linewidth=0.9, linestyle=(0, (3, 2)))
     note(axis, low, spec.tolerance, f"slowdown {spec.tolerance:g}", va="bottom")
     axis.set(xscale="log", yscale="log")
@@ -165,7 +231,11 @@ def _figure(view: View, spec: BreakEvenSpec, subjects: Sequence[Figures]) -> Fig
     ticks = [t for t in (1, *near, 1.2, 1.5, 2, 3, 5, 10, 20, 50) if t < 1.3 * highest]
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
-    axis.set(xlim=(low, high), ylim=(0.98, 1.15 * highest), xlabel="median set-up, ms as emulated")
+    axis.set(
+        xlim=(low, high),
+        ylim=(0.98, 1.15 * highest),
+        xlabel="median set-up, ms as emulated",
+    )
     axis.set_ylabel(f"slowdown of the {called(spec.metric)}")
     axis.grid(axis="x", visible=True)
     scale, paths = view.scale.time, swept(entry.point for entry in subjects)

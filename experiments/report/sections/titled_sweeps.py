@@ -12,11 +12,25 @@ from matplotlib.ticker import NullLocator
 
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.language.spec import SweepSpec, quantity
-from ringlight.experiments.report.charts import along, curves, legend, prefixed, scaled, sheet
+from ringlight.experiments.report.charts import (
+    along,
+    curves,
+    legend,
+    prefixed,
+    scaled,
+    sheet,
+)
 from ringlight.experiments.report.page import Columns, folded, mark, table_of, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.sweeps import MOST_ROWS
-from ringlight.experiments.report.view import Draw, Figures, Point, View, of_points, short
+from ringlight.experiments.report.view import (
+    Draw,
+    Figures,
+    Point,
+    View,
+    of_points,
+    short,
+)
 from ringlight.experiments.report.words import called, is_share, said, upper_first
 
 #: So many values of a second path stand side by side.
@@ -65,10 +79,17 @@ def series(view: View, draw: Draw) -> str:
         parts.append(f"<h3>{text(spec.title)}</h3>")
         for metric in spec.metrics or [_usual(view)]:
             drawn = _series(view, spec, arms, metric)
-            kept = [f"{drawn.name(path)} {said(value)}" for path, value in drawn.fixed.items()]
+            kept = [
+                f"{drawn.name(path)} {said(value)}"
+                for path, value in drawn.fixed.items()
+            ]
             # A metric that the file asks for is told, the usual ones are known.
-            what = metrics()[metric].help if spec.metrics else upper_first(called(metric))
-            label = next((row.label for row in view.rows if row.metric == metric), view.label)
+            what = (
+                metrics()[metric].help if spec.metrics else upper_first(called(metric))
+            )
+            label = next(
+                (row.label for row in view.rows if row.metric == metric), view.label
+            )
             caption = f"{what}, {label}{''.join(f'; {words}' for words in kept)}."
             file = f"series-{number}{f'-{metric}' if len(spec.metrics) > 1 else ''}"
             parts += [draw(file, caption, _panels, drawn), _points(drawn)]
@@ -85,9 +106,14 @@ def _usual(view: View) -> str:
 def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _Series:
     base = view.base
     sizes = {path: len(values) for path, values in spec.over.items()}
-    numeric = {path: all(quantity(value) for value in values) for path, values in spec.over.items()}
+    numeric = {
+        path: all(quantity(value) for value in values)
+        for path, values in spec.over.items()
+    }
     path = max(sizes, key=lambda path: (sizes[path], numeric[path]))
-    few = [other for other in sizes if other != path and 1 < sizes[other] <= _MOST_PANELS]
+    few = [
+        other for other in sizes if other != path and 1 < sizes[other] <= _MOST_PANELS
+    ]
     beside = min(few, key=lambda other: (numeric[other], sizes[other]), default=None)
     fixed = {
         other: base.value(other) if base.value(other) in values else values[0]
@@ -109,26 +135,49 @@ def _panels(series: _Series) -> Figure:
     for axis, panel in zip(axes, panels, strict=True):
         values = series.spec.over[series.path]
         most = 10 if len(panels) <= _FEW else 4
-        at_x = along(axis, values, [said(value) for value in values], series.name(series.path), most)
+        at_x = along(
+            axis,
+            values,
+            [said(value) for value in values],
+            series.name(series.path),
+            most,
+        )
         points = [
-            {series.path: value} | ({series.beside: panel} if series.beside else {}) for value in values
+            {series.path: value} | ({series.beside: panel} if series.beside else {})
+            for value in values
         ]
         heights_by_arm = [
-            [series.figures(arm, point).number(series.metric) for point in points] for arm in series.arms
+            [series.figures(arm, point).number(series.metric) for point in points]
+            for arm in series.arms
         ]
         heights += [y for ys in heights_by_arm for y in ys if y]
         zero |= any(0 in ys for ys in heights_by_arm)
-        curves(axis, at_x, zip(map(series.view.title, series.arms), heights_by_arm, strict=True))
+        curves(
+            axis,
+            at_x,
+            zip(map(series.view.title, series.arms), heights_by_arm, strict=True),
+        )
         if series.beside:
             axis.set_title(f"{series.name(series.beside)} {said(panel)}", fontsize=8)
-    unit = next((row.unit for row in series.view.rows if row.metric == series.metric), "")
+    unit = next(
+        (row.unit for row in series.view.rows if row.metric == series.metric), ""
+    )
     for axis in axes:
         if heights and max(heights) > _MUCH * min(heights) and zero:
             # Below the least there is only 0: straight from there.
             axis.set_yscale("symlog", linthresh=min(heights), linscale=0.5)
             axis.set_ylim(-min(heights) / 3, max(heights) * 2)
             powers = [10.0**power for power in range(-12, 13)]
-            axis.set_yticks([0.0, *(power for power in powers if min(heights) < power <= 2 * max(heights))])
+            axis.set_yticks(
+                [
+                    0.0,
+                    *(
+                        power
+                        for power in powers
+                        if min(heights) < power <= 2 * max(heights)
+                    ),
+                ]
+            )
         elif heights and max(heights) > _MUCH * min(heights):
             axis.set_yscale("log")
             axis.set_ylim(min(heights) / 1.4, max(heights) * 1.4)
@@ -154,9 +203,16 @@ def _points(series: _Series) -> str:
         columns = [*columns, (text(series.view.title(arm)), _of_arm(series, arm))]
         for metric in _BESIDE if len(series.arms) <= _FEW else ():
             of = f", {text(series.view.title(arm))}" if len(series.arms) > 1 else ""
-            columns = [*columns, (f"{called(metric)}{of}", _beside(series, arm, metric))]
+            columns = [
+                *columns,
+                (f"{called(metric)}{of}", _beside(series, arm, metric)),
+            ]
     shown = table_of(points, columns, len(series.spec.over))
-    return folded(f"All {len(points):,} points", shown) if len(points) > MOST_ROWS else shown
+    return (
+        folded(f"All {len(points):,} points", shown)
+        if len(points) > MOST_ROWS
+        else shown
+    )
 
 
 def _beside(series: _Series, arm: str, metric: str) -> Callable[[Point], str]:
@@ -167,8 +223,15 @@ def _of_arm(series: _Series, arm: str) -> Callable[[Point], str]:
     """The arm's figure, marked where it is the least of all."""
 
     def shown(point: Point) -> str:
-        numbers = {other: series.figures(other, point).number(series.metric) for other in series.arms}
-        return _marked(series.figures(arm, point).figure(series.metric), numbers[arm], numbers.values())
+        numbers = {
+            other: series.figures(other, point).number(series.metric)
+            for other in series.arms
+        }
+        return _marked(
+            series.figures(arm, point).figure(series.metric),
+            numbers[arm],
+            numbers.values(),
+        )
 
     return shown
 
@@ -177,5 +240,10 @@ def _marked(words: str, mine: float | None, of_all: Iterable[float | None]) -> s
     """Return an arm's figure in words, marked if it is the least of several arms."""
     values = list(of_all)
     least = min((value for value in values if value is not None), default=None)
-    best = len(values) > 1 and mine is not None and least is not None and mine <= least * (1 + 1e-9)
+    best = (
+        len(values) > 1
+        and mine is not None
+        and least is not None
+        and mine <= least * (1 + 1e-9)
+    )
     return mark("good", words) if best else words

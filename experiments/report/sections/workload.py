@@ -11,14 +11,33 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from ringlight.experiments.analysis.metrics.workloads import COMMUNICATION, COMPUTING, of_purpose
+from ringlight.experiments.analysis.metrics.workloads import (
+    COMMUNICATION,
+    COMPUTING,
+    of_purpose,
+)
 from ringlight.experiments.analysis.rows import key_of
 from ringlight.experiments.language.plan import JobPlan
 from ringlight.experiments.record.events import Operations
 from ringlight.experiments.record.runs import JobRun, Run
-from ringlight.experiments.report.charts import Span, chart, key, legend, named_rows, prefixed
+from ringlight.experiments.report.charts import (
+    Span,
+    chart,
+    key,
+    legend,
+    named_rows,
+    prefixed,
+)
 from ringlight.experiments.report.drawing import INK, PALETTE, RULE
-from ringlight.experiments.report.page import NOTHING, Columns, folded_if_long, quiet, table_of, tag, text
+from ringlight.experiments.report.page import (
+    NOTHING,
+    Columns,
+    folded_if_long,
+    quiet,
+    table_of,
+    tag,
+    text,
+)
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import (
     ARM,
@@ -36,7 +55,13 @@ from ringlight.experiments.report.words import count, percent, seconds
 from ringlight.fabric.kinds import KINDS
 from ringlight.fabric.units import format_size
 from ringlight.workloads.graph import FloatArray, Workload
-from ringlight.workloads.summary import MESSAGE, PURPOSES, TrafficSummary, purposes, traffic
+from ringlight.workloads.summary import (
+    MESSAGE,
+    PURPOSES,
+    TrafficSummary,
+    purposes,
+    traffic,
+)
 
 #: More ranks, of as many programs, are not drawn; nor are more jobs.
 _MOST_RANKS, _MOST_JOBS = 8, 4
@@ -103,12 +128,22 @@ def _of_jobs(view: View, jobs: Sequence[Figures]) -> str:
 
 def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
     purposes = [
-        _Of(job, purpose, sent) for job in jobs for purpose, sent in traffic(_workload(_plan(job))).items()
+        _Of(job, purpose, sent)
+        for job in jobs
+        for purpose, sent in traffic(_workload(_plan(job))).items()
     ]
-    purposes.sort(key=lambda entry: (jobs.index(entry.figures), COMMUNICATION.index(entry.purpose)))
+    purposes.sort(
+        key=lambda entry: (
+            jobs.index(entry.figures),
+            COMMUNICATION.index(entry.purpose),
+        )
+    )
     columns: Columns[_Of] = [
         ("purpose", lambda entry: text(entry.purpose)),
-        *((head, lambda entry, of=cell(of): of(entry.figures)) for head, of in _where(jobs)),
+        *(
+            (head, lambda entry, of=cell(of): of(entry.figures))
+            for head, of in _where(jobs)
+        ),
         ("exposed", lambda entry: seconds(entry.number("exposed"))),
         ("hidden", lambda entry: seconds(entry.number("hidden"))),
         ("of it hidden", _share_hidden),
@@ -117,7 +152,9 @@ def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
         ("bytes, busiest rank", lambda entry: format_size(round(entry.bytes.most))),
     ]
     shown = table_of(purposes, columns, len(columns) - 6)
-    return folded_if_long(f"By purpose, {len(jobs)} jobs", len(purposes), shown) + quiet(
+    return folded_if_long(
+        f"By purpose, {len(jobs)} jobs", len(purposes), shown
+    ) + quiet(
         "By purpose: how long of an iteration its operations were under way at a rank while "
         "that computed nothing, and hidden behind computing; waiting for partners counts, and purposes may "
         f"be under way at the same time {tag(view.label)}. Operations and bytes: of one iteration, as "
@@ -146,7 +183,9 @@ def _workload(job: JobPlan) -> Workload:
 
 
 def _lengths(workload: Workload | None) -> str:
-    lengths = [len(program) for program in workload.programs] if workload is not None else [0]
+    lengths = (
+        [len(program) for program in workload.programs] if workload is not None else [0]
+    )
     least, most = count(min(lengths)), count(max(lengths))
     return most if least == most else f"{least} to {most}"
 
@@ -173,8 +212,14 @@ def _recorded(run: Run) -> Iterator[tuple[Run, JobRun, list[Operations]]]:
         if job.plan.workload is None or not mine:
             continue
         indices = sorted({record.i for record in mine})
-        by_rank = {record.rank: record for record in mine if record.i == indices[len(indices) // 2]}
-        chosen = [by_rank[rank] for rank in _ranks(job.plan.workload) if rank in by_rank]
+        by_rank = {
+            record.rank: record
+            for record in mine
+            if record.i == indices[len(indices) // 2]
+        }
+        chosen = [
+            by_rank[rank] for rank in _ranks(job.plan.workload) if rank in by_rank
+        ]
         if chosen:
             yield run, job, chosen
 
@@ -182,7 +227,11 @@ def _recorded(run: Run) -> Iterator[tuple[Run, JobRun, list[Operations]]]:
 def _ranks(workload: Workload) -> list[int]:
     """The first rank of each program, or of some evenly apart."""
     firsts = np.sort(np.unique(workload.program_of, return_index=True)[1])
-    some = np.linspace(0, len(firsts) - 1, min(len(firsts), _MOST_RANKS)).round().astype(int)
+    some = (
+        np.linspace(0, len(firsts) - 1, min(len(firsts), _MOST_RANKS))
+        .round()
+        .astype(int)
+    )
     return [int(rank) for rank in firsts[some]]
 
 
@@ -190,7 +239,9 @@ def _caption(view: View, run: Run, job: JobRun) -> str:
     arm = f"{run.plan.title}, " if len(view.arms) > 1 else ""
     programs = len(_workload(job.plan).programs)
     some = (
-        "one rank of each kind" if programs <= _MOST_RANKS else f"{_MOST_RANKS} of {programs} kinds of ranks"
+        "one rank of each kind"
+        if programs <= _MOST_RANKS
+        else f"{_MOST_RANKS} of {programs} kinds of ranks"
     )
     return (
         f"{arm}{job.name}: the operations of an iteration in the middle of the run, of {some}, in a line for "
@@ -203,10 +254,16 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
     workload, zero = _workload(job.plan), min(record.begin for record in records)
     lanes, spans_of = list[str](), dict[str, list[Span]]()
     heads: list[tuple[int, str]] = []
-    width = max(record.begin - zero + max(end for _, end in record.times_s) for record in records)
+    width = max(
+        record.begin - zero + max(end for _, end in record.times_s)
+        for record in records
+    )
     for record in records:
         program = workload.programs[int(workload.program_of[record.rank])]
-        times_s, of = np.array(record.times_s) + (record.begin - zero), np.array(purposes(workload, program))
+        times_s, of = (
+            np.array(record.times_s) + (record.begin - zero),
+            np.array(purposes(workload, program)),
+        )
         gpu = f" ({job.gpus[record.rank]})" if record.rank < len(job.gpus) else ""
         heads.append((len(lanes), f"rank {record.rank}{gpu}"))
         for stream in np.unique(program.stream).tolist():
@@ -222,19 +279,38 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
         axis.axhline(lane - 0.5, color=RULE, linewidth=0.8)
         transform = axis.get_yaxis_transform()
         # At the left edge of the picture, whatever its width.
-        edge = -axis.get_position(original=True).x0 / axis.get_position(original=True).width
-        axis.text(edge, lane, head, transform=transform, ha="left", va="center", fontsize=7, color=INK)
+        edge = (
+            -axis.get_position(original=True).x0
+            / axis.get_position(original=True).width
+        )
+        axis.text(
+            edge,
+            lane,
+            head,
+            transform=transform,
+            ha="left",
+            va="center",
+            fontsize=7,
+            color=INK,
+        )
     shown = [purpose for purpose in (*COMPUTING, *COMMUNICATION) if purpose in spans_of]
     for purpose in shown:
         _bars(axis, _COLOURS[purpose], spans_of[purpose], points)
     axis.set_xlim(0, width)
     axis.set_xlabel("time since the iteration began")
     prefixed(axis.xaxis, "s")
-    legend(figure, "operations", [key(_COLOURS[purpose], purpose, 6) for purpose in shown], columns=8)
+    legend(
+        figure,
+        "operations",
+        [key(_COLOURS[purpose], purpose, 6) for purpose in shown],
+        columns=8,
+    )
     return figure
 
 
-def merged(of: Sequence[str], times_s: FloatArray, unseen_s: float) -> list[tuple[str, float, float]]:
+def merged(
+    of: Sequence[str], times_s: FloatArray, unseen_s: float
+) -> list[tuple[str, float, float]]:
     """Return operations of one stream as spans (purpose, begin, end), times in seconds.
 
     Neighbours of one purpose with no more than ``unseen_s`` between them are one span. A span that is shorter
@@ -258,5 +334,10 @@ def _bars(axis: Axes, colour: str, spans: Sequence[Span], points: float) -> None
     ends = np.array([[(begin, y), (end, y)] for y, begin, end in spans]).reshape(-1, 2)
     path = Path(ends, [Path.MOVETO, Path.LINETO] * len(spans))
     path.should_simplify = False
-    look: Any = {"edgecolor": colour, "linewidth": points, "capstyle": "butt", "fill": False}
+    look: Any = {
+        "edgecolor": colour,
+        "linewidth": points,
+        "capstyle": "butt",
+        "fill": False,
+    }
     axis.add_patch(PathPatch(path, **look))

@@ -8,7 +8,14 @@ import time
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import Unreachable
-from ringlight.extensions.acceptance.checking import Check, collecting, expect, raises, same, soon
+from ringlight.extensions.acceptance.checking import (
+    Check,
+    collecting,
+    expect,
+    raises,
+    same,
+    soon,
+)
 from ringlight.extensions.acceptance.checks.safety import wait_for_light
 from ringlight.extensions.acceptance.checks.writing import stands
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
@@ -28,7 +35,9 @@ def at_rest(rig: Rig) -> dict[int, int]:
     """
     deadline = time.monotonic() + 5
     counts: dict[int, int] = {}
-    while counts != (now := {number: host.nic_received() for number, host in rig.hosts.items()}):
+    while counts != (
+        now := {number: host.nic_received() for number, host in rig.hosts.items()}
+    ):
         expect(time.monotonic() < deadline, "packets keep coming")
         counts = now
         time.sleep(0.1)
@@ -39,7 +48,11 @@ def at_rest(rig: Rig) -> dict[int, int]:
 def power_is_told_where_there_is_a_meter(rig: Rig, driver: OpticalSwitchDriver) -> None:
     power = driver.capabilities().power
     without = sorted({*rig.inputs, *rig.outputs} - power)
-    same(driver.power_dbm(without[:1]), dict.fromkeys(without[:1]), "power of a port without a meter")
+    same(
+        driver.power_dbm(without[:1]),
+        dict.fromkeys(without[:1]),
+        "power of a port without a meter",
+    )
     if not power:
         lacks("power meters")
     if 1 not in rig.plugged:
@@ -50,12 +63,26 @@ def power_is_told_where_there_is_a_meter(rig: Rig, driver: OpticalSwitchDriver) 
     ingress, egress, other = rig.inputs[0], rig.outputs[1], rig.outputs[0]
     powers_dbm = driver.power_dbm([ingress, *idle, egress, other])
     # Without light there is a meter's floor, or nothing that it could say.
-    read = {port: -99.0 if value is None else value for port, value in powers_dbm.items()}
-    expect(read[egress] > LIGHT_DBM, f"egress {egress} with light has {read[egress]:.1f} dBm")
-    expect(read[ingress] >= read[egress], f"{read[ingress]:.1f} dBm in, {read[egress]:.1f} dBm out: a gain")
+    read = {
+        port: -99.0 if value is None else value for port, value in powers_dbm.items()
+    }
+    expect(
+        read[egress] > LIGHT_DBM,
+        f"egress {egress} with light has {read[egress]:.1f} dBm",
+    )
+    expect(
+        read[ingress] >= read[egress],
+        f"{read[ingress]:.1f} dBm in, {read[egress]:.1f} dBm out: a gain",
+    )
     for port in idle:
-        expect(read[port] < LIGHT_DBM, f"ingress {port} without a fibre has {read[port]:.1f} dBm")
-    expect(read[other] < DARK_DBM, f"egress {other} without light has {read[other]:.1f} dBm")
+        expect(
+            read[port] < LIGHT_DBM,
+            f"ingress {port} without a fibre has {read[port]:.1f} dBm",
+        )
+    expect(
+        read[other] < DARK_DBM,
+        f"egress {other} without light has {read[other]:.1f} dBm",
+    )
 
 
 def must_tell_light(driver: OpticalSwitchDriver) -> None:
@@ -100,7 +127,9 @@ def an_unplugged_fibre_is_noticed(rig: Rig, driver: OpticalSwitchDriver) -> None
 
 
 @check(17)
-def light_without_a_cross_connect_goes_nowhere(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def light_without_a_cross_connect_goes_nowhere(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     sender = rig.host(1)
     rig.change(driver, [rig.xc(2, 3)])
     for _ in range(2):
@@ -108,7 +137,11 @@ def light_without_a_cross_connect_goes_nowhere(rig: Rig, driver: OpticalSwitchDr
         with Stream(sender) as stream:
             stream.wait(20)
         time.sleep(0.05)
-        same({number: host.nic_received() for number, host in rig.hosts.items()}, before, "received")
+        same(
+            {number: host.nic_received() for number, host in rig.hosts.items()},
+            before,
+            "received",
+        )
         # And again with what the driver makes of a switch that came back from nothing.
         rig.wipe()
         rig.change(driver, [rig.xc(2, 3)])
@@ -125,7 +158,9 @@ def light_can_go_back_where_it_came_from(rig: Rig, driver: OpticalSwitchDriver) 
     with Stream(host) as stream:
         stream.wait(20)
     deadline = time.monotonic() + 5
-    while host.nic_received() - before < len(stream.sent) and time.monotonic() < deadline:
+    while (
+        host.nic_received() - before < len(stream.sent) and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     time.sleep(0.05)
     same(host.nic_received() - before, len(stream.sent), "packets that came back")
@@ -133,7 +168,9 @@ def light_can_go_back_where_it_came_from(rig: Rig, driver: OpticalSwitchDriver) 
 
 # A reading that must be the truth: nothing is restarted here, so that it says nothing of item 43.
 @check(4)
-def a_switch_that_lost_everything_is_seen_and_set_right(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def a_switch_that_lost_everything_is_seen_and_set_right(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     rig.change(driver, rig.cycle(1, 2))
     rig.wipe()
     same(rig.standing(driver), set(), "the driver reads")
@@ -152,11 +189,18 @@ def a_restart_leaves_what_its_mode_says(rig: Rig, driver: OpticalSwitchDriver) -
         left: set[CrossConnect] = set() if mode == "REMOVE" else rig.cycle(1, 2)
         stands(rig, driver, left)
         soon(
-            lambda: set(driver.snapshot().cross_connects.values()) <= {CrossConnectState.CONNECTED},
+            lambda: (
+                set(driver.snapshot().cross_connects.values())
+                <= {CrossConnectState.CONNECTED}
+            ),
             f"{mode}: not all that is left has light",
         )
         rig.change(driver, [rig.xc(1, 1)])
-        same(rig.xc(1, 1) in rig.truth(), True, f"{mode}: a change after the restart stands")
+        same(
+            rig.xc(1, 1) in rig.truth(),
+            True,
+            f"{mode}: a change after the restart stands",
+        )
 
 
 @check(44, writes=False)
@@ -192,7 +236,10 @@ def circuits_outlive_the_driver(rig: Rig, driver: OpticalSwitchDriver) -> None:
         other.open()
         rig.writes()
         same(rig.standing(other), rig.cycle(1, 2), "another driver reads")
-        expect(not rig.change(other, rig.cycle(1, 2), Mode.REPLACE).plan, "another driver changes something")
+        expect(
+            not rig.change(other, rig.cycle(1, 2), Mode.REPLACE).plan,
+            "another driver changes something",
+        )
         same(rig.writes(), [], "written")
     finally:
         other.close()

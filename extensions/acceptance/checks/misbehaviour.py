@@ -109,7 +109,9 @@ def straight(rig: Rig) -> Iterator[OpticalSwitchDriver]:
 
 
 @check(23)
-def half_of_a_batch_is_reported_circuit_by_circuit(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def half_of_a_batch_is_reported_circuit_by_circuit(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     target = [rig.xc(p, p) for p in range(1, min(4, rig.pairs) + 1)]
     plan = driver.plan(target)
     with rig.fault("half", count=1):
@@ -121,7 +123,9 @@ def half_of_a_batch_is_reported_circuit_by_circuit(rig: Rig, driver: OpticalSwit
             same(done, rig.truth(), "reported as done, and what stands")
             same(len(results), len(target), "circuits in the report")
             missing = [r for r in results if subject(r) not in done]
-            expect(all(r.reason for r in missing), "a circuit is missing without a reason")
+            expect(
+                all(r.reason for r in missing), "a circuit is missing without a reason"
+            )
         except Refused:
             same(rig.truth(), set(), "after a refusal of all, there stands")
         else:
@@ -136,7 +140,9 @@ def subject(result: CrossConnectResult) -> CrossConnect:
 
 
 @check(27)
-def an_idle_session_that_was_ended_is_made_anew(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def an_idle_session_that_was_ended_is_made_anew(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     rig.change(driver, [rig.xc(1, 2)])
     rig.idle()
     same(rig.standing(driver), {rig.xc(1, 2)}, "the driver reads")
@@ -158,13 +164,18 @@ def a_refusal_is_a_failure(rig: Rig, driver: OpticalSwitchDriver) -> None:
     rig.change(driver, [rig.xc(1, 1)])
     for added, delete in (([rig.xc(2, 2)], ()), ([], [rig.inputs[0]])):
         plan = driver.plan(added, delete=delete)
-        with rig.fault("deny", count=1), raises(Refused, "a write that the switch refuses"):
+        with (
+            rig.fault("deny", count=1),
+            raises(Refused, "a write that the switch refuses"),
+        ):
             driver.apply(plan)
         stands(rig, driver, {rig.xc(1, 1)})
 
 
 @check(30)
-def what_cannot_be_understood_is_no_answer(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def what_cannot_be_understood_is_no_answer(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     rig.change(driver, [rig.xc(1, 1)])
     for kind in ("garbage", "truncate"):
         with straight(rig) as direct:
@@ -173,14 +184,20 @@ def what_cannot_be_understood_is_no_answer(rig: Rig, driver: OpticalSwitchDriver
                     direct.snapshot(timeout_s=0.5)
                 with raises(OpticalError, f"a change on {kind} bytes"):
                     rig.change(direct, [rig.xc(2, 2)], timeout_s=0.5)
-            same(rig.standing(direct), rig.truth(), f"after {kind} bytes, the driver reads")
+            same(
+                rig.standing(direct),
+                rig.truth(),
+                f"after {kind} bytes, the driver reads",
+            )
             rig.change(direct, [rig.xc(2, 2)])
             stands(rig, direct, {rig.xc(1, 1), rig.xc(2, 2)})
             rig.change(direct, (), delete=[rig.inputs[1]])
 
 
 @check(30, 36)
-def a_reply_that_drips_ends_at_the_deadline(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def a_reply_that_drips_ends_at_the_deadline(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     rig.change(driver, [rig.xc(1, 1)])
     with straight(rig) as direct:
         with rig.fault("slow-drip", seconds=0.2):
@@ -193,7 +210,9 @@ def a_reply_that_drips_ends_at_the_deadline(rig: Rig, driver: OpticalSwitchDrive
 
 
 @check(31)
-def what_is_said_to_be_done_and_is_not_is_noticed(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def what_is_said_to_be_done_and_is_not_is_noticed(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     if not driver.capabilities().timing.lit_after_s(1):
         lacks("a declared dark time, after which it is read back")
     with raises(ReadBackMismatch, "a circuit that vanished when it was tuned"):
@@ -213,14 +232,18 @@ def a_circuit_that_never_tunes_is_told(rig: Rig, driver: OpticalSwitchDriver) ->
     with rig.fault("never-tunes", count=1):
         try:
             # The switch is also read before the write, however busy its machine is.
-            driver.apply(plan, timeout_s=driver.capabilities().timing.lit_after_s(1) + NEVER_S)
+            driver.apply(
+                plan, timeout_s=driver.capabilities().timing.lit_after_s(1) + NEVER_S
+            )
         except ReadBackMismatch as error:
             results = error.result.results if error.result is not None else ()
             expect(any(r.reason for r in results), "the reason is not told")
         except Indeterminate:
             pass  # it answers when the mirrors stand, which they do not
         else:
-            expect(not rig.shows_tuning, "a circuit that never tunes is said to be made")
+            expect(
+                not rig.shows_tuning, "a circuit that never tunes is said to be made"
+            )
             lacks("a protocol that tells a circuit whose mirrors still move")
     rig.change(driver, (), delete=[rig.inputs[0]])
     rig.change(driver, [rig.xc(1, 2)])

@@ -10,16 +10,21 @@ from contextlib import contextmanager
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import AuthFailed, OpticalError, Unreachable
-from ringlight.extensions.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
+from ringlight.extensions.acceptance.checking import (
+    Check,
+    CheckFailed,
+    collecting,
+    expect,
+    raises,
+    same,
+)
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.testbed.rigs.rig import WRONG_PASSWORD, Rig, lacks
 
 CHECKS: list[Check] = []
 check = collecting(CHECKS)
 
-ANY_PASSWORD = (
-    "it accepts any password, so no refused login could be tried; an emulated switch needs --users FILE"
-)
+ANY_PASSWORD = "it accepts any password, so no refused login could be tried; an emulated switch needs --users FILE"
 
 
 @contextmanager
@@ -39,7 +44,9 @@ def all_that_is_logged() -> Iterator[io.StringIO]:
 @check(1, writes=False)
 def it_says_who_it_is(rig: Rig, driver: OpticalSwitchDriver) -> None:
     who = driver.open()
-    missing = [part for part in ("vendor", "model", "version") if not getattr(who, part)]
+    missing = [
+        part for part in ("vendor", "model", "version") if not getattr(who, part)
+    ]
     expect(
         not missing,
         f"the Identity of {type(driver).__name__} has an empty {' and '.join(missing)}; "
@@ -63,7 +70,9 @@ def unreachable_is_told_apart(rig: Rig, driver: OpticalSwitchDriver) -> None:
 
 
 @check(1, 45, writes=False)
-def a_wrong_password_is_told_apart_and_never_shown(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def a_wrong_password_is_told_apart_and_never_shown(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     stranger = rig.locked_out()
     if stranger is None:
         lacks("a login")
@@ -73,7 +82,9 @@ def a_wrong_password_is_told_apart_and_never_shown(rig: Rig, driver: OpticalSwit
                 try:
                     call()
                 except AuthFailed as error:
-                    expect(WRONG_PASSWORD not in str(error), "the error shows the password")
+                    expect(
+                        WRONG_PASSWORD not in str(error), "the error shows the password"
+                    )
                 else:
                     raise CheckFailed(ANY_PASSWORD)
         finally:
@@ -84,11 +95,17 @@ def a_wrong_password_is_told_apart_and_never_shown(rig: Rig, driver: OpticalSwit
 @check(2, writes=False)
 def the_ports_are_those_declared(rig: Rig, driver: OpticalSwitchDriver) -> None:
     can = driver.capabilities()
-    expect(set(rig.inputs) <= can.ingress, f"ingresses {rig.inputs} are not all declared")
-    expect(set(rig.outputs) <= can.egress, f"egresses {rig.outputs} are not all declared")
+    expect(
+        set(rig.inputs) <= can.ingress, f"ingresses {rig.inputs} are not all declared"
+    )
+    expect(
+        set(rig.outputs) <= can.egress, f"egresses {rig.outputs} are not all declared"
+    )
     ports = driver.snapshot().ports
     same(set(ports), set(can.ports), "ports in a reading")
-    failed = {port for port, status in ports.items() if status.state is PortState.FAILED}
+    failed = {
+        port for port, status in ports.items() if status.state is PortState.FAILED
+    }
     expected = {rig.failed_port} if rig.failed_port else set()
     same(failed & {*rig.inputs, *rig.outputs, *expected}, expected, "failed ports")
 
@@ -123,7 +140,10 @@ def a_failed_reading_raises(rig: Rig, driver: OpticalSwitchDriver) -> None:
     with rig.broken_reads():
         for what, call in (
             ("a spoilt reading", lambda: driver.snapshot(timeout_s=1)),
-            ("a change on a spoilt reading", lambda: rig.change(driver, [rig.xc(2, 1)], timeout_s=1)),
+            (
+                "a change on a spoilt reading",
+                lambda: rig.change(driver, [rig.xc(2, 1)], timeout_s=1),
+            ),
             ("alarms of a spoilt reading", lambda: driver.alarms(timeout_s=1)),
         ):
             with raises(OpticalError, what):

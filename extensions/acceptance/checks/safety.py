@@ -15,7 +15,13 @@ from ringlight.controller.optical.errors import (
     PortFailed,
     WrongSide,
 )
-from ringlight.extensions.acceptance.checking import Check, collecting, expect, raises, same
+from ringlight.extensions.acceptance.checking import (
+    Check,
+    collecting,
+    expect,
+    raises,
+    same,
+)
 from ringlight.extensions.acceptance.checks.writing import UNSEEN, stands
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.rigs.network import Stream
@@ -59,15 +65,24 @@ def kept_circuits_are_untouched(rig: Rig, driver: OpticalSwitchDriver) -> None:
             counts.append(rig.packets(kept))
         stream.wait(50)
     arrived = rig.hosts[2].received(stream, len(stream.sent) - 1)
-    same(len(stream.sent) - len(arrived), 0, f"packets lost of {len(stream.sent)} on a kept circuit")
+    same(
+        len(stream.sent) - len(arrived),
+        0,
+        f"packets lost of {len(stream.sent)} on a kept circuit",
+    )
     same(arrived, list(range(len(stream.sent))), "packets in order")
-    expect(counted < counts[0] < counts[1] < counts[2], f"packets counted on it: {counted}, {counts}")
+    expect(
+        counted < counts[0] < counts[1] < counts[2],
+        f"packets counted on it: {counted}, {counts}",
+    )
     # Not written since. Where its age is what is asked for, a late answer makes it older, not younger.
     expect(rig.lit_since(kept) < stream.sent[0], "a kept circuit was written again")
 
 
 @check(18)
-def dark_are_the_ports_of_the_plan_and_no_others(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def dark_are_the_ports_of_the_plan_and_no_others(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     before = {rig.xc(1, 2), *rig.cycle(3, 4, 5)}
     rig.change(driver, before)
     for circuit in before:
@@ -109,7 +124,10 @@ def safe_refuses_all_when_one_is_busy(rig: Rig, driver: OpticalSwitchDriver) -> 
 
 
 def _rejected(
-    rig: Rig, driver: OpticalSwitchDriver, request: list[CrossConnect], error: type[OpticalError]
+    rig: Rig,
+    driver: OpticalSwitchDriver,
+    request: list[CrossConnect],
+    error: type[OpticalError],
 ) -> None:
     coloured = [replace(xc, wavelength=rig.wavelength) for xc in request]
     text = ", ".join(map(str, request))
@@ -122,8 +140,12 @@ def _rejected(
 @check(20)
 def clashes_write_nothing(rig: Rig, driver: OpticalSwitchDriver) -> None:
     (first, other), (out, second) = rig.inputs[:2], rig.outputs[:2]
-    _rejected(rig, driver, [CrossConnect(first, out), CrossConnect(other, out)], PortClash)
-    _rejected(rig, driver, [CrossConnect(first, out), CrossConnect(first, second)], PortClash)
+    _rejected(
+        rig, driver, [CrossConnect(first, out), CrossConnect(other, out)], PortClash
+    )
+    _rejected(
+        rig, driver, [CrossConnect(first, out), CrossConnect(first, second)], PortClash
+    )
 
 
 @check(21)
@@ -143,18 +165,25 @@ def a_failed_port_is_rejected(rig: Rig, driver: OpticalSwitchDriver) -> None:
     if rig.failed_port is None:
         lacks("a port that is known to have failed")
     with raises(PortFailed, "a failed port"):
-        rig.change(driver, [CrossConnect(rig.inputs[0], rig.failed_port, rig.wavelength)])
+        rig.change(
+            driver, [CrossConnect(rig.inputs[0], rig.failed_port, rig.wavelength)]
+        )
     same(rig.writes(), [], "written")
 
 
 @check(21, 42)
-def a_disabled_port_is_rejected_and_keeps_its_cross_connect(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def a_disabled_port_is_rejected_and_keeps_its_cross_connect(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     if not driver.capabilities().port_admin:
         lacks("ports that can be disabled")
     egress = rig.outputs[1]
     rig.change(driver, [rig.xc(1, 2)])
     try:
-        expect(driver.set_port_enabled(egress, False).enabled is False, "it is still enabled")
+        expect(
+            driver.set_port_enabled(egress, False).enabled is False,
+            "it is still enabled",
+        )
         stands(rig, driver, {rig.xc(1, 2)})
         alarms = [(a.kind, a.port) for a in driver.alarms() if a.port == egress]
         same(alarms, [("PORT_DISABLED", egress)], "alarms of the port")
@@ -207,7 +236,9 @@ def what_another_owns_survives(rig: Rig, driver: OpticalSwitchDriver) -> None:
     rig.external_connect(rig.xc(1, 2))
     with raises(PortBusy, "another's port") as caught:
         rig.change(driver, [rig.xc(1, 1)])
-    expect("another owner" in str(caught.error), f"the reason is not said: {caught.error}")
+    expect(
+        "another owner" in str(caught.error), f"the reason is not said: {caught.error}"
+    )
     rig.change(driver, [rig.xc(2, 1)])
     same(rig.truth(), rig.cycle(1, 2), "there stands")
     rig.change(driver, (), Mode.REPLACE)
@@ -222,5 +253,8 @@ def removals_come_before_additions(rig: Rig, driver: OpticalSwitchDriver) -> Non
     rig.change(driver, rig.cycle(1, 2))
     kinds = [rig.is_removal(write) for write in rig.writes()]
     expect(kinds, f"writes for a swap: {UNSEEN}")
-    expect(True in kinds and False in kinds, f"no removal or no addition among {len(kinds)} writes")
+    expect(
+        True in kinds and False in kinds,
+        f"no removal or no addition among {len(kinds)} writes",
+    )
     same(kinds, sorted(kinds, reverse=True), "removal first, by write")

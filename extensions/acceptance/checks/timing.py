@@ -11,7 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import DeadlineExceeded, OpticalError, PortBusy
-from ringlight.extensions.acceptance.checking import Check, collecting, expect, raises, same
+from ringlight.extensions.acceptance.checking import (
+    Check,
+    collecting,
+    expect,
+    raises,
+    same,
+)
 from ringlight.extensions.acceptance.checks.safety import wait_for_light
 from ringlight.extensions.acceptance.checks.writing import stands, writes_for, wrote
 from ringlight.fabric.crossconnect import CrossConnect, Mode
@@ -34,7 +40,9 @@ THROUGH_S = 0.002
 
 
 @check(34)
-def a_lock_of_another_session_is_respected(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def a_lock_of_another_session_is_respected(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     rig.change(driver, [rig.xc(1, 2)])
     with rig.locked_by_another():
         with raises(OpticalError, "a change while another session has the lock"):
@@ -61,12 +69,15 @@ def a_deadline_too_short_changes_nothing(rig: Rig, driver: OpticalSwitchDriver) 
 
 
 @check(35)
-def changes_of_many_threads_all_come_about(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def changes_of_many_threads_all_come_about(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     many = min(THREADS, rig.pairs)
     target = [rig.xc(p, p % many + 1) for p in range(1, many + 1)]
     with ThreadPoolExecutor(many) as pool:
         for done in [
-            pool.submit(rig.change, driver, [circuit], Mode.SAFE, timeout_s=60) for circuit in target
+            pool.submit(rig.change, driver, [circuit], Mode.SAFE, timeout_s=60)
+            for circuit in target
         ]:
             same(done.result(90).deviations, (), "deviations")
     stands(rig, driver, set(target))
@@ -111,14 +122,22 @@ def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) 
         expect(before, f"of {sent} packets none arrived before a move")
         if not after:
             # Before the next move, light is waited for, and without any there are too few that count.
-            log.info("none of %d packets arrived while they were sent: the switch was held up", sent)
+            log.info(
+                "none of %d packets arrived while they were sent: the switch was held up",
+                sent,
+            )
             continue
         last, first = list(before)[-1], next(iter(after))
-        if list(before) != list(range(last + 1)) or list(after) != list(range(first, len(stream.sent))):
+        if list(before) != list(range(last + 1)) or list(after) != list(
+            range(first, len(stream.sent))
+        ):
             log.info("more was lost than in one dark time")
             continue
         # What waited in the switch while it was dark, and came through afterwards, hides how long that was.
-        if max(before[last] - stream.left[last], after[first] - stream.left[first]) > THROUGH_S:
+        if (
+            max(before[last] - stream.left[last], after[first] - stream.left[first])
+            > THROUGH_S
+        ):
             log.info("the switch was held up")
             continue
         dark.append(stream.left[first] - stream.sent[last])
@@ -128,18 +147,37 @@ def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) 
             continue
         before_report.append(added.t_dark - stream.left[last + 1])
         after_report.append(stream.sent[first - 1] - added.t_lit)
-        log.info("dark for %.1f ms, reported %.1f ms", dark[-1] * 1e3, (added.t_lit - added.t_dark) * 1e3)
+        log.info(
+            "dark for %.1f ms, reported %.1f ms",
+            dark[-1] * 1e3,
+            (added.t_lit - added.t_dark) * 1e3,
+        )
     # A switch that is held up on a busy machine loses packets that were waiting in it for its light, or
     # before that. So not every move must do, but some of them lose what is sent in one dark time and
     # nothing else. In two of these what the driver reports holds the darkness seen on the wire; all but one
     # are as long as declared, as a switch that is late to remove light makes it short.
-    expect(len(dark) >= 3, f"in only {len(dark)} of {MOVES} moves was no more lost than in one dark time")
-    expect(sorted(before_report)[1] <= 0.0, "it was dark on the wire before the driver says so")
-    expect(sorted(after_report)[1] <= 0.05, "it was dark on the wire when the driver said that it was lit")
+    expect(
+        len(dark) >= 3,
+        f"in only {len(dark)} of {MOVES} moves was no more lost than in one dark time",
+    )
+    expect(
+        sorted(before_report)[1] <= 0.0,
+        "it was dark on the wire before the driver says so",
+    )
+    expect(
+        sorted(after_report)[1] <= 0.05,
+        "it was dark on the wire when the driver said that it was lit",
+    )
     least_s, median_s = sorted(dark)[1], statistics.median(dark)
-    expect(least_s >= timing.dark.least_s * 0.98, f"dark for {least_s * 1e3:.1f} ms, less than declared")
+    expect(
+        least_s >= timing.dark.least_s * 0.98,
+        f"dark for {least_s * 1e3:.1f} ms, less than declared",
+    )
     # And what a machine needs for two commands to a switch that needs no time.
-    expect(median_s <= 3 * most_s + 0.02, f"dark for {median_s * 1e3:.1f} ms, of {most_s * 1e3:.1f} declared")
+    expect(
+        median_s <= 3 * most_s + 0.02,
+        f"dark for {median_s * 1e3:.1f} ms, of {most_s * 1e3:.1f} declared",
+    )
 
 
 @check(38)
@@ -151,7 +189,9 @@ def random_changes_follow_the_model(rig: Rig, driver: OpticalSwitchDriver) -> No
             driver,
             dice.randint(1, LONGEST),
             mode=lambda: dice.choice(list(Mode)),
-            inputs=lambda: dice.sample(range(1, rig.pairs + 1), dice.randint(0, rig.pairs)),
+            inputs=lambda: dice.sample(
+                range(1, rig.pairs + 1), dice.randint(0, rig.pairs)
+            ),
             outputs=lambda: dice.sample(range(1, rig.pairs + 1), rig.pairs),
         )
 
@@ -175,7 +215,9 @@ def follow_the_model(
         how = mode()
         target = {rig.xc(a, b) for a, b in zip(inputs(), outputs(), strict=False)}
         ports = {p for x in target for p in (x.ingress, x.egress)}
-        in_the_way = {x for x in model - target if x.ingress in ports or x.egress in ports}
+        in_the_way = {
+            x for x in model - target if x.ingress in ports or x.egress in ports
+        }
         rig.writes()
         if how is Mode.SAFE and in_the_way:
             with raises(PortBusy, "a busy port in SAFE mode"):
@@ -185,7 +227,12 @@ def follow_the_model(
             expected = target if how is Mode.REPLACE else (model - in_the_way) | target
             rig.change(driver, target, how, settle=False)
             removed, added = len(model - expected), len(expected - model)
-            at_once = how is Mode.REPLACE and driver.capabilities().max_replace and removed and added
+            at_once = (
+                how is Mode.REPLACE
+                and driver.capabilities().max_replace
+                and removed
+                and added
+            )
             most = 1 if at_once else writes_for(driver, removed, added)
             wrote(rig, most, f"writes to remove {removed} and add {added}")
             model = expected

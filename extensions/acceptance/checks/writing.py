@@ -40,7 +40,9 @@ def stands(rig: Rig, driver: OpticalSwitchDriver, target: set[CrossConnect]) -> 
 @check(7, 9)
 def adding_and_repeating(rig: Rig, driver: OpticalSwitchDriver) -> None:
     result = rig.change(driver, [rig.xc(1, 2)])
-    done = [(r.action, str(r.state), r.reason) for r in result.results if r.action != "keep"]
+    done = [
+        (r.action, str(r.state), r.reason) for r in result.results if r.action != "keep"
+    ]
     same(done, [("add", "CONNECTED", "")], "reported")
     stands(rig, driver, {rig.xc(1, 2)})
     wrote(rig, 1, "writes for one cross-connect")
@@ -53,19 +55,27 @@ def adding_and_repeating(rig: Rig, driver: OpticalSwitchDriver) -> None:
 def adding_many_in_few_writes(rig: Rig, driver: OpticalSwitchDriver) -> None:
     target = {rig.xc(p, p) for p in range(1, rig.pairs + 1)}
     rig.change(driver, target)
-    wrote(rig, writes_for(driver, 0, len(target)), f"writes for {len(target)} cross-connects")
+    wrote(
+        rig,
+        writes_for(driver, 0, len(target)),
+        f"writes for {len(target)} cross-connects",
+    )
     stands(rig, driver, target)
 
 
 @check(10, 11)
-def deleting_by_ingress_and_what_is_absent(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def deleting_by_ingress_and_what_is_absent(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     rig.change(driver, rig.cycle(1, 2))
     rig.writes()
     first, other = rig.inputs[0], rig.inputs[1]
     result = rig.change(driver, (), delete=[first])
     stands(rig, driver, {rig.xc(2, 1)})
     same(
-        {r.ingress for r in result.results if r.state is CrossConnectState.ABSENT}, {first}, "reported ABSENT"
+        {r.ingress for r in result.results if r.state is CrossConnectState.ABSENT},
+        {first},
+        "reported ABSENT",
     )
     wrote(rig, 1, "writes for one deletion")
     absent = rig.change(driver, (), delete=[first])
@@ -73,7 +83,11 @@ def deleting_by_ingress_and_what_is_absent(rig: Rig, driver: OpticalSwitchDriver
     same(states, [CrossConnectState.ABSENT], "reported of what was absent")
     same(rig.writes(), [], "written to delete what is absent")
     both = rig.change(driver, (), delete=[first, other])
-    same({r.ingress for r in both.results if r.state is CrossConnectState.ABSENT}, {first, other}, "ABSENT")
+    same(
+        {r.ingress for r in both.results if r.state is CrossConnectState.ABSENT},
+        {first, other},
+        "ABSENT",
+    )
     stands(rig, driver, set())
 
 
@@ -110,7 +124,9 @@ def turning_a_cycle(rig: Rig, driver: OpticalSwitchDriver) -> None:
 
 
 @check(13)
-def making_anew_what_stands_where_that_is_asked(rig: Rig, driver: OpticalSwitchDriver) -> None:
+def making_anew_what_stands_where_that_is_asked(
+    rig: Rig, driver: OpticalSwitchDriver
+) -> None:
     stays, goes, comes = rig.xc(1, 2), rig.xc(3, 4), rig.xc(5, 1)
     rig.change(driver, [stays, goes])
     rig.writes()

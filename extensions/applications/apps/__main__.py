@@ -48,7 +48,11 @@ def load(path: Path) -> tuple[str, type]:
     if not path.is_file():
         raise AppError(f"{path}: there is no such file")
     if path.suffix != ".py" or name in sys.modules:
-        why = "is no .py file" if path.suffix != ".py" else f"there is a module {name} already; rename it"
+        why = (
+            "is no .py file"
+            if path.suffix != ".py"
+            else f"there is a module {name} already; rename it"
+        )
         raise AppError(f"{path}: {why}")
     # Modules next to the file can be imported, as if it had been started there.
     sys.path.append(str(path.parent.absolute()))
@@ -86,7 +90,9 @@ def _class_in(module: str, path: Path) -> type:
     """Return the application's class. Raises AppError if there is none."""
     app_class: type | None = AppManager().load_app(ryu.BROUGHT.get(module, module))
     if app_class is None:
-        raise AppError(f"{path}: no application in it: no class derived from app_manager.RyuApp (OSKenApp)")
+        raise AppError(
+            f"{path}: no application in it: no class derived from app_manager.RyuApp (OSKenApp)"
+        )
     return app_class
 
 
@@ -95,14 +101,18 @@ def _check_names(loaded: Sequence[tuple[str, type]]) -> None:
     files: dict[str, str] = {}
     for module, kind in loaded:
         if (other := files.setdefault(kind.__name__, module)) != module:
-            raise AppError(f"{other}.py, {module}.py: both have an application {kind.__name__}; rename one")
+            raise AppError(
+                f"{other}.py, {module}.py: both have an application {kind.__name__}; rename one"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 after a one-line error on stderr."""
     options = _arguments().parse_args(argv)
     handler = logging.StreamHandler()
-    handler.setFormatter(threads.OneLine("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    handler.setFormatter(
+        threads.OneLine("%(asctime)s %(name)s %(levelname)s %(message)s")
+    )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -127,7 +137,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ringlight.extensions.applications.apps", description=__doc__
     )
-    parser.add_argument("--openflow", required=True, help="HOST:PORT for their switches")
+    parser.add_argument(
+        "--openflow", required=True, help="HOST:PORT for their switches"
+    )
     parser.add_argument("--rest", required=True, help="HOST:PORT of their REST routes")
     parser.add_argument("--ready", type=Path, help="file to write once they run")
     parser.add_argument(
@@ -145,7 +157,9 @@ def _start(options: argparse.Namespace) -> AppManager:
     ryu.install()
     threads.install()
     # Before the options are read, because it declares some.
-    topology = importlib.import_module("ringlight.extensions.applications.apps.topology")
+    topology = importlib.import_module(
+        "ringlight.extensions.applications.apps.topology"
+    )
     topology.install()
     cfg.CONF(args=[], project="os_ken", default_config_files=[], default_config_dirs=[])
     for key, value in (
@@ -160,7 +174,9 @@ def _start(options: argparse.Namespace) -> AppManager:
     _check_names(loaded)
     manager = AppManager.get_instance()
     try:
-        manager.load_apps([_HANDLER, *(name for name, _ in loaded), *dict.fromkeys(ryu.required)])
+        manager.load_apps(
+            [_HANDLER, *(name for name, _ in loaded), *dict.fromkeys(ryu.required)]
+        )
         contexts = manager.create_contexts()
         # os-ken opens the port on a thread of its own, where nobody is told that it is taken.
         _check_free(openflow)
@@ -172,25 +188,44 @@ def _start(options: argparse.Namespace) -> AppManager:
         log.exception("the applications do not start")
         files = ", ".join(str(path) for path in options.files)
         lacking = ryu.lacking(error) if isinstance(error, ImportError) else None
-        what = f"an application requires {lacking}" if lacking else f"{type(error).__name__}: {error}"
+        what = (
+            f"an application requires {lacking}"
+            if lacking
+            else f"{type(error).__name__}: {error}"
+        )
         raise AppError(f"{files}: {' '.join(what.split())}") from error
     _serve(rest, contexts)
     if options.ready is not None:
-        facts = {"openflow": options.openflow, "rest": options.rest, "files": [str(f) for f in options.files]}
+        facts = {
+            "openflow": options.openflow,
+            "rest": options.rest,
+            "files": [str(f) for f in options.files],
+        }
         partial = options.ready.with_suffix(".part")
         partial.write_text(json.dumps(facts), encoding="utf-8")
         partial.replace(options.ready)
-    log.info("OpenFlow on %s, REST on %s: %s", *_texts(options.openflow, options.rest, loaded))
+    log.info(
+        "OpenFlow on %s, REST on %s: %s",
+        *_texts(options.openflow, options.rest, loaded),
+    )
     return manager
 
 
-def _texts(openflow: str, rest: str, loaded: Sequence[tuple[str, type[OSKenApp]]]) -> tuple[str, str, str]:
-    return openflow, rest, ", ".join(f"{kind.__name__} of {name}.py" for name, kind in loaded)
+def _texts(
+    openflow: str, rest: str, loaded: Sequence[tuple[str, type[OSKenApp]]]
+) -> tuple[str, str, str]:
+    return (
+        openflow,
+        rest,
+        ", ".join(f"{kind.__name__} of {name}.py" for name, kind in loaded),
+    )
 
 
 def _serve(address: tuple[str, int], contexts: dict[str, Any]) -> None:
     """Serve the routes of the applications, if any application has some. Raises OSError."""
-    application = next((c for c in contexts.values() if isinstance(c, wsgi.WSGIApplication)), None)
+    application = next(
+        (c for c in contexts.values() if isinstance(c, wsgi.WSGIApplication)), None
+    )
     if application is None:
         return
     # The variable is that of our own REST; it also reaches the process of ``ringlight up --app``.
@@ -204,7 +239,9 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _check_free(address: tuple[str, int]) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
+    with socket.socket(
+        socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    ) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
@@ -214,7 +251,9 @@ def _await_listening(port: int, timeout_s: float = _LISTEN_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not _listens(port):
         if time.monotonic() > deadline:
-            raise AppError(f"OpenFlow port {port} was not opened within {timeout_s:g} s")
+            raise AppError(
+                f"OpenFlow port {port} was not opened within {timeout_s:g} s"
+            )
         time.sleep(0.01)
 
 
@@ -223,7 +262,10 @@ def _listens(port: int) -> bool:
     rows: list[list[str]] = []
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(FileNotFoundError):
-            rows += [line.split() for line in Path("/proc/self/net", table).read_text().splitlines()[1:]]
+            rows += [
+                line.split()
+                for line in Path("/proc/self/net", table).read_text().splitlines()[1:]
+            ]
     return any(row[1].endswith(f":{port:04X}") and row[3] == _LISTENS for row in rows)
 
 

@@ -14,7 +14,12 @@ from os_ken.base import app_manager
 from os_ken.lib import dpid as dpid_lib
 from os_ken.topology.api import get_host, get_link, get_switch
 
-from ringlight.extensions.applications.apps.wsgi import ControllerBase, Response, WSGIApplication, route
+from ringlight.extensions.applications.apps.wsgi import (
+    ControllerBase,
+    Response,
+    WSGIApplication,
+    route,
+)
 
 _OF_ONE = {"dpid": dpid_lib.DPID_PATTERN}
 
@@ -40,7 +45,12 @@ class TopologyController(ControllerBase):
     def list_switches(self, req: Any, **kwargs: Any) -> Response:
         return self._found(get_switch, kwargs)
 
-    @route("topology", "/v1.0/topology/switches/{dpid}", methods=["GET"], requirements=_OF_ONE)
+    @route(
+        "topology",
+        "/v1.0/topology/switches/{dpid}",
+        methods=["GET"],
+        requirements=_OF_ONE,
+    )
     def get_switch(self, req: Any, **kwargs: Any) -> Response:
         return self._found(get_switch, kwargs)
 
@@ -48,7 +58,9 @@ class TopologyController(ControllerBase):
     def list_links(self, req: Any, **kwargs: Any) -> Response:
         return self._found(get_link, kwargs)
 
-    @route("topology", "/v1.0/topology/links/{dpid}", methods=["GET"], requirements=_OF_ONE)
+    @route(
+        "topology", "/v1.0/topology/links/{dpid}", methods=["GET"], requirements=_OF_ONE
+    )
     def get_links(self, req: Any, **kwargs: Any) -> Response:
         return self._found(get_link, kwargs)
 
@@ -56,7 +68,9 @@ class TopologyController(ControllerBase):
     def list_hosts(self, req: Any, **kwargs: Any) -> Response:
         return self._found(get_host, kwargs)
 
-    @route("topology", "/v1.0/topology/hosts/{dpid}", methods=["GET"], requirements=_OF_ONE)
+    @route(
+        "topology", "/v1.0/topology/hosts/{dpid}", methods=["GET"], requirements=_OF_ONE
+    )
     def get_hosts(self, req: Any, **kwargs: Any) -> Response:
         return self._found(get_host, kwargs)
 

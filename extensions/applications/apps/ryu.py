@@ -42,7 +42,10 @@ class _Alias(MetaPathFinder, Loader):
         self._own: dict[str, ModuleSpec | None] = {}
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         if fullname in BROUGHT:
             return ModuleSpec(fullname, self)
@@ -51,7 +54,9 @@ class _Alias(MetaPathFinder, Loader):
         spec = importlib.util.find_spec(real_name(fullname))
         if spec is None:
             raise Dropped(f"{fullname}: os-ken has dropped it", name=fullname)
-        return ModuleSpec(fullname, self, is_package=spec.submodule_search_locations is not None)
+        return ModuleSpec(
+            fullname, self, is_package=spec.submodule_search_locations is not None
+        )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         real = real_name(spec.name)
@@ -102,6 +107,8 @@ def _dropped_name(error: ImportError) -> str | None:
     """
     match = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
     modules = {ours: theirs for theirs, ours in BROUGHT.items()}
-    name = f"{modules.get(match[2], match[2])}.{match[1]}" if match else error.name or ""
+    name = (
+        f"{modules.get(match[2], match[2])}.{match[1]}" if match else error.name or ""
+    )
     alias = re.sub(r"^os_ken(?=\.)", "ryu", name)
     return alias if alias.startswith("ryu.") else None

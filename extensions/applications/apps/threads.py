@@ -46,8 +46,15 @@ class OneLine(logging.Formatter):
 
 def passed(trace: TracebackType | None) -> str:
     """Return ``file:line in function`` of each frame but those of threads themselves, the outermost first."""
-    frames = [frame for frame in extract_tb(trace) if frame.filename not in (__file__, threading.__file__)]
-    return ", ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
+    frames = [
+        frame
+        for frame in extract_tb(trace)
+        if frame.filename not in (__file__, threading.__file__)
+    ]
+    return ", ".join(
+        f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+        for frame in frames
+    )
 
 
 def install() -> None:

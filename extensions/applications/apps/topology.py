@@ -18,7 +18,11 @@ from os_ken.topology import event, switches
 #: Functions that read or write the tables. os-ken calls each on the application's thread or one of its loops.
 _SHARED = (
     *("state_change_handler", "port_status_handler", "lldp_packet_in_handler"),
-    *("host_discovery_packet_in_handler", "switch_request_handler", "host_request_handler"),
+    *(
+        "host_discovery_packet_in_handler",
+        "switch_request_handler",
+        "host_request_handler",
+    ),
     "send_lldp_packet",
 )
 _lock = threading.RLock()
@@ -54,7 +58,9 @@ def _link_request_handler(application: Any, request: Any) -> None:
             for link, seen_at in application.links.items()
             if request.dpid in (None, link.src.dpid)
         }
-    application.reply_to_request(request, event.EventLinkReply(request.src, request.dpid, links))
+    application.reply_to_request(
+        request, event.EventLinkReply(request.src, request.dpid, links)
+    )
 
 
 def _lldp_loop(application: Any) -> None:
@@ -65,14 +71,24 @@ def _lldp_loop(application: Any) -> None:
         with _lock:
             sent_at = {port: data.timestamp for port, data in application.ports.items()}
         new = [port for port, sent_s in sent_at.items() if sent_s is None]
-        again = [port for port, sent_s in sent_at.items() if sent_s is not None and sent_s <= due]
+        again = [
+            port
+            for port, sent_s in sent_at.items()
+            if sent_s is not None and sent_s <= due
+        ]
         for port in new:
             application.send_lldp_packet(port)
         for port in again:
             application.send_lldp_packet(port)
             time.sleep(application.LLDP_SEND_GUARD)
-        later = [sent_s - due for sent_s in sent_at.values() if sent_s is not None and sent_s > due]
-        application.lldp_event.wait(0 if again else min(later, default=application.LLDP_SEND_PERIOD_PER_PORT))
+        later = [
+            sent_s - due
+            for sent_s in sent_at.values()
+            if sent_s is not None and sent_s > due
+        ]
+        application.lldp_event.wait(
+            0 if again else min(later, default=application.LLDP_SEND_PERIOD_PER_PORT)
+        )
 
 
 def _link_loop(application: Any) -> None:

@@ -76,8 +76,12 @@ class Request(WebobRequest):  # type: ignore[misc]
 
     DEFAULT_CHARSET = "UTF-8"
 
-    def __init__(self, environ: Any, charset: str | None = None, *args: Any, **more: Any) -> None:
-        super().__init__(environ, *args, charset=charset or self.DEFAULT_CHARSET, **more)
+    def __init__(
+        self, environ: Any, charset: str | None = None, *args: Any, **more: Any
+    ) -> None:
+        super().__init__(
+            environ, *args, charset=charset or self.DEFAULT_CHARSET, **more
+        )
 
 
 class Response(WebobResponse):  # type: ignore[misc]
@@ -107,7 +111,11 @@ class ControllerBase:
         action = self.req.urlvars.get("action", "index")
         if hasattr(self, "__before__"):
             self.__before__()
-        words = {key: value for key, value in self.req.urlvars.items() if key not in self.special_vars}
+        words = {
+            key: value
+            for key, value in self.req.urlvars.items()
+            if key not in self.special_vars
+        }
         return getattr(self, action)(req, **words)
 
 
@@ -134,7 +142,9 @@ class WSGIApplication:
 
     def register(self, controller: type, data: Any = None) -> None:
         """Take the routes of a controller's methods; its instances get ``data``."""
-        for name, method in inspect.getmembers(controller, lambda member: hasattr(member, "routing_info")):
+        for name, method in inspect.getmembers(
+            controller, lambda member: hasattr(member, "routing_info")
+        ):
             info = method.routing_info
             self.mapper.connect(
                 info["name"],
@@ -169,7 +179,10 @@ class Served:
             first = next(pieces, b"")
             from_thread.run(send, _head(status, headers))
             for piece in itertools.chain([first], pieces):
-                from_thread.run(send, {"type": "http.response.body", "body": piece, "more_body": True})
+                from_thread.run(
+                    send,
+                    {"type": "http.response.body", "body": piece, "more_body": True},
+                )
             from_thread.run(send, {"type": "http.response.body", "body": b""})
         finally:
             if hasattr(chunks, "close"):
@@ -178,8 +191,15 @@ class Served:
 
 
 def _head(status: str, headers: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    named = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-    return {"type": "http.response.start", "status": int(status.split()[0]), "headers": named}
+    named = [
+        (name.lower().encode("latin-1"), value.encode("latin-1"))
+        for name, value in headers
+    ]
+    return {
+        "type": "http.response.start",
+        "status": int(status.split()[0]),
+        "headers": named,
+    }
 
 
 def _request(scope: Any, body: bytes) -> Request:
@@ -200,7 +220,9 @@ def _request(scope: Any, body: bytes) -> Request:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             headers[key] = f"{headers[key]},{text}" if key in headers else text
     path = quote(scope["path"])
-    new_request: Request = Request.blank(path, environ, headers=headers, method=scope["method"], body=body)
+    new_request: Request = Request.blank(
+        path, environ, headers=headers, method=scope["method"], body=body
+    )
     return new_request
 
 

@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ringlight.fabric.optical_profiles import PortNames
-from ringlight.testbed.emulation.optical.commands import Admin, DeviceError, Rewire, Ticket, Wire
+from ringlight.testbed.emulation.optical.commands import (
+    Admin,
+    DeviceError,
+    Rewire,
+    Ticket,
+    Wire,
+)
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.monitors import power_dbm
 from ringlight.testbed.emulation.optical.session import Switch
@@ -51,7 +57,11 @@ def port_name(port: int, names: PortNames = "1.module.port") -> str:
     if names == "number":
         return str(port)
     module, place = divmod(port - 1, PORTS_PER_MODULE)
-    shelf, module = divmod(module, MODULES_PER_SHELF) if names == "shelf.module.port" else (0, module)
+    shelf, module = (
+        divmod(module, MODULES_PER_SHELF)
+        if names == "shelf.module.port"
+        else (0, module)
+    )
     return f"{shelf + 1}.{module + 1}.{place + 1}"
 
 
@@ -75,7 +85,11 @@ def port_number(text: str, size: int, names: PortNames = "1.module.port") -> int
 
 
 def _is_name(text: str) -> bool:
-    return len(text) <= MAX_NAME and text.isprintable() and _NAME.fullmatch(text) is not None
+    return (
+        len(text) <= MAX_NAME
+        and text.isprintable()
+        and _NAME.fullmatch(text) is not None
+    )
 
 
 @dataclass(frozen=True)
@@ -117,13 +131,19 @@ class CalientCircuit:
     @property
     def conn(self) -> str:
         """Connection identifier, ``1.1.1>1.2.1`` or, two-way, ``1.1.1-1.2.1``."""
-        source, destination = (port_name(port, self.names) for port in (self.source, self.destination))
+        source, destination = (
+            port_name(port, self.names) for port in (self.source, self.destination)
+        )
         return f"{source}{'-' if self.two_way else '>'}{destination}"
 
     def halves(self) -> list[tuple[int, int]]:
         """Return the IN and OUT port of each direction."""
         there = (self.source, self.destination)
-        return [there, there[::-1]] if self.two_way and self.source != self.destination else [there]
+        return (
+            [there, there[::-1]]
+            if self.two_way and self.source != self.destination
+            else [there]
+        )
 
     def wires(self, size: int) -> list[Wire]:
         return [Wire(into, size + out) for into, out in self.halves()]
@@ -142,7 +162,9 @@ class CalientCircuits:
         self.names = device.profile.port_names
         self._known = [self._remembered(row) for row in device.notes.get(NOTES, [])]
         device.memories[NOTES] = lambda: [
-            {key: getattr(circuit, key) for key in _KEPT} for circuit in self.all() if circuit.ticket is None
+            {key: getattr(circuit, key) for key in _KEPT}
+            for circuit in self.all()
+            if circuit.ticket is None
         ]
 
     def new(
@@ -156,15 +178,22 @@ class CalientCircuits:
         active: bool = False,
     ) -> CalientCircuit:
         """Return a circuit that is not provisioned yet, or a remembered circuit."""
-        return CalientCircuit(source, destination, two_way, group, name, nolight, active, names=self.names)
+        return CalientCircuit(
+            source, destination, two_way, group, name, nolight, active, names=self.names
+        )
 
     def _remembered(self, row: Mapping[str, Any]) -> CalientCircuit:
         """Raises ValueError and, for what it does not know, TypeError."""
         if missing := [key for key in _KEPT if key not in row]:
             raise ValueError(f"{missing[0]} is missing")
         circuit = self.new(**row)
-        if not 1 <= circuit.source <= self._size or not 1 <= circuit.destination <= self._size:
-            raise ValueError(f"there is no circuit {circuit.source}>{circuit.destination}")
+        if (
+            not 1 <= circuit.source <= self._size
+            or not 1 <= circuit.destination <= self._size
+        ):
+            raise ValueError(
+                f"there is no circuit {circuit.source}>{circuit.destination}"
+            )
         return circuit
 
     @classmethod
@@ -184,7 +213,9 @@ class CalientCircuits:
     def read(self, conn: str) -> tuple[int, int, bool]:
         """Return the faceplate ports of ``1.1.1>1.2.1``, or of the two-way ``1.1.1-1.2.1``, and whether it is
         two-way. Raises CircuitError."""
-        source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
+        source, way, destination = (
+            conn.partition("-") if "-" in conn else conn.partition(">")
+        )
         return self.number(source), self.number(destination), way == "-"
 
     def power(self, port: int, now_ns: int) -> str:
@@ -204,13 +235,17 @@ class CalientCircuits:
         """Return the circuits without repetition, and without those that another command is changing."""
         return list(
             {
-                id(circuit): circuit for circuit in circuits if circuit is not None and circuit.ticket is None
+                id(circuit): circuit
+                for circuit in circuits
+                if circuit is not None and circuit.ticket is None
             }.values()
         )
 
     def all(self) -> list[CalientCircuit]:
         """Return every circuit according to the light now, in order of ports."""
-        wires = {Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()}
+        wires = {
+            Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()
+        }
         kept = []
         for circuit in self._known:
             ticket = circuit.ticket
@@ -260,7 +295,9 @@ class CalientCircuits:
         for circuit in circuits:
             ports = self._ports(circuit)
             fine = taken.isdisjoint(ports) and self._usable(ports)
-            fine = fine and all(_is_name(text) for text in (circuit.name, circuit.group))
+            fine = fine and all(
+                _is_name(text) for text in (circuit.name, circuit.group)
+            )
             done.append(fine)
             if fine:
                 taken.update(ports)
@@ -288,10 +325,16 @@ class CalientCircuits:
         dark = {id(circuit) for circuit in circuits if not circuit.active}
         self._known = [circuit for circuit in self._known if id(circuit) not in dark]
         return self._command(
-            now_ns, [lit_circuit for lit_circuit in circuits if lit_circuit.active], False, "gone", "active"
+            now_ns,
+            [lit_circuit for lit_circuit in circuits if lit_circuit.active],
+            False,
+            "gone",
+            "active",
         )
 
-    def done(self, ticket: Ticket, circuits: Iterable[CalientCircuit], on: bool) -> list[CalientCircuit]:
+    def done(
+        self, ticket: Ticket, circuits: Iterable[CalientCircuit], on: bool
+    ) -> list[CalientCircuit]:
         """Return the circuits whose light a finished command has switched on or off."""
         if ticket.error is None:
             return list(circuits)
@@ -305,10 +348,17 @@ class CalientCircuits:
         """Return the state words of a circuit now."""
         if not circuit.active:
             return TUNING if circuit.ticket is not None else RESERVED
-        ports = [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]
+        ports = [
+            port
+            for wire in circuit.wires(self._size)
+            for port in (wire.ingress, wire.egress)
+        ]
         if any(self._device.admin(port) is not Admin.ENABLED for port in ports):
             return FAILED
-        if not all(self._device.mirrors.is_tuned(wire, now_ns) for wire in circuit.wires(self._size)):
+        if not all(
+            self._device.mirrors.is_tuned(wire, now_ns)
+            for wire in circuit.wires(self._size)
+        ):
             return TUNING
         dark = any(
             power_dbm(self._device, into, now_ns) < self._device.profile.los_dbm
@@ -317,20 +367,33 @@ class CalientCircuits:
         return FAILED if dark and not circuit.nolight else IN_SERVICE
 
     def _command(
-        self, now_ns: int, circuits: Iterable[CalientCircuit], on: bool, after: Phase, otherwise: Phase
+        self,
+        now_ns: int,
+        circuits: Iterable[CalientCircuit],
+        on: bool,
+        after: Phase,
+        otherwise: Phase,
     ) -> Ticket:
         circuits = list(circuits)
-        wires = tuple(wire for circuit in circuits for wire in circuit.wires(self._size))
+        wires = tuple(
+            wire for circuit in circuits for wire in circuit.wires(self._size)
+        )
         if not wires:
             return Ticket(done=True)
-        ticket = self._device.submit(now_ns, Rewire(wires) if on else Rewire(remove=wires))
+        ticket = self._device.submit(
+            now_ns, Rewire(wires) if on else Rewire(remove=wires)
+        )
         for circuit in circuits:
             circuit.ticket, circuit.after, circuit.otherwise = ticket, after, otherwise
         return ticket
 
     def _ports(self, circuit: CalientCircuit) -> list[int]:
         """Device ports that it holds."""
-        return [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]
+        return [
+            port
+            for wire in circuit.wires(self._size)
+            for port in (wire.ingress, wire.egress)
+        ]
 
     def _usable(self, ports: Iterable[int]) -> bool:
         try:

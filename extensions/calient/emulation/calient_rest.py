@@ -58,7 +58,14 @@ from ringlight.extensions.http.http_session import (
     basic_login,
 )
 from ringlight.fabric.text import parse_json
-from ringlight.testbed.emulation.optical.commands import NS, Admin, Command, SetAdmin, SetLabel, Wire
+from ringlight.testbed.emulation.optical.commands import (
+    NS,
+    Admin,
+    Command,
+    SetAdmin,
+    SetLabel,
+    Wire,
+)
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 REST_VERSION = "1.0"
@@ -83,7 +90,9 @@ class Cookies:
     def make(self, key: str, now_ns: int) -> str:
         """Make a cookie that cannot be guessed without the password, and return it."""
         self._made += 1
-        cookie = hmac.new(key.encode(), str(self._made).encode(), "sha256").hexdigest()[:32]
+        cookie = hmac.new(key.encode(), str(self._made).encode(), "sha256").hexdigest()[
+            :32
+        ]
         self._heard[cookie] = now_ns
         while len(self._heard) > MAX_COOKIES:
             self._heard.popitem(last=False)
@@ -102,11 +111,18 @@ class Cookies:
 
 
 def _status(done: bool, text: str = "") -> dict[str, Any]:
-    return {"response": {"status": _DONE if done else _REFUSED, **({"description": text} if text else {})}}
+    return {
+        "response": {
+            "status": _DONE if done else _REFUSED,
+            **({"description": text} if text else {}),
+        }
+    }
 
 
 def _reply(value: object) -> Response:
-    return Response(200, json.dumps(value).encode(), {"content-type": "application/json"})
+    return Response(
+        200, json.dumps(value).encode(), {"content-type": "application/json"}
+    )
 
 
 def _form(body: bytes) -> dict[str, str]:
@@ -116,7 +132,10 @@ def _form(body: bytes) -> dict[str, str]:
     try:
         return dict(
             parse_qsl(
-                body.decode(), keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FORM_FIELDS
+                body.decode(),
+                keep_blank_values=True,
+                strict_parsing=True,
+                max_num_fields=MAX_FORM_FIELDS,
             )
         )
     except ValueError:
@@ -177,7 +196,9 @@ class CalientRestSession(HttpSession):
     def _do(self, request: Request, now_ns: int) -> Answer:
         query = {key: values[-1] for key, values in parse_qs(request.url.query).items()}
         path = request.url.path.strip("/").removeprefix("rest/")
-        default = "delete" if (path, request.method) == ("crossconnects", "DELETE") else ""
+        default = (
+            "delete" if (path, request.method) == ("crossconnects", "DELETE") else ""
+        )
         verb = query.get("id") or _form(request.body).get("id", default)
         if not request.url.path.startswith("/rest/") or path not in _METHODS:
             raise HttpError(404, f"there is no {request.url.path[:80]}")
@@ -192,34 +213,60 @@ class CalientRestSession(HttpSession):
             if verb == "config":
                 return (yield from self._configure(request, now_ns))
             rows = self._port_summary(now_ns)
-            return _reply(rows if verb == "summary" else self._port_detail(rows, query.get("port", "")))
+            return _reply(
+                rows
+                if verb == "summary"
+                else self._port_detail(rows, query.get("port", ""))
+            )
         if path == "info":
-            return _reply({"version": REST_VERSION if verb == "restversion" else SOFTWARE})
+            return _reply(
+                {"version": REST_VERSION if verb == "restversion" else SOFTWARE}
+            )
         return _reply(self._node(query.get("detail", "SYSCFG")))
 
     # Circuits
 
-    def _crossconnects(self, verb: str, query: Mapping[str, str], request: Request, now_ns: int) -> Answer:
+    def _crossconnects(
+        self, verb: str, query: Mapping[str, str], request: Request, now_ns: int
+    ) -> Answer:
         if verb == "list":
-            return _reply([self._row(circuit, now_ns) for circuit in self._circuits.all()])
+            return _reply(
+                [self._row(circuit, now_ns) for circuit in self._circuits.all()]
+            )
         if verb == "detail":
             (circuit,) = self._circuits.find([query.get("conn", "")])
-            return _reply(_status(False, INVALID) if circuit is None else [self._row(circuit, now_ns)])
+            return _reply(
+                _status(False, INVALID)
+                if circuit is None
+                else [self._row(circuit, now_ns)]
+            )
         if verb == "deleteall":
-            done = yield from self._delete(self._circuits.idle(self._circuits.all()), now_ns)
+            done = yield from self._delete(
+                self._circuits.idle(self._circuits.all()), now_ns
+            )
             return _reply(_status(all(done), "" if all(done) else INVALID))
         if verb in ("add", "badd"):
             items = self._items(request, verb == "badd")
             done = yield from self._add([self._circuit(item) for item in items], now_ns)
         else:
-            conns = [_text(item, "conn") for item in self._items(request, True)] if verb == "bdel" else None
+            conns = (
+                [_text(item, "conn") for item in self._items(request, True)]
+                if verb == "bdel"
+                else None
+            )
             if conns is None:
-                conns = [query["conn"] if "conn" in query else _text(self._items(request, False)[0], "conn")]
+                conns = [
+                    query["conn"]
+                    if "conn" in query
+                    else _text(self._items(request, False)[0], "conn")
+                ]
             circuits = self._circuits.find(conns)
             if verb in ("bdel", "delete"):
                 done = yield from self._delete(circuits, now_ns)
             else:
-                done = yield from self._switch_light(circuits, verb == "activate", now_ns)
+                done = yield from self._switch_light(
+                    circuits, verb == "activate", now_ns
+                )
         statuses = [_status(success, "" if success else INVALID) for success in done]
         return _reply(statuses if verb in ("badd", "bdel") else statuses[0])
 
@@ -232,8 +279,12 @@ class CalientRestSession(HttpSession):
             except (ValueError, RecursionError):
                 raise HttpError(400, "the body is neither JSON nor a form") from None
         items = body if bulk else [body]
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise HttpError(400, f"{'a list of objects' if bulk else 'an object'} is wanted")
+        if not isinstance(items, list) or not all(
+            isinstance(item, dict) for item in items
+        ):
+            raise HttpError(
+                400, f"{'a list of objects' if bulk else 'an object'} is wanted"
+            )
         if len(items) > MAX_BULK:
             raise HttpError(413, f"more than {MAX_BULK} items")
         return items
@@ -249,15 +300,23 @@ class CalientRestSession(HttpSession):
         except CircuitError:
             return None
         nolight = _yes(item, "nolight") or _yes(item, "deadreckon")
-        made = self._circuits.new(source, destination, direction == "bi", group or GROUP, name, nolight)
+        made = self._circuits.new(
+            source, destination, direction == "bi", group or GROUP, name, nolight
+        )
         # The identifier says what ``in``, ``out`` and ``dir`` say, in either way of naming ports.
         plain = f"{source}{'-' if made.two_way else '>'}{destination}"
-        return made if direction in ("uni", "bi") and conn in ("", made.conn, plain) else None
+        return (
+            made
+            if direction in ("uni", "bi") and conn in ("", made.conn, plain)
+            else None
+        )
 
     def _add(self, circuits: Sequence[CalientCircuit | None], now_ns: int) -> _Done:
         valid = [circuit for circuit in circuits if circuit is not None]
         provisioned = self._circuits.provision(valid)
-        held = [circuit for circuit, fine in zip(valid, provisioned, strict=True) if fine]
+        held = [
+            circuit for circuit, fine in zip(valid, provisioned, strict=True) if fine
+        ]
         ticket = self._circuits.make(now_ns, held)
         while not ticket.done:
             yield None
@@ -270,16 +329,28 @@ class CalientRestSession(HttpSession):
         while not ticket.done:
             yield None
         dark = [candidate for candidate in fine if candidate not in active]
-        return self._which(circuits, dark + self._circuits.done(ticket, active, on=False))
+        return self._which(
+            circuits, dark + self._circuits.done(ticket, active, on=False)
+        )
 
-    def _switch_light(self, circuits: Sequence[CalientCircuit | None], on: bool, now_ns: int) -> _Done:
-        fine = [circuit for circuit in self._circuits.idle(circuits) if circuit.active is not on]
-        ticket = (self._circuits.activate if on else self._circuits.deactivate)(now_ns, fine)
+    def _switch_light(
+        self, circuits: Sequence[CalientCircuit | None], on: bool, now_ns: int
+    ) -> _Done:
+        fine = [
+            circuit
+            for circuit in self._circuits.idle(circuits)
+            if circuit.active is not on
+        ]
+        ticket = (self._circuits.activate if on else self._circuits.deactivate)(
+            now_ns, fine
+        )
         while not ticket.done:
             yield None
         return self._which(circuits, self._circuits.done(ticket, fine, on))
 
-    def _which(self, circuits: Sequence[CalientCircuit | None], done: Sequence[CalientCircuit]) -> list[bool]:
+    def _which(
+        self, circuits: Sequence[CalientCircuit | None], done: Sequence[CalientCircuit]
+    ) -> list[bool]:
         """Return whether each entry was carried out. A circuit that is named twice is carried out once."""
         left = {id(circuit) for circuit in done}
         results = []
@@ -301,7 +372,9 @@ class CalientRestSession(HttpSession):
             wire = Wire(*ends)
             lossy = circuit.active and self._device.mirrors.is_tuned(wire, now_ns)
             row[f"half{number}"] = {
-                "conn": circuit.conn if number == 1 else replace(circuit, source=into, destination=out).conn,
+                "conn": circuit.conn
+                if number == 1
+                else replace(circuit, source=into, destination=out).conn,
                 "inp": inp,
                 "outp": outp,
                 "loss": f"{self._device.mirrors.loss_db(wire):.2f}"
@@ -319,8 +392,12 @@ class CalientRestSession(HttpSession):
     def _port_summary(self, now_ns: int) -> list[dict[str, str]]:
         circuits, size, rows = self._circuits.by_port(), self._device.size, []
         for port in range(1, size + 1):
-            conns = ",".join(circuit.conn for circuit in circuits.get(port, [])) or "NONE"
-            powers = (self._circuits.power(half, now_ns) for half in (port, size + port))
+            conns = (
+                ",".join(circuit.conn for circuit in circuits.get(port, [])) or "NONE"
+            )
+            powers = (
+                self._circuits.power(half, now_ns) for half in (port, size + port)
+            )
             rows.append(
                 {
                     "port": self._circuits.name(port),
@@ -371,7 +448,10 @@ class CalientRestSession(HttpSession):
             raise HttpError(400, f"detail={detail[:40]} is not known")
         if detail == "SOFTWARE":
             return {"SWPACKAGE": SOFTWARE}
-        failed = any(self._device.admin(port + 1) is Admin.FAILED for port in range(2 * self._device.size))
+        failed = any(
+            self._device.admin(port + 1) is Admin.FAILED
+            for port in range(2 * self._device.size)
+        )
         return {
             "NAME": self._switch.name,
             "SERIALNUMBER": self._switch.name,

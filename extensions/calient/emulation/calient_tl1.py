@@ -38,7 +38,14 @@ from ringlight.extensions.calient.emulation.calient_circuits import (
     CircuitError,
 )
 from ringlight.extensions.tl1.tl1_grammar import Command
-from ringlight.extensions.tl1.tl1_session import DONE, Answer, Denial, Handler, Tl1Session, Wait
+from ringlight.extensions.tl1.tl1_session import (
+    DONE,
+    Answer,
+    Denial,
+    Handler,
+    Tl1Session,
+    Wait,
+)
 from ringlight.testbed.emulation.optical.commands import Admin, Ticket
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
@@ -62,7 +69,11 @@ class _Bulk:
         failed = self.count - len(self.circuits.done(self.ticket, self.fine, self.on))
         if not failed:
             return "Completed"
-        return f"{failed} of {self.count} connections failed" if failed < self.count else "Failed"
+        return (
+            f"{failed} of {self.count} connections failed"
+            if failed < self.count
+            else "Failed"
+        )
 
 
 class Bulks:
@@ -96,7 +107,9 @@ class CalientTl1Session(Tl1Session):
             "RTRV-PORT": self._ports,
             "RTRV-PORT-SUM": self._port_sums,
             "RTRV-NE": self._element,
-            "RTRV-NETYPE": lambda *_: Answer((f"Calient,S{self.device.size},OCS,{SOFTWARE}",)),
+            "RTRV-NETYPE": lambda *_: Answer(
+                (f"Calient,S{self.device.size},OCS,{SOFTWARE}",)
+            ),
         }
 
     def port_name(self, port: int) -> str:
@@ -111,7 +124,12 @@ class CalientTl1Session(Tl1Session):
 
     def _one(self, command: Command) -> CalientCircuit:
         """The circuit that a command is about, by its ports or by its identifier. Raises Denial."""
-        words = [part.strip() for block in command.blocks for part in block.split(",") if part.strip()]
+        words = [
+            part.strip()
+            for block in command.blocks
+            for part in block.split(",")
+            if part.strip()
+        ]
         conns = [part for part in words if ">" in part or "-" in part]
         ends = [part.strip() for part in command.aid.split(",") if part.strip()]
         if len(ends) == 2:
@@ -135,14 +153,21 @@ class CalientTl1Session(Tl1Session):
 
     def _enter(self, command: Command, now_ns: int) -> Answer:
         ends = command.aid.split(",")
-        group, way, name = (*(command.blocks[-1] if command.blocks else "").split(","), "", "", "")[:3]
+        group, way, name = (
+            *(command.blocks[-1] if command.blocks else "").split(","),
+            "",
+            "",
+            "",
+        )[:3]
         if len(ends) != 2:
             raise Denial("IIAC", INVALID)
         if way.strip().upper() not in ("1WAY", "2WAY"):
             raise Denial("IDNV", "1WAY or 2WAY is wanted")
         two_way = way.strip().upper() == "2WAY"
         source, destination = (self._number(end) for end in ends)
-        circuit = self._circuits.new(source, destination, two_way, group.strip() or GROUP, name.strip())
+        circuit = self._circuits.new(
+            source, destination, two_way, group.strip() or GROUP, name.strip()
+        )
         if not self._circuits.provision([circuit])[0]:
             raise Denial("IIAC", INVALID)
         return DONE
@@ -187,14 +212,20 @@ class CalientTl1Session(Tl1Session):
                 circuits.append(self._circuits.new(*self._circuits.read(conn)))
         done = self._circuits.provision(circuits)
         made = [circuit for circuit, fine in zip(circuits, done, strict=True) if fine]
-        return self._begin_bulk(self._circuits.make(now_ns, made), len(conns), made, on=True)
+        return self._begin_bulk(
+            self._circuits.make(now_ns, made), len(conns), made, on=True
+        )
 
     def _delete_bulk(self, command: Command, now_ns: int) -> Answer:
         conns = self._conns(command)
         circuits = self._circuits.idle(self._circuits.find(conns))
-        return self._begin_bulk(self._circuits.delete(now_ns, circuits), len(conns), circuits, on=False)
+        return self._begin_bulk(
+            self._circuits.delete(now_ns, circuits), len(conns), circuits, on=False
+        )
 
-    def _begin_bulk(self, ticket: Ticket, count: int, fine: list[CalientCircuit], *, on: bool) -> Answer:
+    def _begin_bulk(
+        self, ticket: Ticket, count: int, fine: list[CalientCircuit], *, on: bool
+    ) -> Answer:
         self._bulks.last = _Bulk(self._circuits, ticket, count, fine, on)
         return DONE
 
@@ -205,8 +236,15 @@ class CalientTl1Session(Tl1Session):
     # Reading
 
     def _list(self, command: Command, now_ns: int) -> Answer:
-        named = [part for block in command.blocks for part in block.split(",") if part.strip()]
-        if not command.aid.replace(",", "").strip() and all(part.strip().upper() == "ALL" for part in named):
+        named = [
+            part
+            for block in command.blocks
+            for part in block.split(",")
+            if part.strip()
+        ]
+        if not command.aid.replace(",", "").strip() and all(
+            part.strip().upper() == "ALL" for part in named
+        ):
             circuits: Iterable[CalientCircuit] = self._circuits.all()
         else:
             circuits = [self._one(command)]
@@ -234,7 +272,9 @@ class CalientTl1Session(Tl1Session):
         rows = []
         for port in self._asked(command):
             halves = (("IN", port), ("OUT", port + self.device.size))
-            states = ",".join(self._port_state(side, half, used[half]) for side, half in halves)
+            states = ",".join(
+                self._port_state(side, half, used[half]) for side, half in halves
+            )
             rows.append(f"{self._circuits.name(port)}:WX,NONE,NONE:{states}")
         return Answer(tuple(rows))
 
@@ -245,29 +285,42 @@ class CalientTl1Session(Tl1Session):
             Admin.FAILED: ("OOS-AU", "OOS", "FAIL"),
         }[self.device.admin(port)]
         return ",".join(
-            f"{side}{key}={word}" for key, word in zip(("AS", "OS", "OC"), words, strict=True)
+            f"{side}{key}={word}"
+            for key, word in zip(("AS", "OS", "OC"), words, strict=True)
         ) + (f",{side}RS=NPR")
 
     def _port_sums(self, command: Command, now_ns: int) -> Answer:
         ends = self._circuits.by_port()
         return Answer(
-            tuple(self._port_sum(port, ends.get(port, []), now_ns) for port in self._asked(command))
+            tuple(
+                self._port_sum(port, ends.get(port, []), now_ns)
+                for port in self._asked(command)
+            )
         )
 
-    def _port_sum(self, port: int, circuits: Sequence[CalientCircuit], now_ns: int) -> str:
-        label = self.device.label(port).translate(str.maketrans(",=:", "   ", '"')) or "NONE"
-        powers = (self._circuits.power(half, now_ns) for half in (port, port + self.device.size))
-        conns = [(circuit.conn, "ACT" if circuit.active else "NONE") for circuit in circuits] + 2 * [
-            ("NONE", "NONE")
+    def _port_sum(
+        self, port: int, circuits: Sequence[CalientCircuit], now_ns: int
+    ) -> str:
+        label = (
+            self.device.label(port).translate(str.maketrans(",=:", "   ", '"'))
+            or "NONE"
+        )
+        powers = (
+            self._circuits.power(half, now_ns)
+            for half in (port, port + self.device.size)
+        )
+        conns = [
+            (circuit.conn, "ACT" if circuit.active else "NONE") for circuit in circuits
+        ] + 2 * [("NONE", "NONE")]
+        fields = [
+            f"CONNNAME{i}={conn},CONNSTATE{i}={state}"
+            for i, (conn, state) in enumerate(conns[:2], 1)
         ]
-        fields = [f"CONNNAME{i}={conn},CONNSTATE{i}={state}" for i, (conn, state) in enumerate(conns[:2], 1)]
         received, sent = powers
         return f"{self._circuits.name(port)}:ALIAS={label},INPWR={received},OUTPWR={sent},{','.join(fields)}"
 
     def _element(self, command: Command, now_ns: int) -> Answer:
-        fields = (
-            f"SERIALNUMBER={self.switch.name},SWPACKAGE={SOFTWARE},STATUS=OK,CHASSISTYPE=S{self.device.size}"
-        )
+        fields = f"SERIALNUMBER={self.switch.name},SWPACKAGE={SOFTWARE},STATUS=OK,CHASSISTYPE=S{self.device.size}"
         return Answer((f"{self.sid}:{fields},PLATFORM=VERSION2",))
 
 

@@ -41,8 +41,16 @@ def _events(events: list[Any]) -> Iterator[tuple[float, str, bool]]:
         if not isinstance(event, dict):
             raise ValueError(f"event {number} is no object")
         days, kind = event.get("event_time"), event.get("event_type")
-        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6:
-            raise ValueError(f"event {number}, event_time: {printable(str(days))} is no time in days")
+        if (
+            isinstance(days, bool)
+            or not isinstance(days, int | float)
+            or not 0 <= days < 1e6
+        ):
+            raise ValueError(
+                f"event {number}, event_time: {printable(str(days))} is no time in days"
+            )
         if kind not in _BEGINS:
-            raise ValueError(f"event {number}, event_type: {printable(str(kind))} is neither start nor end")
+            raise ValueError(
+                f"event {number}, event_type: {printable(str(kind))} is neither start nor end"
+            )
         yield days * DAY_S, str(event.get("node_id")), _BEGINS[kind]

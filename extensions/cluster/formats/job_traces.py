@@ -58,12 +58,38 @@ class Dialect:
 
 _RFOLD = ("job id", "arrival time (sec)", "topology", "shape", "size", "duration (sec)")
 _SLURM = (
-    *("job_id", "user", "vc", "gpu_num", "cpu_num", "node_num", "mem_per_pod_GB", "shared_mem_per_pod"),
-    *("type", "state", "submit_time", "start_time", "end_time", "fail_time", "stop_time", "duration"),
+    *(
+        "job_id",
+        "user",
+        "vc",
+        "gpu_num",
+        "cpu_num",
+        "node_num",
+        "mem_per_pod_GB",
+        "shared_mem_per_pod",
+    ),
+    *(
+        "type",
+        "state",
+        "submit_time",
+        "start_time",
+        "end_time",
+        "fail_time",
+        "stop_time",
+        "duration",
+    ),
     *("queue", "gpu_time"),
 )
 DIALECTS = (
-    Dialect("rfold", "RFold", _RFOLD, "arrival time (sec)", "size", "duration (sec)", "shape"),
+    Dialect(
+        "rfold",
+        "RFold",
+        _RFOLD,
+        "arrival time (sec)",
+        "size",
+        "duration (sec)",
+        "shape",
+    ),
     Dialect("slurm", "Helios and Acme", _SLURM, "submit_time", "gpu_num", "duration"),
 )
 
@@ -80,7 +106,9 @@ class _Read:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def read_job_trace(path: Path, *, skip_bad: bool = False, keep_shapes: bool = False) -> JobTrace:
+def read_job_trace(
+    path: Path, *, skip_bad: bool = False, keep_shapes: bool = False
+) -> JobTrace:
     """Return the jobs of a file, by arrival.
 
     ``skip_bad``: rows that cannot be read are counted and left out. Jobs without a GPU are counted and left
@@ -102,7 +130,9 @@ def read_job_trace(path: Path, *, skip_bad: bool = False, keep_shapes: bool = Fa
                     take(row)
                 except _BadCellError as error:
                     if not skip_bad:
-                        raise ValueError(f"{path}, line {rows.line_num}, {error}") from None
+                        raise ValueError(
+                            f"{path}, line {rows.line_num}, {error}"
+                        ) from None
                     jobs.counts["bad_row"] += 1
                 if len(jobs.gpus) > MOST_JOBS:
                     raise ValueError(f"{path}: it has more than {MOST_JOBS} jobs")
@@ -111,9 +141,12 @@ def read_job_trace(path: Path, *, skip_bad: bool = False, keep_shapes: bool = Fa
     if not jobs.gpus:
         raise ValueError(f"{path}: it has no job that wants a GPU")
     return JobTrace(
-        np.array(jobs.arrival), np.array(jobs.gpus, dtype=np.int64), np.array(jobs.duration),
-        tuple(jobs.shapes), dict(jobs.counts),
-    ).sorted()  # fmt: skip
+        np.array(jobs.arrival),
+        np.array(jobs.gpus, dtype=np.int64),
+        np.array(jobs.duration),
+        tuple(jobs.shapes),
+        dict(jobs.counts),
+    ).sorted()
 
 
 @contextmanager
@@ -124,7 +157,9 @@ def _opened(path: Path) -> Iterator[IO[str]]:
             if not stat.S_ISREG(kind.st_mode):
                 raise ValueError(f"{path}: it is no regular file")
             if kind.st_size > FILE_LIMIT:
-                raise ValueError(f"{path}: it has {kind.st_size} bytes, {FILE_LIMIT} are allowed")
+                raise ValueError(
+                    f"{path}: it has {kind.st_size} bytes, {FILE_LIMIT} are allowed"
+                )
             data = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
             yield io.TextIOWrapper(data, encoding="utf-8", newline="")
     except OSError as error:
@@ -136,20 +171,28 @@ def _bounded(lines: IO[str], path: Path) -> Iterator[str]:
     while line := lines.readline(MOST_LINE + 1):
         number += 1
         if len(line) > MOST_LINE:
-            raise ValueError(f"{path}, line {number}: it has more than {MOST_LINE} characters")
+            raise ValueError(
+                f"{path}, line {number}: it has more than {MOST_LINE} characters"
+            )
         yield line
 
 
 def _dialect(path: Path, head: Sequence[str]) -> tuple[Dialect, dict[str, int]]:
     names = [name.strip().lstrip("#\ufeff").strip() for name in head]
-    dialect = max(DIALECTS, key=lambda candidate: len(set(names) & set(candidate.columns)))
+    dialect = max(
+        DIALECTS, key=lambda candidate: len(set(names) & set(candidate.columns))
+    )
     for number, name in enumerate(names, 1):
         if name not in dialect.columns:
             near = difflib.get_close_matches(name, dialect.columns, 1, 0.0)
-            unknown = f"{path}, line 1, column {number}: unknown column {printable(name)}"
+            unknown = (
+                f"{path}, line 1, column {number}: unknown column {printable(name)}"
+            )
             raise ValueError(f"{unknown}; the nearest is {near[0]}; {DESCRIBED}")
         if name in names[: number - 1]:
-            raise ValueError(f"{path}, line 1, column {number}: a second column {printable(name)}")
+            raise ValueError(
+                f"{path}, line 1, column {number}: a second column {printable(name)}"
+            )
     for name in (dialect.arrival, dialect.gpus, dialect.duration):
         if name not in names:
             raise ValueError(f"{path}, line 1: there is no column {name}; {DESCRIBED}")
@@ -163,7 +206,9 @@ class _BadCellError(ValueError):
 def _taker(
     dialect: Dialect, places: dict[str, int], jobs: _Read, keep_shapes: bool
 ) -> Callable[[Sequence[str]], None]:
-    arrival, gpus, duration = (places[name] for name in (dialect.arrival, dialect.gpus, dialect.duration))
+    arrival, gpus, duration = (
+        places[name] for name in (dialect.arrival, dialect.gpus, dialect.duration)
+    )
     shape = places.get(dialect.shape or "") if keep_shapes else None
     width = len(places)
 
@@ -174,12 +219,18 @@ def _taker(
             )
         size = _number(row[gpus], dialect.gpus, MOST_GPUS)
         if size != int(size):
-            raise _BadCellError(f"column {dialect.gpus}: {printable(row[gpus])} is no whole number")
+            raise _BadCellError(
+                f"column {dialect.gpus}: {printable(row[gpus])} is no whole number"
+            )
         arrival_s, took = (
             _time(row[arrival], dialect.arrival),
             _number(row[duration], dialect.duration, MOST_S),
         )
-        sides = _sides(row[shape], dialect.shape or "", int(size)) if shape is not None else ()
+        sides = (
+            _sides(row[shape], dialect.shape or "", int(size))
+            if shape is not None
+            else ()
+        )
         if not size:
             jobs.counts["no_gpu"] += 1
             return
@@ -196,9 +247,17 @@ def _number(text: str, column: str, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise _BadCellError(f"column {column}: {printable(text)} is no number") from None
+        raise _BadCellError(
+            f"column {column}: {printable(text)} is no number"
+        ) from None
     if not 0 <= value <= most:
-        what = "is negative" if value < 0 else "is no number" if math.isnan(value) else f"is above {most:g}"
+        what = (
+            "is negative"
+            if value < 0
+            else "is no number"
+            if math.isnan(value)
+            else f"is above {most:g}"
+        )
         raise _BadCellError(f"column {column}: {printable(text)} {what}")
     return value
 
@@ -211,12 +270,20 @@ def _time(text: str, column: str) -> float:
             # Without a zone, one that has no summer time keeps the gaps as they were.
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except ValueError:
-            raise _BadCellError(f"column {column}: {printable(text)} is no time") from None
+            raise _BadCellError(
+                f"column {column}: {printable(text)} is no time"
+            ) from None
     return _number(text, column, MOST_S)
 
 
 def _sides(text: str, column: str, size: int) -> tuple[int, ...]:
-    sides = tuple(int(side) for side in text.split("x")) if all(map(str.isdigit, text.split("x"))) else ()
+    sides = (
+        tuple(int(side) for side in text.split("x"))
+        if all(map(str.isdigit, text.split("x")))
+        else ()
+    )
     if math.prod(sides) != size:
-        raise _BadCellError(f"column {column}: {printable(text)} is no block of {size} GPUs")
+        raise _BadCellError(
+            f"column {column}: {printable(text)} is no block of {size} GPUs"
+        )
     return sides

@@ -38,9 +38,13 @@ class Blocks:
             if not self._round_ends:
                 begins = begins.copy()
                 for axis, side in enumerate(order):
-                    np.moveaxis(begins, axis, 0)[begins.shape[axis] - side + 1 :] = False
+                    np.moveaxis(begins, axis, 0)[begins.shape[axis] - side + 1 :] = (
+                        False
+                    )
             if begins.any():
                 first = np.unravel_index(int(begins.argmax()), begins.shape)
                 spans = zip(first, order, self.free.shape, strict=True)
-                return tuple(np.ix_(*((np.arange(a, a + side)) % own for a, side, own in spans)))
+                return tuple(
+                    np.ix_(*((np.arange(a, a + side)) % own for a, side, own in spans))
+                )
         return None

@@ -35,7 +35,9 @@ class ClusterFaults:
         per = self.policies.unit_gpus // self.policies.server_gpus
         events = []
         columns = (self.trace.server, self.trace.begin_s, self.trace.end_s)
-        for server, begin, end in zip(*(column.tolist() for column in columns), strict=True):
+        for server, begin, end in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             # An outage of no length takes nothing down.
             if end > begin and server // per < len(units):
                 unit = units[server // per]
@@ -84,7 +86,10 @@ class Losing(Sound):
         self._run, self._holding, self._losses = run, holding, losses
 
     def events(self) -> list[Event]:
-        return [(time_s, lambda gpu=gpu: self._lose(gpu)) for time_s, gpu in sorted(self._losses.gpus)]  # type: ignore[misc]
+        return [
+            (time_s, lambda gpu=gpu: self._lose(gpu))  # type: ignore[misc]
+            for time_s, gpu in sorted(self._losses.gpus)
+        ]
 
     def _lose(self, gpu: str) -> None:
         """Lose a GPU for good. Its job continues once there are spares for all GPUs that it lost."""
@@ -120,7 +125,12 @@ class Failing(Sound):
         faults: ClusterFaults,
         goes_on: Callable[[int], None],
     ) -> None:
-        self._run, self._queue, self._faults, self._policies = run, queue, faults, faults.policies
+        self._run, self._queue, self._faults, self._policies = (
+            run,
+            queue,
+            faults,
+            faults.policies,
+        )
         self._goes_on = goes_on
         self._units, self._free = holding.units, holding.free
         self._kept = kept_units(run.cluster.gpus, self._policies)
@@ -130,7 +140,10 @@ class Failing(Sound):
 
     def events(self) -> list[Event]:
         return [
-            (time_s, lambda unit=unit, does=self._fail if down else self._mend: does(unit))  # type: ignore[misc]
+            (
+                time_s,
+                lambda unit=unit, does=self._fail if down else self._mend: does(unit),  # type: ignore[misc]
+            )
             for time_s, unit, down in self._faults.outages(self._units.all)
         ]
 
@@ -166,7 +179,9 @@ class Failing(Sound):
     def _keep(self, leaf: int) -> None:
         """Make a repaired unit a spare again if some spares were used, before a job gets it."""
         within, per = self._within(leaf), self._policies.unit_gpus
-        missing = sum(self._kept[neighbour] - self._pool[neighbour] for neighbour in within)
+        missing = sum(
+            self._kept[neighbour] - self._pool[neighbour] for neighbour in within
+        )
         if more := min(missing, self._free.counts[leaf]) // per * per:
             self._pool[leaf] += more
             self._free.give(self._units.give(SPARE - leaf))
@@ -191,7 +206,11 @@ class Failing(Sound):
         own = unit[0]
         for leaf in sorted(self._within(own), key=lambda leaf: (leaf != own, leaf)):
             keeper = SPARE - leaf
-            kept = self._pool[leaf] - sum(self._units.broken(keeper).values()) if self._pool[leaf] else 0
+            kept = (
+                self._pool[leaf] - sum(self._units.broken(keeper).values())
+                if self._pool[leaf]
+                else 0
+            )
             if kept >= count:
                 self._free.give(self._units.give(keeper))
                 self._replace(job, unit, leaf, count)

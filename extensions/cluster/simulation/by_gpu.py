@@ -25,7 +25,9 @@ class Gpus:
     ``edge_bytes``: bytes that each job sends to the next rank in an iteration.
     """
 
-    def __init__(self, fabric: Fabric, cluster: Cluster, edge_bytes: Sequence[float]) -> None:
+    def __init__(
+        self, fabric: Fabric, cluster: Cluster, edge_bytes: Sequence[float]
+    ) -> None:
         self._fabric, self._cluster, self._edge_bytes = fabric, cluster, edge_bytes
         self._circuits = fabric.circuits
         self._leaf = {name: number for number, name in enumerate(cluster.names)}
@@ -46,7 +48,9 @@ class Gpus:
 
     def placed(self, job: int) -> Placed:
         """Return how many of a job's GPUs are on which leaf."""
-        return dict(Counter(self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]))
+        return dict(
+            Counter(self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job])
+        )
 
     def free(self) -> list[int]:
         """Return the number of free GPUs of each leaf."""
@@ -61,7 +65,9 @@ class Gpus:
         """
         if not once_round:
             return self._cluster.loads(self.placed(job), once_round)
-        return self._cluster.ring_loads([self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]])
+        return self._cluster.ring_loads(
+            [self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]]
+        )
 
     def lose(self, gpu: str) -> int | None:
         """Remove a GPU that is lost. Return the job that has it; None if it was free."""
@@ -74,11 +80,15 @@ class Gpus:
         """
         ranks = self._ranks[job]
         left = [gpu for gpu in ranks if gpu not in self._lost]
-        spares = spares_for(left, self._free(), self._switch_of)[: len(ranks) - len(left)]
+        spares = spares_for(left, self._free(), self._switch_of)[
+            : len(ranks) - len(left)
+        ]
         if len(left) + len(spares) < len(ranks):
             return 0
         instead = iter(spares)
-        self._ranks[job] = [next(instead) if gpu in self._lost else gpu for gpu in ranks]
+        self._ranks[job] = [
+            next(instead) if gpu in self._lost else gpu for gpu in ranks
+        ]
         return len(spares)
 
     def regroup(self) -> tuple[Mapping[int, Placed], int]:
@@ -86,13 +96,18 @@ class Gpus:
 
         Return the new places of the jobs of which a GPU moved, and how many GPUs moved.
         """
-        rings = [RingJob(str(job), tuple(on), self._edge_bytes[job]) for job, on in self._ranks.items()]
+        rings = [
+            RingJob(str(job), tuple(on), self._edge_bytes[job])
+            for job, on in self._ranks.items()
+        ]
         movable = [gpu for gpu in self._fabric.gpus if gpu not in self._fabric.onics]
         plan = regroup(self._fabric, self._circuits, rings, movable=movable)
         self._circuits = plan.circuits
         self._switch_of |= {move.gpu: move.destination.node for move in plan.moved}
         moved = {move.gpu for move in plan.moved}
-        touched = [job for job, ranks in self._ranks.items() if not moved.isdisjoint(ranks)]
+        touched = [
+            job for job, ranks in self._ranks.items() if not moved.isdisjoint(ranks)
+        ]
         return {job: self.placed(job) for job in touched}, len(plan.moved)
 
     def _free(self) -> list[str]:

@@ -24,10 +24,16 @@ class Crossing:
         self.capacity, self._speeds = capacity.copy(), speeds
         self.jobs: list[int] = []
         self._here: set[int] = set()
-        self._offsets, self._links, self._weights = np.zeros(65, dtype=np.int64), _ints(256), np.zeros(256)
+        self._offsets, self._links, self._weights = (
+            np.zeros(65, dtype=np.int64),
+            _ints(256),
+            np.zeros(256),
+        )
         #: How fast a job could go on each of its links, as ``rates.Last`` has it.
         self._level = np.ones(256)
-        self._left, self._speed, self._share, self._gpus = (np.zeros(64) for _ in range(4))
+        self._left, self._speed, self._share, self._gpus = (
+            np.zeros(64) for _ in range(4)
+        )
         self.since = 0.0
         self.changed = False
         #: When the first of them is over, and the ideal GPU seconds that all together lose each second.
@@ -55,30 +61,47 @@ class Crossing:
         infinity without jobs.
         """
         count = len(self.jobs)
-        return self.since + float((self._to_go() / self._speed[:count]).min()) if count else math.inf
+        return (
+            self.since + float((self._to_go() / self._speed[:count]).min())
+            if count
+            else math.inf
+        )
 
     def add(
-        self, job: int, now: float, loads: list[tuple[int, float]], left: float, share: float, gpus: int
+        self,
+        job: int,
+        now: float,
+        loads: list[tuple[int, float]],
+        left: float,
+        share: float,
+        gpus: int,
     ) -> None:
         self._sync(now)
         place = len(self.jobs)
         if place == len(self._left):
             self._left, self._speed, self._share, self._gpus = (
-                _longer(figures) for figures in (self._left, self._speed, self._share, self._gpus)
+                _longer(figures)
+                for figures in (self._left, self._speed, self._share, self._gpus)
             )
             self._offsets = _longer(self._offsets)
         begin = int(self._offsets[place])
         end = begin + len(loads)
         while end > len(self._links):
             self._links, self._weights, self._level = (
-                _longer(figures) for figures in (self._links, self._weights, self._level)
+                _longer(figures)
+                for figures in (self._links, self._weights, self._level)
             )
         self._links[begin:end], self._weights[begin:end] = zip(*loads, strict=True)
         self._level[begin:end] = 1.0
         self._offsets[place + 1] = end
         self.jobs.append(job)
         self._here.add(job)
-        self._left[place], self._speed[place], self._share[place], self._gpus[place] = left, 1.0, share, gpus
+        self._left[place], self._speed[place], self._share[place], self._gpus[place] = (
+            left,
+            1.0,
+            share,
+            gpus,
+        )
         self.changed = True
 
     def remove(self, job: int, now: float) -> float:
@@ -89,10 +112,14 @@ class Crossing:
         left = float(self._left[place])
         for figures in (self._left, self._speed, self._share, self._gpus):
             figures[place : count - 1] = figures[place + 1 : count]
-        begin, end, last = (int(self._offsets[index]) for index in (place, place + 1, count))
+        begin, end, last = (
+            int(self._offsets[index]) for index in (place, place + 1, count)
+        )
         for of_links in (self._links, self._weights, self._level):
             of_links[begin : begin + last - end] = of_links[end:last]
-        self._offsets[place + 1 : count] = self._offsets[place + 2 : count + 1] - (end - begin)
+        self._offsets[place + 1 : count] = self._offsets[place + 2 : count + 1] - (
+            end - begin
+        )
         del self.jobs[place]
         self._here.remove(job)
         self.changed = True
@@ -136,9 +163,13 @@ class Crossing:
         return self._offsets[: count + 1], self._links[:end], self._weights[:end]
 
     def _solve(
-        self, offsets: IntArray, links: IntArray, weights: FloatArray, shares: FloatArray,
+        self,
+        offsets: IntArray,
+        links: IntArray,
+        weights: FloatArray,
+        shares: FloatArray,
         last: Last | None = None,
-    ) -> FloatArray:  # fmt: skip
+    ) -> FloatArray:
         self.solved += 1
         return self._speeds(offsets, links, weights, self.capacity, shares, last)
 
@@ -171,15 +202,24 @@ class Alternating(Crossing):
     what is left of it, as all last ``iteration_s`` at ideal speed and jobs a whole number of them."""
 
     def __init__(self, capacity: FloatArray, iteration_s: float) -> None:
-        super().__init__(capacity, lambda offsets, links, weights, room, shares, _=None: shared(
-            offsets, links, weights, room, np.ones(len(shares))
-        ))  # fmt: skip
+        super().__init__(
+            capacity,
+            lambda offsets, links, weights, room, shares, _=None: shared(
+                offsets, links, weights, room, np.ones(len(shares))
+            ),
+        )
         self._iteration_s = iteration_s
         #: Of each job, the iterations that are left of it after this one, and whether it sends.
         self._turns: dict[int, tuple[int, bool]] = {}
 
     def add(
-        self, job: int, now: float, loads: list[tuple[int, float]], left: float, share: float, gpus: int
+        self,
+        job: int,
+        now: float,
+        loads: list[tuple[int, float]],
+        left: float,
+        share: float,
+        gpus: int,
     ) -> None:
         super().add(job, now, loads, left, share, gpus)
         iterations = left / self._iteration_s
@@ -219,7 +259,9 @@ class Alternating(Crossing):
         if sends.any():
             mine = np.repeat(sends, lengths)
             ends = np.append(0, np.cumsum(lengths[sends]))
-            speed[sends] = self._solve(ends, links[mine], weights[mine], self._share[: len(sends)][sends])
+            speed[sends] = self._solve(
+                ends, links[mine], weights[mine], self._share[: len(sends)][sends]
+            )
         return speed
 
     def _to_go(self) -> FloatArray:
@@ -229,9 +271,12 @@ class Alternating(Crossing):
         """Return the work that remains of each job when its turn ends, in seconds at ideal speed."""
         turns = (self._turns[job] for job in self.jobs)
         share = self._share[: len(self.jobs)]
-        return self._iteration_s * np.array([
-            whole + (0.0 if sends else own) for (whole, sends), own in zip(turns, share.tolist(), strict=True)
-        ])  # fmt: skip
+        return self._iteration_s * np.array(
+            [
+                whole + (0.0 if sends else own)
+                for (whole, sends), own in zip(turns, share.tolist(), strict=True)
+            ]
+        )
 
 
 def _ints(count: int) -> IntArray:

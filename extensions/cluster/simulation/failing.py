@@ -21,10 +21,15 @@ class Units:
 
     def __init__(self, cluster: Cluster, gpus: int) -> None:
         self._free: list[dict[int, int]] = [
-            {number: min(gpus, own - number * gpus) for number in range(-(-own // gpus))}
+            {
+                number: min(gpus, own - number * gpus)
+                for number in range(-(-own // gpus))
+            }
             for own in cluster.gpus
         ]
-        self.all: list[Unit] = [(leaf, number) for leaf, units in enumerate(self._free) for number in units]
+        self.all: list[Unit] = [
+            (leaf, number) for leaf, units in enumerate(self._free) for number in units
+        ]
         self._down: dict[Unit, int] = defaultdict(int)
         self._idle: dict[Unit, int] = {}  # free GPUs of units that are down
         self._of: dict[int, dict[Unit, int]] = defaultdict(dict)
@@ -82,7 +87,11 @@ class Units:
 
     def broken(self, job: int) -> dict[Unit, int]:
         """Return how many GPUs of a job are down, by unit."""
-        return {unit: count for unit, count in self._of.get(job, {}).items() if self._down[unit]}
+        return {
+            unit: count
+            for unit, count in self._of.get(job, {}).items()
+            if self._down[unit]
+        }
 
     def replace(self, job: int, unit: Unit, leaf: int) -> None:
         """Replace a job's GPUs on a unit that is down by spares on a switch."""

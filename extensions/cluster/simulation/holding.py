@@ -41,7 +41,9 @@ class Holding:
         """Take a job's GPUs from it."""
         self.free.give(placed)
 
-    def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
+    def loads(
+        self, job: int, placed: Placed, once_round: bool
+    ) -> list[tuple[int, float]]:
         """Return the links that a job shares, with how many GPUs' rates it puts on each while it sends."""
         return self.cluster.loads(placed, once_round)
 
@@ -50,7 +52,12 @@ class InBlocks(Holding):
     """A job has a block of a torus."""
 
     def __init__(
-        self, cluster: Cluster, policies: Policies, seed: int, trace: JobTrace, lattice: Lattice
+        self,
+        cluster: Cluster,
+        policies: Policies,
+        seed: int,
+        trace: JobTrace,
+        lattice: Lattice,
     ) -> None:
         super().__init__(cluster, policies, seed)
         self._blocks, self._trace, self._lattice = Blocks(lattice), trace, lattice
@@ -85,7 +92,9 @@ class InBlocks(Holding):
 class InUnits(Holding):
     """A job's GPUs are in units that fail whole."""
 
-    def __init__(self, cluster: Cluster, policies: Policies, seed: int, unit_gpus: int) -> None:
+    def __init__(
+        self, cluster: Cluster, policies: Policies, seed: int, unit_gpus: int
+    ) -> None:
         super().__init__(cluster, policies, seed)
         self.units = Units(cluster, unit_gpus)
 
@@ -100,7 +109,9 @@ class InUnits(Holding):
 class ByName(Holding):
     """Each GPU has a name, and the controller's own functions choose."""
 
-    def __init__(self, cluster: Cluster, policies: Policies, seed: int, gpus: Gpus) -> None:
+    def __init__(
+        self, cluster: Cluster, policies: Policies, seed: int, gpus: Gpus
+    ) -> None:
         super().__init__(cluster, policies, seed)
         self.gpus = gpus
 
@@ -111,7 +122,9 @@ class ByName(Holding):
         super().give(job, placed)
         self.gpus.give(job)
 
-    def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
+    def loads(
+        self, job: int, placed: Placed, once_round: bool
+    ) -> list[tuple[int, float]]:
         return self.gpus.loads(job, once_round)
 
     def count(self) -> None:

@@ -35,13 +35,20 @@ class Room:
     @property
     def fibres(self) -> int:
         """Fibres that are moved."""
-        return sum(count for *_, count in self.move) + sum(count for *_, count in self.lent)
+        return sum(count for *_, count in self.move) + sum(
+            count for *_, count in self.lent
+        )
 
 
 def room_for(
-    requested: int, counts: Sequence[int], sizes: Sequence[int], spare: Sequence[int],
-    whole_on: Mapping[int, Mapping[int, int]], *, running: bool,
-) -> Room | None:  # fmt: skip
+    requested: int,
+    counts: Sequence[int],
+    sizes: Sequence[int],
+    spare: Sequence[int],
+    whole_on: Mapping[int, Mapping[int, int]],
+    *,
+    running: bool,
+) -> Room | None:
     """Return room on one switch, or on whole ones and one more, for a job of ``requested`` GPUs; None if
     there is none.
 
@@ -57,14 +64,23 @@ def room_for(
     lent: list[Lent] = []
     while left:
         best: tuple[int, list[Moved], list[Lent], int, int] | None = None
-        for leaf in sorted(range(len(free)), key=lambda leaf: max(0, min(left, sizes[leaf]) - free[leaf])):
+        for leaf in sorted(
+            range(len(free)),
+            key=lambda leaf: max(0, min(left, sizes[leaf]) - free[leaf]),
+        ):
             here = min(left, sizes[leaf])
             # No fewer fibres move than there are GPUs missing, and switches come in that order.
             if best is not None and best[0] <= max(0, here - free[leaf]):
                 break
-            way = None if leaf in placed else _way(leaf, here, free, ports, whole_on, moves, placed, running)
+            way = (
+                None
+                if leaf in placed
+                else _way(leaf, here, free, ports, whole_on, moves, placed, running)
+            )
             if way is not None:
-                cost = sum(step[-1] for step in way[0]) + sum(step[-1] for step in way[1])
+                cost = sum(step[-1] for step in way[0]) + sum(
+                    step[-1] for step in way[1]
+                )
                 if best is None or cost < best[0]:
                     best = (cost, *way, leaf, here)
         if best is None:
@@ -87,9 +103,15 @@ def room_for(
 
 
 def _way(
-    leaf: int, requested: int, free: Sequence[int], ports: Sequence[int],
-    whole_on: Mapping[int, Mapping[int, int]], moved: Sequence[Moved], placed: Placed, running: bool,
-) -> tuple[list[Moved], list[Lent]] | None:  # fmt: skip
+    leaf: int,
+    requested: int,
+    free: Sequence[int],
+    ports: Sequence[int],
+    whole_on: Mapping[int, Mapping[int, int]],
+    moved: Sequence[Moved],
+    placed: Placed,
+    running: bool,
+) -> tuple[list[Moved], list[Lent]] | None:
     """Return how one switch gets ``requested`` free GPUs: jobs that move away, and idle GPUs that are lent to
     it.
 
@@ -103,7 +125,11 @@ def _way(
     if ports[leaf]:
         open_ports = ports[leaf]
         for other in sorted(range(len(free)), key=lambda other: -free[other]):
-            if other != leaf and other not in placed and (n := min(open_ports, missing, room[other])) > 0:
+            if (
+                other != leaf
+                and other not in placed
+                and (n := min(open_ports, missing, room[other])) > 0
+            ):
                 lent.append((other, leaf, n))
                 room[other] -= n
                 open_ports -= n
@@ -114,7 +140,9 @@ def _way(
         return None
     gone = {job for job, *_ in moved}
     jobs = sorted((n, job) for job, n in whole_on[leaf].items() if job not in gone)
-    elsewhere = [other for other in range(len(free)) if other != leaf and other not in placed]
+    elsewhere = [
+        other for other in range(len(free)) if other != leaf and other not in placed
+    ]
     # The smallest that is enough by itself, else the largest first.
     enough = [entry for entry in jobs if entry[0] >= missing]
     rest = [entry for entry in jobs if entry[0] < missing][::-1]
@@ -134,9 +162,14 @@ def _way(
 
 
 def pays(
-    room: Room, work_s: float, requested: int, scattered: float, together: float, dark_s: float,
+    room: Room,
+    work_s: float,
+    requested: int,
+    scattered: float,
+    together: float,
+    dark_s: float,
     gpus: Callable[[int], int],
-) -> bool:  # fmt: skip
+) -> bool:
     """Return whether a job gains more GPU seconds over its remaining time than all dark jobs lose.
 
     ``work_s``: remaining work in seconds at ideal speed. ``scattered`` and ``together``: the job's speeds

@@ -41,7 +41,9 @@ class ClusterMeasures:
     classes: list[Mapping[str, Any]]
 
 
-def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) -> ClusterMeasures:
+def measured(
+    cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float
+) -> ClusterMeasures:
     """Return the figures and curves of a replay. ``warm_up``: share of the span of arrivals that does not
     count.
     """
@@ -57,15 +59,20 @@ def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) 
         "jobs_counted": int(mine.sum()),
         "jobs_warming_up": int((~counts).sum()),
         "jobs_censored": int((counts & ~ended).sum()),
-        "offered_load": _share(float((trace.gpus * trace.duration_s)[counts].sum()), window * cluster.size),
+        "offered_load": _share(
+            float((trace.gpus * trace.duration_s)[counts].sum()), window * cluster.size
+        ),
         **_quantiles("completion", took[mine]),
         **_quantiles("waited", waited[mine]),
         **_quantiles("completion_slowdown", slower[mine]),
-        "network_slowdown": _weighted(ran / trace.duration_s, trace.gpus * trace.duration_s, mine),
+        "network_slowdown": _weighted(
+            ran / trace.duration_s, trace.gpus * trace.duration_s, mine
+        ),
         "gpus_held": _between(record, record.held, begin, end, cluster.size),
         "goodput": _between(record, record.done, begin, end, cluster.size),
         "scattered": _share(
-            _during(record, record.scattered, begin, end), _during(record, record.held, begin, end)
+            _during(record, record.scattered, begin, end),
+            _during(record, record.held, begin, end),
         ),
         "fibres_moved_total": record.fibres,
         "regroupings": record.regroupings,
@@ -76,19 +83,24 @@ def measured(cluster: Cluster, trace: JobTrace, record: Replay, warm_up: float) 
         "trace_events": record.events,
     }
     # What a cluster without end would have done meanwhile.
-    alone = np.minimum(end, trace.arrival_s + trace.duration_s) - np.maximum(begin, trace.arrival_s)
+    alone = np.minimum(end, trace.arrival_s + trace.duration_s) - np.maximum(
+        begin, trace.arrival_s
+    )
     could = float(trace.gpus @ np.maximum(alone, 0.0))
     figures["sustained"] = _share(_during(record, record.done, begin, end), could)
     return ClusterMeasures(
         figures,
-        {name: _points(values[mine]) for name, values in zip(CURVES, (took, waited, slower), strict=True)},
+        {
+            name: _points(values[mine])
+            for name, values in zip(CURVES, (took, waited, slower), strict=True)
+        },
         _course(cluster, record),
         [
             row
             for low, high in zip((0, *CLASSES), (*CLASSES, None), strict=True)
             if (row := _class(low, high, trace, record, mine, took, slower)) is not None
         ],
-    )  # fmt: skip
+    )
 
 
 def of_faults(
@@ -109,13 +121,14 @@ def of_faults(
         "fault_hits": record.hit,
         "gpus_swapped": record.swapped,
         "stalled": _share(
-            _during(record, record.stalled, begin, end), _during(record, record.held, begin, end)
+            _during(record, record.stalled, begin, end),
+            _during(record, record.held, begin, end),
         ),
         "servers_up": up,
         "slices_whole": _share(float(counts @ shares), slices),
         "slices_whole_95": _share(float(least or 0.0), slices),
         "slices_whole_95_binomial": _share(sure_slices(slices, up**servers), slices),
-    }  # fmt: skip
+    }
 
 
 def sure_slices(slices: int, whole: float, confidence: float = 0.95) -> int:
@@ -125,7 +138,9 @@ def sure_slices(slices: int, whole: float, confidence: float = 0.95) -> int:
     at_least, count = 0.0, slices + 1
     while count > 0 and at_least < confidence:
         count -= 1
-        at_least += math.comb(slices, count) * whole**count * (1 - whole) ** (slices - count)
+        at_least += (
+            math.comb(slices, count) * whole**count * (1 - whole) ** (slices - count)
+        )
     return count
 
 
@@ -142,7 +157,11 @@ def _quantiles(name: str, values: FloatArray) -> dict[str, float | None]:
 
 
 def _weighted(values: FloatArray, weights: FloatArray, chosen: Any) -> float | None:
-    return float(np.average(values[chosen], weights=weights[chosen])) if chosen.any() else None
+    return (
+        float(np.average(values[chosen], weights=weights[chosen]))
+        if chosen.any()
+        else None
+    )
 
 
 def _during(record: Replay, sums: FloatArray, begin: float, end: float) -> float:
@@ -151,7 +170,9 @@ def _during(record: Replay, sums: FloatArray, begin: float, end: float) -> float
     return float(b - a)
 
 
-def _between(record: Replay, sums: FloatArray, begin: float, end: float, gpus: int) -> float | None:
+def _between(
+    record: Replay, sums: FloatArray, begin: float, end: float, gpus: int
+) -> float | None:
     return _share(_during(record, sums, begin, end), (end - begin) * gpus)
 
 
@@ -189,7 +210,7 @@ def _course(cluster: Cluster, record: Replay) -> dict[str, list[float]]:
         "done": (done / cluster.size).tolist(),
         "scattered": (scattered / np.maximum(held, 1e-9)).tolist(),
         "waiting": record.waiting[indices].tolist(),
-    }  # fmt: skip
+    }
 
 
 def _class(
@@ -209,9 +230,11 @@ def _class(
         return None
     work = trace.gpus * trace.duration_s
     return {
-        "above": low, "to": high, "jobs": int(here.sum()),
+        "above": low,
+        "to": high,
+        "jobs": int(here.sum()),
         "work": float(work[here].sum() / work[mine].sum()),
         "completion_mean": float(took[here].mean()),
         "slowdown_mean": float(slower[here].mean()),
         "several_switches": float((record.switches[here] > 1).mean()),
-    }  # fmt: skip
+    }

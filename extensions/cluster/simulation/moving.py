@@ -50,14 +50,26 @@ class Moving(Still):
         """Return room on fewer switches than a job has, if there is any that is worth the move; else None."""
         run, policies = self._run, self._policies
         room = room_for(
-            run.gpus[job], self._free.counts, run.cluster.gpus, self._spare,
-            run.whole_on, running=policies.running,
-        )  # fmt: skip
+            run.gpus[job],
+            self._free.counts,
+            run.cluster.gpus,
+            self._spare,
+            run.whole_on,
+            running=policies.running,
+        )
         if room is None or len(room.placed) >= len(placed):
             return None
         if room.fibres and policies.light == "when-it-pays":
             before, after = self._guess(job, placed), self._guess(job, room.placed)
-            if not pays(room, left_s, run.gpus[job], before, after, policies.dark_s, run.gpus.__getitem__):
+            if not pays(
+                room,
+                left_s,
+                run.gpus[job],
+                before,
+                after,
+                policies.dark_s,
+                run.gpus.__getitem__,
+            ):
                 return None
         return room
 
@@ -65,7 +77,11 @@ class Moving(Still):
         """Return the speed of a job next to those that share links now."""
         run = self._run
         loads = run.cluster.loads(placed, run.once_round[job])
-        return run.crossing.guess(loads, run.share[job]) if loads and run.share[job] else 1.0
+        return (
+            run.crossing.guess(loads, run.share[job])
+            if loads and run.share[job]
+            else 1.0
+        )
 
     def _move(self, room: Room) -> Placed:
         """Move other jobs' fibres and lend idle ones for a job that has no GPUs. Return the job's place."""
@@ -95,7 +111,9 @@ class Moving(Still):
             if room is not None:
                 new = self._move(room)
                 # A GPU of its own that stays on its switch keeps its fibre.
-                run.fibres += run.gpus[job] - sum(min(n, placed.get(leaf, 0)) for leaf, n in new.items())
+                run.fibres += run.gpus[job] - sum(
+                    min(n, placed.get(leaf, 0)) for leaf, n in new.items()
+                )
                 run.dark[job] += dark_s
                 left_s += run.wait_s(job, dark_s)
                 placed = new
@@ -128,7 +146,11 @@ class Dividing(Still):
         if len(placed) < 2 or not run.share[job]:
             return []
         loads = self._cluster.loads(placed, run.once_round[job])
-        return [(link - first, weight * run.share[job]) for link, weight in loads if link >= first]
+        return [
+            (link - first, weight * run.share[job])
+            for link, weight in loads
+            if link >= first
+        ]
 
     def at_interval(self) -> None:
         run, cluster = self._run, self._cluster

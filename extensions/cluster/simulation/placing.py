@@ -88,7 +88,9 @@ def best_fit(free: Free, requested: int) -> Placed:
 
 
 def _together(
-    free: Free, requested: int, divided: Callable[[Mapping[int, int], int], list[tuple[int, int]]]
+    free: Free,
+    requested: int,
+    divided: Callable[[Mapping[int, int], int], list[tuple[int, int]]],
 ) -> Placed:
     counts, fitting, best = free.counts, -1, 1 << 60
     for leaf, left in enumerate(counts):
@@ -105,7 +107,9 @@ def _together(
             inside[part] = inside.get(part, 0) + counts[leaf]
         (part, taken), *more = fewest_parts(inside, requested)
         if not more and taken == requested:
-            own = {leaf: counts[leaf] for leaf, group in enumerate(parts) if group == part}
+            own = {
+                leaf: counts[leaf] for leaf, group in enumerate(parts) if group == part
+            }
             return dict(divided(own, requested))
     return dict(divided(dict(enumerate(counts)), requested))
 

@@ -32,7 +32,9 @@ class Queue(Protocol):
         """Add a job that ran and is back, before all jobs that have not run."""
         ...
 
-    def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
+    def next(
+        self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends
+    ) -> int | None:
         """Remove the job that starts now from the queue and return it; None if none does."""
         ...
 
@@ -52,7 +54,9 @@ class FirstCome:
     def again(self, job: int) -> None:
         self._waiting.appendleft(job)
 
-    def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
+    def next(
+        self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends
+    ) -> int | None:
         if self._waiting and fits(self._waiting[0]):
             return self._waiting.popleft()
         return None
@@ -74,7 +78,9 @@ class ShortestFirst:
     def again(self, job: int) -> None:
         heapq.heappush(self._waiting, (-1.0, job))
 
-    def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
+    def next(
+        self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends
+    ) -> int | None:
         if self._waiting and fits(self._waiting[0][1]):
             return heapq.heappop(self._waiting)[1]
         return None
@@ -103,7 +109,9 @@ class Backfill:
     def again(self, job: int) -> None:
         self._waiting.insert(0, job)
 
-    def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
+    def next(
+        self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends
+    ) -> int | None:
         if not self._waiting:
             return None
         first = self._waiting[0]
@@ -128,7 +136,9 @@ class Backfill:
         return None
 
     @staticmethod
-    def _start(now_s: float, requested: int, free: int, ends: Ends) -> tuple[float, int]:
+    def _start(
+        now_s: float, requested: int, free: int, ends: Ends
+    ) -> tuple[float, int]:
         """Return when ``requested`` GPUs will be free, in seconds, and how many more then; infinity and 0 if
         they never are.
         """

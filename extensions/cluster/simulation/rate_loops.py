@@ -25,7 +25,11 @@ from ringlight.testbed.simulation.loops import compiled
 
 @compiled
 def shared(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, caps: FloatArray
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    caps: FloatArray,
 ) -> FloatArray:
     """Return max-min fair rates like ``rates.shared``.
 
@@ -85,9 +89,13 @@ def shared(
 
 @compiled
 def always(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    shares: FloatArray,
     last: Last | None = None,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return speeds like ``rates.always``, as shares of ideal speed."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
@@ -95,9 +103,13 @@ def always(
 
 @compiled
 def interleaved(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    shares: FloatArray,
     last: Last | None = None,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return speeds like ``rates.interleaved``, as shares of ideal speed."""
     caps, weighs = np.ones(len(shares)), weights.copy()
     for k in range(len(shares)):
@@ -109,7 +121,13 @@ def interleaved(
 
 @compiled
 def load_at(
-    level: float, weight: float, mean: float, varies: float, elsewhere: float, on: float, sign: float
+    level: float,
+    weight: float,
+    mean: float,
+    varies: float,
+    elsewhere: float,
+    on: float,
+    sign: float,
 ) -> float:
     """Return the load of a link when a job has rate ``level`` on it. ``mean`` and ``varies`` are of all
     jobs.
@@ -122,9 +140,16 @@ def load_at(
 
 @compiled
 def full_at(
-    levels: FloatArray, weight: float, mean: FloatArray, varies: FloatArray, roomy: npt.NDArray[np.bool_],
-    elsewhere: float, on: float, room: float, sign: float,
-) -> float:  # fmt: skip
+    levels: FloatArray,
+    weight: float,
+    mean: FloatArray,
+    varies: FloatArray,
+    roomy: npt.NDArray[np.bool_],
+    elsewhere: float,
+    on: float,
+    room: float,
+    sign: float,
+) -> float:
     """Return the rate at which a job finds a link full that carries ``mean``, with variance ``varies``, of
     all jobs at each of ``levels``.
 
@@ -152,31 +177,65 @@ def full_at(
 
 
 def duty(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    shares: FloatArray,
     last: Last | None = None,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return speeds like ``rates.duty``, as shares of ideal speed."""
     speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
     return mean_field(
-        offsets, links, weights, capacity, shares, rates_of(speed, shares), level,
-        LEVELS, MORE, FURTHER, EQUAL, STILL, ROUNDS, SWINGS,
-    )  # fmt: skip
+        offsets,
+        links,
+        weights,
+        capacity,
+        shares,
+        rates_of(speed, shares),
+        level,
+        LEVELS,
+        MORE,
+        FURTHER,
+        EQUAL,
+        STILL,
+        ROUNDS,
+        SWINGS,
+    )
 
 
 @compiled
 def mean_field(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
-    rates: FloatArray, level: FloatArray, levels: FloatArray, more: float, further: int, equal: float,
-    still: float, rounds: int, swings: int,
-) -> FloatArray:  # fmt: skip
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    shares: FloatArray,
+    rates: FloatArray,
+    level: FloatArray,
+    levels: FloatArray,
+    more: float,
+    further: int,
+    equal: float,
+    still: float,
+    rounds: int,
+    swings: int,
+) -> FloatArray:
     """Return the speeds. The search begins at ``rates`` and ``level``, which hold its end afterwards."""
     jobs, steps = len(shares), len(levels)
     on = np.ones(jobs)
-    elsewhere, busy, calm = np.ones(len(links)), np.ones(len(links)), np.ones(len(links))
+    elsewhere, busy, calm = (
+        np.ones(len(links)),
+        np.ones(len(links)),
+        np.ones(len(links)),
+    )
     mean, varies = np.zeros((len(capacity), steps)), np.zeros((len(capacity), steps))
     # What the largest job on a link puts there, and at which levels it has room for all even at a busy
     # moment.
-    largest, roomy = np.zeros(len(capacity)), np.zeros((len(capacity), steps), dtype=np.bool_)
+    largest, roomy = (
+        np.zeros(len(capacity)),
+        np.zeros((len(capacity), steps), dtype=np.bool_),
+    )
     for j in range(len(links)):
         largest[links[j]] = max(largest[links[j]], weights[j])
     for number in range(rounds):
@@ -200,7 +259,11 @@ def mean_field(
         moved = 0.0
         for link in range(len(capacity)):
             for index in range(steps):
-                most = largest[link] * levels[index] + mean[link, index] + np.sqrt(varies[link, index])
+                most = (
+                    largest[link] * levels[index]
+                    + mean[link, index]
+                    + np.sqrt(varies[link, index])
+                )
                 roomy[link, index] = most <= capacity[link]
         for k in range(jobs):
             worst, best = 1.0, 1.0
@@ -211,14 +274,29 @@ def mean_field(
                     continue
                 room = capacity[link]
                 busy[j] = full_at(
-                    levels, weights[j], mean[link], varies[link], roomy[link], elsewhere[j], on[k], room, 1.0
+                    levels,
+                    weights[j],
+                    mean[link],
+                    varies[link],
+                    roomy[link],
+                    elsewhere[j],
+                    on[k],
+                    room,
+                    1.0,
                 )
                 calm[j] = 1.0
                 if busy[j] < 1:
                     calm[j] = full_at(
-                        levels, weights[j], mean[link], varies[link], roomy[link], elsewhere[j], on[k], room,
+                        levels,
+                        weights[j],
+                        mean[link],
+                        varies[link],
+                        roomy[link],
+                        elsewhere[j],
+                        on[k],
+                        room,
                         -1.0,
-                    )  # fmt: skip
+                    )
                 level[j] = np.sqrt(busy[j] * calm[j])
                 worst, best = min(worst, busy[j]), min(best, calm[j])
             count, logs, new = 0, 0.0, best

@@ -49,7 +49,11 @@ def rates_of(speed: FloatArray, shares: FloatArray) -> FloatArray:
 
 
 def shared(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, caps: FloatArray
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    caps: FloatArray,
 ) -> FloatArray:
     """Return the max-min fair rate of each job, at most its cap.
 
@@ -82,26 +86,38 @@ def shared(
 
 
 def always(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    shares: FloatArray,
     last: Last | None = None,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return the speeds if all jobs send all the time, as shares of ideal speed."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
 
 
-def alone(offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray) -> FloatArray:
+def alone(
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray
+) -> FloatArray:
     """Return the rate of each job as if it were the only one, as a share of the full rate."""
     own = np.append(capacity[links] / weights, np.inf)
     empty = np.diff(offsets) == 0
-    narrowest = np.minimum.reduceat(own, offsets[:-1]) if len(offsets) > 1 else np.zeros(0)
+    narrowest = (
+        np.minimum.reduceat(own, offsets[:-1]) if len(offsets) > 1 else np.zeros(0)
+    )
     return np.where(empty, 1.0, np.minimum(narrowest, 1.0))
 
 
 def interleaved(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    shares: FloatArray,
     last: Last | None = None,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return the speeds if no job sends while another needs the link, as shares of ideal speed.
 
     A link must have time for all jobs.
@@ -112,9 +128,13 @@ def interleaved(
 
 
 def duty(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+    weights: FloatArray,
+    capacity: FloatArray,
+    shares: FloatArray,
     last: Last | None = None,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return the speeds in a mean field: to each job the others are sending for their share of the time,
     independently.
 
@@ -154,7 +174,9 @@ def duty(
         elsewhere = np.where(own & ~several[owner], second[owner], narrowest[owner])
         puts = weights[:, None] * np.minimum(elsewhere[:, None], LEVELS)
         mean = of_others(on[owner, None] * puts)
-        spread = np.sqrt(np.maximum(of_others((on * (1 - on))[owner, None] * puts**2), 0.0))
+        spread = np.sqrt(
+            np.maximum(of_others((on * (1 - on))[owner, None] * puts**2), 0.0)
+        )
         mine = weights[:, None] * LEVELS
         busy = _full_at(mine + mean + spread, room)
         calm = _full_at(mine + np.maximum(mean - spread, 0.0), room)
@@ -162,9 +184,13 @@ def duty(
         worst, best = least(busy), least(calm)
         short = busy < best[owner] * EQUAL
         count = np.bincount(owner, short, len(shares))
-        logs = np.bincount(owner, np.where(short, np.log(busy), 0.0), len(shares)) / np.maximum(count, 1.0)
+        logs = np.bincount(
+            owner, np.where(short, np.log(busy), 0.0), len(shares)
+        ) / np.maximum(count, 1.0)
         quiet = (1 - MORE) ** np.clip(count - 1, 0, FURTHER)
-        new = np.where(count > 0, np.sqrt(worst * best**quiet * np.exp((1 - quiet) * logs)), best)
+        new = np.where(
+            count > 0, np.sqrt(worst * best**quiet * np.exp((1 - quiet) * logs)), best
+        )
         moved = float(np.abs(new - rates).max(initial=0.0))
         rates = new if number < SWINGS else (new + rates) / 2
         if moved < STILL:
@@ -184,7 +210,9 @@ def _full_at(loads: FloatArray, room: FloatArray) -> FloatArray:
     low = np.where(after, loads[rows, after - 1], 0.0)
     below = np.where(after, LEVELS[after - 1], 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        levels = below + (LEVELS[after] - below) * (room - low) / (loads[rows, after] - low)
+        levels = below + (LEVELS[after] - below) * (room - low) / (
+            loads[rows, after] - low
+        )
     return np.where(over[:, -1], levels, 1.0)
 
 
@@ -192,9 +220,19 @@ class Speeds(Protocol):
     """Speeds of jobs whose links are given as this module has them."""
 
     def __call__(
-        self, offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray,
-        shares: FloatArray, last: Last | None = None, /,
-    ) -> FloatArray: ...  # fmt: skip
+        self,
+        offsets: IntArray,
+        links: IntArray,
+        weights: FloatArray,
+        capacity: FloatArray,
+        shares: FloatArray,
+        last: Last | None = None,
+        /,
+    ) -> FloatArray: ...
 
 
-SHARING: Mapping[Sharing, Speeds] = {"always": always, "interleaved": interleaved, "duty": duty}
+SHARING: Mapping[Sharing, Speeds] = {
+    "always": always,
+    "interleaved": interleaved,
+    "duty": duty,
+}

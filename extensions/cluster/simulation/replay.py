@@ -18,11 +18,27 @@ import numpy.typing as npt
 
 from ringlight.extensions.cluster.clusters import Cluster, LitCluster, Policies, Sharing
 from ringlight.extensions.cluster.job_traces import JobTrace
-from ringlight.extensions.cluster.simulation.breaking import ClusterFaults, Failing, Losing, Losses, Sound
+from ringlight.extensions.cluster.simulation.breaking import (
+    ClusterFaults,
+    Failing,
+    Losing,
+    Losses,
+    Sound,
+)
 from ringlight.extensions.cluster.simulation.by_gpu import Gpus
 from ringlight.extensions.cluster.simulation.crossing import Alternating, Crossing
-from ringlight.extensions.cluster.simulation.holding import ByName, Holding, InBlocks, InUnits
-from ringlight.extensions.cluster.simulation.moving import Controlled, Dividing, Moving, Still
+from ringlight.extensions.cluster.simulation.holding import (
+    ByName,
+    Holding,
+    InBlocks,
+    InUnits,
+)
+from ringlight.extensions.cluster.simulation.moving import (
+    Controlled,
+    Dividing,
+    Moving,
+    Still,
+)
 from ringlight.extensions.cluster.simulation.queueing import QUEUES
 from ringlight.extensions.cluster.simulation.rates import SHARING, Speeds
 from ringlight.extensions.cluster.simulation.running import Running
@@ -71,7 +87,9 @@ class Replay:
     seen: tuple[tuple[float, tuple[tuple[int, int, int], ...]], ...] = ()
 
 
-def _crossing(cluster: Cluster, sharing: Sharing, jobs: int, iteration_s: float) -> Crossing:
+def _crossing(
+    cluster: Cluster, sharing: Sharing, jobs: int, iteration_s: float
+) -> Crossing:
     """Return the model of jobs that share links. Raises ValueError if jobs send in turn and the iteration
     time is unknown.
     """
@@ -91,22 +109,30 @@ def _speeds(sharing: Sharing, jobs: int) -> Speeds:
 
 
 def _holding(
-    cluster: Cluster, trace: JobTrace, policies: Policies, seed: int, faults: ClusterFaults | None,
+    cluster: Cluster,
+    trace: JobTrace,
+    policies: Policies,
+    seed: int,
+    faults: ClusterFaults | None,
     by_gpu: Gpus | None,
-) -> Holding:  # fmt: skip
+) -> Holding:
     """Return the assignment of GPUs to jobs that the policies need.
 
     Raises ValueError for policies that do not fit each other, the cluster or the trace.
     """
     if ("controller" in (policies.placement, policies.light)) != (by_gpu is not None):
-        raise ValueError("placement and light: the controller decides about both, GPU by GPU")
+        raise ValueError(
+            "placement and light: the controller decides about both, GPU by GPU"
+        )
     if by_gpu is not None:
         return ByName(cluster, policies, seed, by_gpu)
     if policies.placement == "blocks":
         if cluster.lattice is None:
             raise ValueError("placement: blocks need a torus, a grid or a ring")
         if faults is not None:
-            raise ValueError("faults: which GPUs of a block fail is not known; place by count")
+            raise ValueError(
+                "faults: which GPUs of a block fail is not known; place by count"
+            )
         return InBlocks(cluster, policies, seed, trace, cluster.lattice)
     if faults is not None:
         return InUnits(cluster, policies, seed, faults.policies.unit_gpus)
@@ -141,11 +167,15 @@ def replay(
     that is larger than the cluster.
     """
     if len(trace) and int(trace.gpus.max()) > cluster.size:
-        raise ValueError(f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}")
+        raise ValueError(
+            f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}"
+        )
     holding = _holding(cluster, trace, policies, seed, faults, by_gpu)
     queue, free = QUEUES[policies.queueing](trace), holding.free
     crossing = _crossing(cluster, policies.sharing, len(trace), iteration_s)
-    run = Running(cluster, trace, shares, rings, policies, holding, crossing, start_up_s)
+    run = Running(
+        cluster, trace, shares, rings, policies, holding, crossing, start_up_s
+    )
     light: Still = Still()
     breaking: Sound = Sound()
     if isinstance(holding, ByName):
@@ -166,7 +196,14 @@ def replay(
     sums = [array("d", [0.0]) for _ in range(6)]
 
     def add_up() -> None:
-        now = (run.now, sum_held, sum_scattered, sum_done - run.repeated, len(queue), sum_stalled)
+        now = (
+            run.now,
+            sum_held,
+            sum_scattered,
+            sum_done - run.repeated,
+            len(queue),
+            sum_stalled,
+        )
         for figures, figure in zip(sums, now, strict=True):
             figures.append(figure)
 
@@ -181,7 +218,9 @@ def replay(
         if waits and then > run.now:
             # All that happens at this moment has happened.
             waits = False
-            while (job := queue.next(run.now, free.total, run.fits, run.promised)) is not None:
+            while (
+                job := queue.next(run.now, free.total, run.fits, run.promised)
+            ) is not None:
                 run.begin(job, light.arranged(job, holding.choose(job, run.gpus[job])))
                 light.began(job)
             add_up()
@@ -192,7 +231,11 @@ def replay(
             over = run.when_over(soonest)
             then = min(arrives, over, broken_at)
         while to_see[len(seen)] < then < math.inf:
-            where = tuple((job, leaf, n) for job, leaves in run.placed.items() for leaf, n in leaves.items())
+            where = tuple(
+                (job, leaf, n)
+                for job, leaves in run.placed.items()
+                for leaf, n in leaves.items()
+            )
             seen.append((to_see[len(seen)], where))
         if then == math.inf or then > until_s:
             break

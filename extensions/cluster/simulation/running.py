@@ -22,9 +22,16 @@ class Running:
     should; those that share links are in ``crossing``."""
 
     def __init__(
-        self, cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_],
-        policies: Policies, holding: Holding, crossing: Crossing, start_up_s: float | Sequence[float],
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Cluster,
+        trace: JobTrace,
+        shares: FloatArray,
+        rings: npt.NDArray[np.bool_],
+        policies: Policies,
+        holding: Holding,
+        crossing: Crossing,
+        start_up_s: float | Sequence[float],
+    ) -> None:
         self.cluster, self.holding, self.crossing = cluster, holding, crossing
         self.start_up_s: list[float] = np.broadcast_to(start_up_s, len(trace)).tolist()
         self.never_short = policies.light == "ideal"
@@ -38,7 +45,9 @@ class Running:
         self._ends: list[tuple[float, int]] = []
         self._end_of: dict[int, float] = {}
         #: Jobs that are whole on each switch, and may make room on it.
-        self.whole_on: dict[int, dict[int, int]] = {leaf: {} for leaf in range(len(cluster.gpus))}
+        self.whole_on: dict[int, dict[int, int]] = {
+            leaf: {} for leaf in range(len(cluster.gpus))
+        }
         #: Jobs some of whose GPUs are of another switch than it looks, by a spare's light; they stay there.
         self.borrowing: set[int] = set()
         count = len(trace)
@@ -93,10 +102,17 @@ class Running:
         elif job not in self.borrowing:
             (leaf,) = placed
             self.whole_on[leaf][job] = self.gpus[job]
-        sends = several and self.share[job] and job not in self.pausing and not self.never_short
+        sends = (
+            several
+            and self.share[job]
+            and job not in self.pausing
+            and not self.never_short
+        )
         loads = self.holding.loads(job, placed, self.once_round[job]) if sends else []
         if loads:
-            self.crossing.add(job, self.now, loads, left_s, self.share[job], self.gpus[job])
+            self.crossing.add(
+                job, self.now, loads, left_s, self.share[job], self.gpus[job]
+            )
         else:
             end = self.now + left_s
             self._end_of[job] = end
@@ -194,6 +210,11 @@ class Running:
         """Return when running jobs should end at the present speeds, in seconds, and how many GPUs each gives
         back.
         """
-        ends = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self._end_of.items()]
+        ends = [
+            (end + self.pausing.get(job, 0.0), self.gpus[job])
+            for job, end in self._end_of.items()
+        ]
         last = zip(self.crossing.jobs, self.crossing.last_s().tolist(), strict=True)
-        return ends + [(self.crossing.since + last_s, self.gpus[job]) for job, last_s in last]
+        return ends + [
+            (self.crossing.since + last_s, self.gpus[job]) for job, last_s in last
+        ]

@@ -60,7 +60,9 @@ class Door:
     seconds of CLOCK_MONOTONIC.
     """
 
-    def __init__(self, parts: Parts, servers: dict[str, Server], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, parts: Parts, servers: dict[str, Server], on_end: Callable[[], None]
+    ) -> None:
         self._parts, self.servers, self._on_end = parts, servers, on_end
         self._client_tls = None if parts.tls is None else client_tls(parts.tls)
         self._loop = asyncio.new_event_loop()
@@ -68,7 +70,9 @@ class Door:
         self._listeners: list[asyncio.Server] = []
         self._callers = 0
         self.heard_s = time.monotonic()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="door", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="door", daemon=True
+        )
         self._thread.start()
 
     def open(self) -> None:
@@ -76,7 +80,11 @@ class Door:
         own = self._parts.places[self._parts.own]
         tls = None if self._parts.tls is None else _server_tls(self._parts.tls)
         timed: dict[str, Any] = {} if tls is None else {"ssl_handshake_timeout": TOLD_S}
-        self._listen(asyncio.start_server(self._called, own.ip, own.door, ssl=tls, limit=LINE_BYTES, **timed))
+        self._listen(
+            asyncio.start_server(
+                self._called, own.ip, own.door, ssl=tls, limit=LINE_BYTES, **timed
+            )
+        )
 
     def to_unix(self, path: Path, place: Place, name: str) -> None:
         """Have a Unix socket here, which only root may use, lead to a server of another part."""
@@ -84,11 +92,17 @@ class Door:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(path))
             path.chmod(0o600)
-            self._listen(asyncio.start_unix_server(self._leading(place, name), sock=listener.dup()))
+            self._listen(
+                asyncio.start_unix_server(
+                    self._leading(place, name), sock=listener.dup()
+                )
+            )
 
     def to_tcp(self, place: Place, name: str) -> tuple[str, int]:
         """Have a TCP port of this machine's loopback lead to a server of another part. Return its address."""
-        server = self._listen(asyncio.start_server(self._leading(place, name), "127.0.0.1", 0))
+        server = self._listen(
+            asyncio.start_server(self._leading(place, name), "127.0.0.1", 0)
+        )
         host, port = server.sockets[0].getsockname()
         return str(host), int(port)
 
@@ -119,20 +133,30 @@ class Door:
     def _leading(
         self, place: Place, name: str
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-        async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def lead(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             async def there() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-                far = await asyncio.open_connection(place.ip, place.door, ssl=self._client_tls)
+                far = await asyncio.open_connection(
+                    place.ip, place.door, ssl=self._client_tls
+                )
                 far[1].write(f"{self._parts.token} {name}\n".encode())
                 return far
 
-            await self._owned(self._joined(reader, writer, there(), f"{place.host}: {name}"), writer)
+            await self._owned(
+                self._joined(reader, writer, there(), f"{place.host}: {name}"), writer
+            )
 
         return lead
 
-    async def _called(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _called(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await self._owned(self._answered(reader, writer), writer)
 
-    async def _owned(self, work: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> None:
+    async def _owned(
+        self, work: Coroutine[Any, Any, None], writer: asyncio.StreamWriter
+    ) -> None:
         """Do the work of a connection, which ends with it, and with the door."""
         if self._callers >= MOST:
             work.close()
@@ -144,7 +168,13 @@ class Door:
         self._tasks.add(task)
         try:
             await work
-        except (OSError, ValueError, EOFError, TimeoutError, asyncio.CancelledError) as error:
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            TimeoutError,
+            asyncio.CancelledError,
+        ) as error:
             # Cancelled, where the door closes: asyncio would log it as a fault.
             log.debug("a connection between parts ended: %s", error)
         finally:
@@ -152,9 +182,17 @@ class Door:
             self._tasks.discard(task)
             writer.close()
 
-    async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        words = (await asyncio.wait_for(reader.readline(), TOLD_S)).decode(errors="replace").split()
-        if len(words) != 2 or not hmac.compare_digest(words[0].encode(), self._parts.token.encode()):
+    async def _answered(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        words = (
+            (await asyncio.wait_for(reader.readline(), TOLD_S))
+            .decode(errors="replace")
+            .split()
+        )
+        if len(words) != 2 or not hmac.compare_digest(
+            words[0].encode(), self._parts.token.encode()
+        ):
             return
         name = words[1]
         if name == CLOCK:
@@ -167,7 +205,9 @@ class Door:
             )
             await self._joined(reader, writer, there, name)
 
-    async def _tell_time(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _tell_time(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         while request := await reader.read(1):
             self.heard_s = time.monotonic()
             if request == END:

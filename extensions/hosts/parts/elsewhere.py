@@ -21,10 +21,14 @@ _EVERY_S, _DONE_S = 0.02, 40.0
 class Elsewhere:
     """The fault services of the other parts."""
 
-    def __init__(self, fabric: Fabric, parts: Parts, other_parts: Sequence[OtherPart]) -> None:
+    def __init__(
+        self, fabric: Fabric, parts: Parts, other_parts: Sequence[OtherPart]
+    ) -> None:
         self._fabric, self._parts, self._others = fabric, parts, tuple(other_parts)
 
-    def pieces(self, target: FaultTarget, request: FaultRequest) -> tuple[bool, list[Piece]]:
+    def pieces(
+        self, target: FaultTarget, request: FaultRequest
+    ) -> tuple[bool, list[Piece]]:
         """Return whether a fault concerns this part, and the pieces of the fault at other parts."""
         if request.effects:
             return True, [self._piece(other, target, request) for other in self._others]
@@ -38,15 +42,30 @@ class Elsewhere:
         if target.kind == "worker":
             job, rank = target.names
             workers = (w for other in self._others for w in other.workers)
-            return {w["gpu"] for w in workers if (w["job"], str(w["rank"])) == (job, rank)}
-        cut = {Port.parse(end) for fibre in self._parts.fibres for end in (fibre.a, fibre.b)}
-        far = {self._fabric.link_at[port].other(port).node for port in target.ports & cut}
+            return {
+                w["gpu"] for w in workers if (w["job"], str(w["rank"])) == (job, rank)
+            }
+        cut = {
+            Port.parse(end)
+            for fibre in self._parts.fibres
+            for end in (fibre.a, fibre.b)
+        }
+        far = {
+            self._fabric.link_at[port].other(port).node for port in target.ports & cut
+        }
         return {*target.names, *(port.node for port in target.ports), *far}
 
-    def _piece(self, other: OtherPart, target: FaultTarget, request: FaultRequest) -> Piece:
+    def _piece(
+        self, other: OtherPart, target: FaultTarget, request: FaultRequest
+    ) -> Piece:
         def begin() -> None:
-            body = request.model_dump(mode="json") | {"target": target.text, "back_after_s": None}
-            report = _asked(other, {key: value for key, value in body.items() if value is not None})
+            body = request.model_dump(mode="json") | {
+                "target": target.text,
+                "back_after_s": None,
+            }
+            report = _asked(
+                other, {key: value for key, value in body.items() if value is not None}
+            )
             self._follow(other, report["id"], ("in force", "over"))
 
         def end() -> None:
@@ -63,13 +82,17 @@ class Elsewhere:
                 reports = other.ask("GET", "/v1/faults")["faults"]
             except AgentError as error:
                 raise OSError(str(error)) from None
-            report = next(candidate for candidate in reports if candidate["id"] == fault)
+            report = next(
+                candidate for candidate in reports if candidate["id"] == fault
+            )
             if report["state"] == "failed":
                 raise OSError(f"host {other.host}: {report['error']}")
             if report["state"] in until:
                 return
             time.sleep(_EVERY_S)
-        raise TimeoutError(f"host {other.host}: not {' or '.join(until)} within {_DONE_S:g} s")
+        raise TimeoutError(
+            f"host {other.host}: not {' or '.join(until)} within {_DONE_S:g} s"
+        )
 
     def counters(self) -> list[Mapping[str, list[Mapping[str, Any]]]]:
         """Return the counters of each other part's devices, without parts that do not answer."""

@@ -22,7 +22,10 @@ from ringlight.extensions.hosts.parts.pulse import Pulse
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.http import STATES
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.worker_requests import SpareRequest, WorkerRequest
+from ringlight.testbed.emulation.agent.worker_requests import (
+    SpareRequest,
+    WorkerRequest,
+)
 from ringlight.testbed.emulation.agent.workers import Workers
 
 Answer = TypeVar("Answer")
@@ -39,7 +42,11 @@ class OtherPart:
     """The server agent of another part. Methods raise AgentError, with the host's name."""
 
     def __init__(self, pulse: Pulse, agent: Path) -> None:
-        self.pulse, self.host, self.nodes = pulse, pulse.place.host, frozenset(pulse.place.nodes)
+        self.pulse, self.host, self.nodes = (
+            pulse,
+            pulse.place.host,
+            frozenset(pulse.place.nodes),
+        )
         self._client = http_client(f"unix:{agent}", timeout_s=ANSWER_S)
         #: Workers and events as it told them last.
         self.cursor = 0
@@ -61,13 +68,20 @@ class OtherPart:
         if self.pulse.lost:
             raise AgentError(503, f"host {self.host} is lost")
         try:
-            answer = self._client.request(method, path, json=body, content=data, timeout=timeout_s)
+            answer = self._client.request(
+                method, path, json=body, content=data, timeout=timeout_s
+            )
             document = answer.json()
         except (httpx.HTTPError, RuntimeError, ValueError) as error:
             why = str(error) or type(error).__name__
-            raise AgentError(503, f"the part on host {self.host} does not answer: {why}") from None
+            raise AgentError(
+                503, f"the part on host {self.host} does not answer: {why}"
+            ) from None
         if answer.is_error:
-            raise AgentError(answer.status_code, f"host {self.host}: {document.get('detail', document)}")
+            raise AgentError(
+                answer.status_code,
+                f"host {self.host}: {document.get('detail', document)}",
+            )
         return document
 
     def fetch(self, path: str, timeout_s: float = 60.0) -> bytes:
@@ -77,21 +91,30 @@ class OtherPart:
         try:
             answer = self._client.get(path, timeout=timeout_s)
         except (httpx.HTTPError, RuntimeError) as error:
-            raise AgentError(503, f"the part on host {self.host} does not answer: {error}") from None
+            raise AgentError(
+                503, f"the part on host {self.host} does not answer: {error}"
+            ) from None
         if answer.is_error:
-            raise AgentError(answer.status_code, f"host {self.host}: {answer.text[:200]}")
+            raise AgentError(
+                answer.status_code, f"host {self.host}: {answer.text[:200]}"
+            )
         return answer.content
 
     def here(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return an event of the part with times of this host's clock."""
         later_s = self.pulse.offset_s
-        converted = event | {key: event[key] - later_s for key in _TIMES if event.get(key) is not None}
+        converted = event | {
+            key: event[key] - later_s for key in _TIMES if event.get(key) is not None
+        }
         if event.get("stalls"):
-            converted["stalls"] = [[moment - later_s for moment in stall] for stall in event["stalls"]]
+            converted["stalls"] = [
+                [moment - later_s for moment in stall] for stall in event["stalls"]
+            ]
         if event.get("beacon_gaps"):
             gaps = event["beacon_gaps"]
             converted["beacon_gaps"] = [
-                gap | {key: gap[key] - later_s for key in ("t_start", "t_end")} for gap in gaps
+                gap | {key: gap[key] - later_s for key in ("t_start", "t_end")}
+                for gap in gaps
             ]
         return converted
 
@@ -102,7 +125,9 @@ class OtherPart:
 class WorkersOfAll:
     """Workers of all parts. Safe from any thread; methods raise AgentError as those of ``Workers`` do."""
 
-    def __init__(self, fabric: Fabric, own: Workers, other_parts: Sequence[OtherPart]) -> None:
+    def __init__(
+        self, fabric: Fabric, own: Workers, other_parts: Sequence[OtherPart]
+    ) -> None:
         self._fabric, self._own, self._others = fabric, own, tuple(other_parts)
         self.workloads = own.workloads
         self._part_of = {name: other for other in other_parts for name in other.nodes}
@@ -115,7 +140,9 @@ class WorkersOfAll:
         self._own_ends = 0
         watched: list[Callable[[], None]] = [self._watch_own]
         watched += [lambda other=other: self._watch(other) for other in self._others]  # type: ignore[misc]
-        self._watchers = [threading.Thread(target=run, name="ends", daemon=True) for run in watched]
+        self._watchers = [
+            threading.Thread(target=run, name="ends", daemon=True) for run in watched
+        ]
         for thread in self._watchers:
             thread.start()
 
@@ -128,15 +155,21 @@ class WorkersOfAll:
         if not chosen:
             raise AgentError(422, "no workers are named")
 
-        def start(part: OtherPart | None, mine: list[WorkerRequest]) -> list[dict[str, Any]]:
+        def start(
+            part: OtherPart | None, mine: list[WorkerRequest]
+        ) -> list[dict[str, Any]]:
             if part is None:
                 return self._own.start_all(mine)
             body = [request.model_dump() for request in mine]
-            workers: list[dict[str, Any]] = part.ask("POST", "/v1/workers/batch", body, timeout_s=START_S)
+            workers: list[dict[str, Any]] = part.ask(
+                "POST", "/v1/workers/batch", body, timeout_s=START_S
+            )
             return workers
 
         lots = self._by_part(chosen)
-        under_way = [(part, self._pool.submit(start, part, mine)) for part, mine in lots.items()]
+        under_way = [
+            (part, self._pool.submit(start, part, mine)) for part, mine in lots.items()
+        ]
         started: list[dict[str, Any]] = []
         failure: AgentError | None = None
         for part, future in under_way:
@@ -161,7 +194,9 @@ class WorkersOfAll:
                 # Its host is just being lost, or it has ended.
                 continue
 
-    def _by_part(self, requests: Iterable[WorkerRequest]) -> dict[OtherPart | None, list[WorkerRequest]]:
+    def _by_part(
+        self, requests: Iterable[WorkerRequest]
+    ) -> dict[OtherPart | None, list[WorkerRequest]]:
         lots: dict[OtherPart | None, list[WorkerRequest]] = {}
         for request in requests:
             lots.setdefault(self._part_of.get(request.gpu), []).append(request)
@@ -174,7 +209,9 @@ class WorkersOfAll:
             if part is None:
                 workers = self._own.start_spares([request])
             else:
-                workers = part.ask("POST", "/v1/spares", [request.model_dump()], timeout_s=START_S)
+                workers = part.ask(
+                    "POST", "/v1/spares", [request.model_dump()], timeout_s=START_S
+                )
             self._worker_at |= {worker["id"]: part for worker in workers}
             started += workers
         return started
@@ -182,7 +219,11 @@ class WorkersOfAll:
     def put_workload(self, digest: str, part: Path, actual_digest: str) -> None:
         data = part.read_bytes()
         self._own.put_workload(digest, part, actual_digest)
-        self._everywhere(lambda other: other.ask("PUT", f"/v1/workloads/{digest}", data=data, timeout_s=60.0))
+        self._everywhere(
+            lambda other: other.ask(
+                "PUT", f"/v1/workloads/{digest}", data=data, timeout_s=60.0
+            )
+        )
 
     # -- watching
 
@@ -196,10 +237,18 @@ class WorkersOfAll:
             self._events += own["events"]
             for future in futures:
                 self._events += future.result()
-            lost = [gpu for other in self._others if other.pulse.lost for gpu in self._gpus(other)]
+            lost = [
+                gpu
+                for other in self._others
+                if other.pulse.lost
+                for gpu in self._gpus(other)
+            ]
             return {
                 "cursor": len(self._events),
-                "workers": [*own["workers"], *(w for other in self._others for w in other.workers)],
+                "workers": [
+                    *own["workers"],
+                    *(w for other in self._others for w in other.workers),
+                ],
                 "events": self._events[cursor:],
                 "lost_gpus": sorted({*own["lost_gpus"], *lost}),
             }
@@ -221,23 +270,38 @@ class WorkersOfAll:
 
     def _lose(self, other: OtherPart) -> list[dict[str, Any]]:
         events = []
-        how = {"exit_code": None, "signal": None, "oom": False, "error": f"host {other.host} is lost"}
+        how = {
+            "exit_code": None,
+            "signal": None,
+            "oom": False,
+            "error": f"host {other.host} is lost",
+        }
         for worker in other.workers:
             if worker["state"] in ("starting", "running"):
                 worker |= {"state": "exited", "stderr_tail": "", **how}
                 where = {key: worker[key] for key in ("job", "rank")}
                 events.append(
-                    {"t": time.monotonic(), "event": "exited", "worker": worker["id"], **where, **how}
+                    {
+                        "t": time.monotonic(),
+                        "event": "exited",
+                        "worker": worker["id"],
+                        **where,
+                        **how,
+                    }
                 )
         return events
 
     def ends(self, known: int, wait_s: float) -> int:
         with self._ended_one:
-            self._ended_one.wait_for(lambda: self._count() != known or self._closed.is_set(), wait_s)
+            self._ended_one.wait_for(
+                lambda: self._count() != known or self._closed.is_set(), wait_s
+            )
             return self._count()
 
     def _count(self) -> int:
-        return self._own_ends + sum(other.ends + other.pulse.lost for other in self._others)
+        return self._own_ends + sum(
+            other.ends + other.pulse.lost for other in self._others
+        )
 
     def _watch_own(self) -> None:
         while not self._closed.is_set():
@@ -271,7 +335,9 @@ class WorkersOfAll:
         host is valid there only."""
         entries = {entry["gpu"]: entry for entry in self._own.hosts(fill=fill)}
         for other in self._others:
-            for entry in other.ask("POST" if fill else "GET", "/v1/hosts", timeout_s=30.0):
+            for entry in other.ask(
+                "POST" if fill else "GET", "/v1/hosts", timeout_s=30.0
+            ):
                 if entry["gpu"] in other.nodes:
                     entries[entry["gpu"]] = entry | {"host": other.host}
         return list(entries.values())
@@ -282,7 +348,9 @@ class WorkersOfAll:
         for other in self._others:
             its = [gpu for gpu in gpus if gpu in other.nodes]
             if its:
-                absent += other.ask("POST", "/v1/announcements", {"gpus": its, "forget": forget})["absent"]
+                absent += other.ask(
+                    "POST", "/v1/announcements", {"gpus": its, "forget": forget}
+                )["absent"]
         return absent
 
     # -- the rest of a worker's life
@@ -297,9 +365,18 @@ class WorkersOfAll:
             if part is None:
                 self._own.release(mine, start_s)
             else:
-                part.ask("POST", "/v1/workers/release", {"ids": mine, "at": start_s + part.pulse.offset_s})
+                part.ask(
+                    "POST",
+                    "/v1/workers/release",
+                    {"ids": mine, "at": start_s + part.pulse.offset_s},
+                )
 
-        self._all([lambda part=part, mine=mine: release(part, mine) for part, mine in lots.items()])  # type: ignore[misc]
+        self._all(
+            [
+                lambda part=part, mine=mine: release(part, mine)  # type: ignore[misc]
+                for part, mine in lots.items()
+            ]
+        )
 
     def remove(self, name: str) -> None:
         part = self._worker_at.pop(name, None)
@@ -313,7 +390,9 @@ class WorkersOfAll:
     def halt(self, job: str) -> None:
         """Nothing is left to halt of a lost host's workers."""
         self._own.halt(job)
-        self._everywhere(lambda other: other.ask("POST", f"/v1/jobs/{job}/halt", timeout_s=60.0))
+        self._everywhere(
+            lambda other: other.ask("POST", f"/v1/jobs/{job}/halt", timeout_s=60.0)
+        )
 
     def choose_state(self, job: str, without: Collection[int]) -> int:
         """Choose the newest state of any host and copy it to all hosts. Return its iteration, 0 if there is
@@ -321,18 +400,36 @@ class WorkersOfAll:
         body = {"without": list(without)}
         reachable = [other for other in self._others if not other.pulse.lost]
         path = f"/v1/checkpoints/{job}/resume"
-        replies = dict(zip(reachable, self._everywhere(lambda o: o.ask("POST", path, body)), strict=True))
-        iterations: dict[OtherPart | None, int] = {None: self._own.choose_state(job, without)}
-        iterations |= {other: int(reply["iteration"]) for other, reply in replies.items()}
+        replies = dict(
+            zip(
+                reachable,
+                self._everywhere(lambda o: o.ask("POST", path, body)),
+                strict=True,
+            )
+        )
+        iterations: dict[OtherPart | None, int] = {
+            None: self._own.choose_state(job, without)
+        }
+        iterations |= {
+            other: int(reply["iteration"]) for other, reply in replies.items()
+        }
         newest = max(iterations.values())
         if newest == 0:
             return 0
         path = f"{STATES}{job}/{newest}"
-        owner = next(part for part, iteration in iterations.items() if iteration == newest)
-        data = self._own.states.content(job, newest) if owner is None else owner.fetch(path)
+        owner = next(
+            part for part, iteration in iterations.items() if iteration == newest
+        )
+        data = (
+            self._own.states.content(job, newest)
+            if owner is None
+            else owner.fetch(path)
+        )
         if owner is not None:
             self._own.states.take(job, newest, data)
-        self._everywhere(lambda o: o is owner or o.ask("PUT", path, data=data, timeout_s=60.0))
+        self._everywhere(
+            lambda o: o is owner or o.ask("PUT", path, data=data, timeout_s=60.0)
+        )
         return newest
 
     def remove_states(self, job: str) -> None:
@@ -341,7 +438,13 @@ class WorkersOfAll:
 
     def _everywhere(self, ask: Callable[[OtherPart], Any]) -> list[Any]:
         """Ask all parts that are not lost, at once."""
-        return self._all([lambda other=other: ask(other) for other in self._others if not other.pulse.lost])  # type: ignore[misc]
+        return self._all(
+            [
+                lambda other=other: ask(other)  # type: ignore[misc]
+                for other in self._others
+                if not other.pulse.lost
+            ]
+        )
 
     def _all(self, calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
         """Make all calls, and raise the first failure, if any, once all are over."""

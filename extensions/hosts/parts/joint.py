@@ -21,7 +21,14 @@ from pyroute2.iproute import IPRoute
 from ringlight.extensions.hosts.parts.door import Door
 from ringlight.extensions.hosts.parts.elsewhere import Elsewhere
 from ringlight.extensions.hosts.parts.front import ANSWER_S, OtherPart, WorkersOfAll
-from ringlight.extensions.hosts.parts.plan import LOG, LOG_BYTES, Parts, Place, log_of_part, tail
+from ringlight.extensions.hosts.parts.plan import (
+    LOG,
+    LOG_BYTES,
+    Parts,
+    Place,
+    log_of_part,
+    tail,
+)
 from ringlight.extensions.hosts.parts.pulse import END_S, LEASE_S, Pulse
 from ringlight.extensions.hosts.parts.tunnel import create_vxlan
 from ringlight.fabric.parts import Port
@@ -58,16 +65,28 @@ class RunRequest(BaseModel):
 
 def ran(request: RunRequest) -> dict[str, Any]:
     """Run a command here. Return the last bytes of its output and its exit code. Raises AgentError."""
-    where = [] if request.namespace is None else ["nsenter", f"--net={request.namespace}", "--"]
+    where = (
+        []
+        if request.namespace is None
+        else ["nsenter", f"--net={request.namespace}", "--"]
+    )
     try:
         done = subprocess.run(
-            [*where, *request.words], capture_output=True, stdin=subprocess.DEVNULL, timeout=request.timeout_s
+            [*where, *request.words],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=request.timeout_s,
         )
     except OSError as error:
         raise AgentError(409, f"{request.words[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise AgentError(504, f"{request.words[0]}: not done within {request.timeout_s:g} s") from None
-    out, err = (output[-LOG_BYTES:].decode(errors="replace") for output in (done.stdout, done.stderr))
+        raise AgentError(
+            504, f"{request.words[0]}: not done within {request.timeout_s:g} s"
+        ) from None
+    out, err = (
+        output[-LOG_BYTES:].decode(errors="replace")
+        for output in (done.stdout, done.stderr)
+    )
     return {"stdout": out, "stderr": err, "code": done.returncode}
 
 
@@ -111,9 +130,23 @@ class Joint(SharedLab):
         return node in self._parts.here
 
     def end_link(
-        self, root: IPRoute, port: Port, name: str, *, group: int, namespace: int | None, mac: str | None
+        self,
+        root: IPRoute,
+        port: Port,
+        name: str,
+        *,
+        group: int,
+        namespace: int | None,
+        mac: str | None,
     ) -> None:
-        create_vxlan(root, name, self._parts.tunnels[port], group=group, namespace=namespace, mac=mac)
+        create_vxlan(
+            root,
+            name,
+            self._parts.tunnels[port],
+            group=group,
+            namespace=namespace,
+            mac=mac,
+        )
 
     @property
     def _open(self) -> _Opened:
@@ -129,7 +162,11 @@ class Joint(SharedLab):
         return self._open.door
 
     def open(
-        self, site: Site, controller: ControllerAddress, deaths: Deaths, stop: Callable[[], None]
+        self,
+        site: Site,
+        controller: ControllerAddress,
+        deaths: Deaths,
+        stop: Callable[[], None],
     ) -> ControllerAddress:
         """Open the door. Return the address at which this part's packet switches find the controller.
 
@@ -146,11 +183,15 @@ class Joint(SharedLab):
                 self._follower.start()
                 return ControllerAddress(*door.to_tcp(parts.places[0], OPENFLOW))
             door.servers = {OPENFLOW: (controller.host, controller.port)}
-            self._pulses = [Pulse(parts, place, self._lose) for place in parts.places[1:]]
+            self._pulses = [
+                Pulse(parts, place, self._lose) for place in parts.places[1:]
+            ]
             for number, pulse in enumerate(self._pulses, 1):
                 door.to_unix(self._agent(number), pulse.place, AGENT)
         except (OSError, TimeoutError) as error:
-            raise JoinError(f"host {own.host}: {own.ip}, TCP port {own.door}: {error}") from None
+            raise JoinError(
+                f"host {own.host}: {own.ip}, TCP port {own.door}: {error}"
+            ) from None
         return controller
 
     def _agent(self, number: int) -> Path:
@@ -167,19 +208,29 @@ class Joint(SharedLab):
         assert fabric is not None
         for pulse in self._pulses:
             pulse.start()
-        self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
+        self._others = [
+            OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)
+        ]
         self._elsewhere = Elsewhere(fabric, self._parts, self._others)
         self._follower.start()
         return WorkersOfAll(fabric, own, self._others)
 
-    def pieces(self, target: FaultTarget, request: FaultRequest) -> tuple[bool, Sequence[Piece]]:
+    def pieces(
+        self, target: FaultTarget, request: FaultRequest
+    ) -> tuple[bool, Sequence[Piece]]:
         """Return whether a fault concerns this part, and of the first part what it is at the others."""
-        return (True, ()) if self._elsewhere is None else self._elsewhere.pieces(target, request)
+        return (
+            (True, ())
+            if self._elsewhere is None
+            else self._elsewhere.pieces(target, request)
+        )
 
     def counters(self) -> list[Mapping[str, list[Mapping[str, Any]]]]:
         return [] if self._elsewhere is None else self._elsewhere.counters()
 
-    def join(self, inventory: dict[str, Any], deadline_s: float, go_on: Callable[[], None]) -> dict[str, Any]:
+    def join(
+        self, inventory: dict[str, Any], deadline_s: float, go_on: Callable[[], None]
+    ) -> dict[str, Any]:
         """Return the inventory, in the first part with the switches of the others, once they are up.
 
         The others open their optical switches to the first part. Raises JoinError.
@@ -195,7 +246,10 @@ class Joint(SharedLab):
             for key in ("address", "rest"):
                 if key in entry:
                     host, _, port = entry[key].rpartition(":")
-                    self._door.servers = {**self._door.servers, f"{key}-{name}": (host, int(port))}
+                    self._door.servers = {
+                        **self._door.servers,
+                        f"{key}-{name}": (host, int(port)),
+                    }
 
     def _with_others(
         self, inventory: dict[str, Any], deadline: float, go_on: Callable[[], None]
@@ -206,10 +260,14 @@ class Joint(SharedLab):
             for name, entry in theirs["optical_switches"].items():
                 for key in ("address", "rest"):
                     if key in entry:
-                        host, port = self._door.to_tcp(other.pulse.place, f"{key}-{name}")
+                        host, port = self._door.to_tcp(
+                            other.pulse.place, f"{key}-{name}"
+                        )
                         entry[key] = f"{host}:{port}"
                 if (password := entry.pop(_PASSWORD, None)) is not None:
-                    entry["password_file"] = str(self._secret(f"{name}.password", password))
+                    entry["password_file"] = str(
+                        self._secret(f"{name}.password", password)
+                    )
             where = {"host": other.host, "lab": theirs["lab"]}
             for part in ("packet_switches", "optical_switches"):
                 named = {name: entry | where for name, entry in theirs[part].items()}
@@ -222,17 +280,25 @@ class Joint(SharedLab):
         """A file that only root reads; it goes with the lab's state."""
         path = self._state / name
         path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with open(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600),
+            "w",
+            encoding="utf-8",
+        ) as file:
             file.write(text)
         return path
 
-    def _inventory_of(self, other: OtherPart, deadline: float, go_on: Callable[[], None]) -> dict[str, Any]:
+    def _inventory_of(
+        self, other: OtherPart, deadline: float, go_on: Callable[[], None]
+    ) -> dict[str, Any]:
         why = "it was not up in time"
         while time.monotonic() < deadline:
             go_on()
             if other.pulse.lost:
                 own = self._parts.places[self._parts.own].host
-                raise JoinError(f"{own} to {other.host}: no answer any more while the lab came up")
+                raise JoinError(
+                    f"{own} to {other.host}: no answer any more while the lab came up"
+                )
             if other.pulse.answered.is_set():
                 try:
                     theirs: dict[str, Any] = other.ask("GET", "/v1/inventory")
@@ -246,7 +312,8 @@ class Joint(SharedLab):
         """Return by host how much later its clock is than this host's (``offset_s``), and how wrong that may
         be (``error_s``), seconds."""
         return {
-            pulse.place.host: {"offset_s": pulse.offset_s, "error_s": pulse.error_s} for pulse in self._pulses
+            pulse.place.host: {"offset_s": pulse.offset_s, "error_s": pulse.error_s}
+            for pulse in self._pulses
         }
 
     def _loads(self) -> dict[str, dict[str, float]]:
@@ -258,17 +325,26 @@ class Joint(SharedLab):
         return loads
 
     def _lose(self, place: Place) -> None:
-        self._open.deaths.ended("host", place.host, "it does not answer any more", asked=False)
+        self._open.deaths.ended(
+            "host", place.host, "it does not answer any more", asked=False
+        )
 
-    def routers(self, own: Workers, inventory: Callable[[], Mapping[str, Any]]) -> Sequence[APIRouter]:
+    def routers(
+        self, own: Workers, inventory: Callable[[], Mapping[str, Any]]
+    ) -> Sequence[APIRouter]:
         router = APIRouter()
 
         @router.get(STATES + "{job}/{iteration}")
         def state(job: Annotated[str, Name], iteration: int) -> Response:
-            return Response(own.states.content(job, iteration), media_type="application/octet-stream")
+            return Response(
+                own.states.content(job, iteration),
+                media_type="application/octet-stream",
+            )
 
         @router.put(STATES + "{job}/{iteration}")
-        async def take(job: Annotated[str, Name], iteration: int, request: Request) -> dict[str, Any]:
+        async def take(
+            job: Annotated[str, Name], iteration: int, request: Request
+        ) -> dict[str, Any]:
             own.states.take(job, iteration, await request.body())
             return {"job": job, "iteration": iteration}
 
@@ -278,12 +354,17 @@ class Joint(SharedLab):
             if not document:
                 return JSONResponse({"detail": "it is being built"}, status_code=503)
             return JSONResponse(
-                {**document, "optical_switches": _with_passwords(document["optical_switches"])}
+                {
+                    **document,
+                    "optical_switches": _with_passwords(document["optical_switches"]),
+                }
             )
 
         @router.get("/v1/deaths")
         def deaths(known: int = 0) -> list[dict[str, Any]]:
-            return [asdict(death) for death in DeathLog(self._state / FILE).read()[known:]]
+            return [
+                asdict(death) for death in DeathLog(self._state / FILE).read()[known:]
+            ]
 
         @router.post("/v1/run")
         def run(request: RunRequest) -> dict[str, Any]:
@@ -294,7 +375,12 @@ class Joint(SharedLab):
             other = next((other for other in self._others if other.host == host), None)
             if other is None:
                 raise AgentError(404, f"there is no other host {host}")
-            return other.ask("POST", "/v1/run", request.model_dump(), timeout_s=request.timeout_s + ANSWER_S)
+            return other.ask(
+                "POST",
+                "/v1/run",
+                request.model_dump(),
+                timeout_s=request.timeout_s + ANSWER_S,
+            )
 
         @router.get("/v1/log")
         def get_log() -> Response:
@@ -318,7 +404,9 @@ class Joint(SharedLab):
         """Have this part end once the first one has not been heard from for too long."""
         while not self._closing.wait(FORGOTTEN_S):
             if time.monotonic() - self._door.heard_s > LEASE_S:
-                log.warning("nothing was heard from the lab's first host for too long; it ends here")
+                log.warning(
+                    "nothing was heard from the lab's first host for too long; it ends here"
+                )
                 self._open.stop()
                 return
 
@@ -329,7 +417,9 @@ class Joint(SharedLab):
         """
         for other in self._others:
             with suppress(AgentError, OSError):
-                (self._state / log_of_part(other.host)).write_bytes(other.fetch("/v1/log", timeout_s=3.0))
+                (self._state / log_of_part(other.host)).write_bytes(
+                    other.fetch("/v1/log", timeout_s=3.0)
+                )
         for pulse in self._pulses:
             pulse.end()
 
@@ -359,7 +449,10 @@ class Joint(SharedLab):
 def _with_passwords(switches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Entries of optical switches as another host can use them. Raises OSError."""
     return {
-        name: {**entry, _PASSWORD: Path(entry["password_file"]).read_text(encoding="utf-8")}
+        name: {
+            **entry,
+            _PASSWORD: Path(entry["password_file"]).read_text(encoding="utf-8"),
+        }
         if "password_file" in entry
         else entry
         for name, entry in switches.items()

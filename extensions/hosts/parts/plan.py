@@ -108,7 +108,11 @@ class Parts:
     @cached_property
     def place_of(self) -> Mapping[str, int]:
         """Number of each node's place."""
-        return {name: number for number, place in enumerate(self.places) for name in place.nodes}
+        return {
+            name: number
+            for number, place in enumerate(self.places)
+            for name in place.nodes
+        }
 
     @cached_property
     def tunnels(self) -> Mapping[Port, Tunnel]:
@@ -119,7 +123,9 @@ class Parts:
                 if fibre.hosts[near] == self.own:
                     far = self.places[fibre.hosts[1 - near]]
                     ip = self.places[self.own].ip
-                    tunnels[Port.parse(end)] = Tunnel(fibre.number, ip, far.ip, self.udp_port)
+                    tunnels[Port.parse(end)] = Tunnel(
+                        fibre.number, ip, far.ip, self.udp_port
+                    )
         return tunnels
 
     def at(self, own: int) -> Parts:
@@ -128,7 +134,11 @@ class Parts:
 
     def write(self, path: Path) -> None:
         """Only its owner may read it."""
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with open(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+            "w",
+            encoding="utf-8",
+        ) as file:
             json.dump(asdict(self), file)
 
     @classmethod

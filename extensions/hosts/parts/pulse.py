@@ -36,13 +36,17 @@ class Pulse:
     ``offset_s``: how much later the other part's CLOCK_MONOTONIC is; ``error_s``: how wrong that may be.
     """
 
-    def __init__(self, parts: Parts, place: Place, on_lost: Callable[[Place], None]) -> None:
+    def __init__(
+        self, parts: Parts, place: Place, on_lost: Callable[[Place], None]
+    ) -> None:
         self._parts, self.place, self._on_lost = parts, place, on_lost
         self._tls = None if parts.tls is None else client_tls(parts.tls)
         self._known: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         self._connection: socket.socket | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"pulse {place.host}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"pulse {place.host}", daemon=True
+        )
         self.answered = threading.Event()
         self.lost = False
 
@@ -99,7 +103,11 @@ class Pulse:
                 bearable_s = GONE_S if refused else LOST_S
                 if not self.lost and time.monotonic() - heard_s > bearable_s:
                     self.lost = True
-                    log.error("host %s does not answer: %s", self.place.host, error or type(error).__name__)
+                    log.error(
+                        "host %s does not answer: %s",
+                        self.place.host,
+                        error or type(error).__name__,
+                    )
                     self._on_lost(self.place)
 
     def _asked(self) -> tuple[float, float]:
@@ -118,9 +126,13 @@ class Pulse:
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
-            plain = socket.create_connection((self.place.ip, self.place.door), timeout=ANSWER_S)
+            plain = socket.create_connection(
+                (self.place.ip, self.place.door), timeout=ANSWER_S
+            )
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connection = plain if self._tls is None else self._tls.wrap_socket(plain)
+            self._connection = (
+                plain if self._tls is None else self._tls.wrap_socket(plain)
+            )
             self._connection.sendall(f"{self._parts.token} {CLOCK}\n".encode())
         return self._connection
 

@@ -34,7 +34,11 @@ def create_vxlan(
         "kind": "vxlan",
         "vxlan_id": tunnel.number,
     }
-    attributes |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
+    attributes |= {
+        "vxlan_group": tunnel.remote,
+        "vxlan_local": tunnel.local,
+        "vxlan_port": tunnel.udp_port,
+    }
     attributes |= {"vxlan_learning": 0, "vxlan_df": 1}
     if group:
         attributes["group"] = group

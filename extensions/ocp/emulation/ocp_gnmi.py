@@ -8,9 +8,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ringlight.extensions.gnmi.gnmi_session import Asked, GnmiSession, read_path, read_value
+from ringlight.extensions.gnmi.gnmi_session import (
+    Asked,
+    GnmiSession,
+    read_path,
+    read_value,
+)
 from ringlight.extensions.gnmi.yang_tree import Path, Step
-from ringlight.extensions.ocp.emulation.ocp_tree import MODULES, VERSION, Names, OcpTreeChange, tree
+from ringlight.extensions.ocp.emulation.ocp_tree import (
+    MODULES,
+    VERSION,
+    Names,
+    OcpTreeChange,
+    tree,
+)
 from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch
 
 
@@ -35,7 +46,9 @@ class OcpSession(GnmiSession):
 
     def _tree(self, paths: list[Path], now_ns: int) -> dict[str, Any]:
         tops = {path[0].name if path else "*" for path in paths}
-        return tree(self._switch, self._names, now_ns, tops.pop() if len(tops) == 1 else None)
+        return tree(
+            self._switch, self._names, now_ns, tops.pop() if len(tops) == 1 else None
+        )
 
     def _asked(self, request: Any) -> Asked:
         change = OcpTreeChange(self._device, self._names)
@@ -52,5 +65,8 @@ class OcpSession(GnmiSession):
 
 
 PROTOCOL = ManagementProtocol(
-    OcpSession, 9339, "gnmic -a {address} --insecure {option}get --path /connections", _recall
+    OcpSession,
+    9339,
+    "gnmic -a {address} --insecure {option}get --path /connections",
+    _recall,
 )

@@ -75,15 +75,22 @@ class Names:
 
     def __init__(self, device: OpticalDevice) -> None:
         noted = device.notes.get(NOTES, [])
-        self._given = {str(name): Wire(int(ingress), int(egress)) for name, ingress, egress in noted}
+        self._given = {
+            str(name): Wire(int(ingress), int(egress))
+            for name, ingress, egress in noted
+        }
         self._device = device
-        device.memories[NOTES] = lambda: [[name, *wire[:2]] for name, wire in self.current().items()]
+        device.memories[NOTES] = lambda: [
+            [name, *wire[:2]] for name, wire in self.current().items()
+        ]
 
     def current(self) -> dict[str, Wire]:
         """Return every existing cross-connect, by name."""
         wires = self._device.cross_connects()
         standing = set(wires)
-        self._given = {name: wire for name, wire in self._given.items() if wire in standing}
+        self._given = {
+            name: wire for name, wire in self._given.items() if wire in standing
+        }
         named = set(self._given.values())
         for wire in wires:
             if wire not in named:
@@ -97,18 +104,24 @@ class Names:
         for name in removed:
             self._given.pop(name, None)
         for name, wire in names.items():
-            self._given = {known: other for known, other in self._given.items() if other != wire}
+            self._given = {
+                known: other for known, other in self._given.items() if other != wire
+            }
             self._given[name] = wire
 
 
 # Reading
 
 
-def tree(switch: Switch, names: Names, now_ns: int, top: str | None = None) -> dict[str, Any]:
+def tree(
+    switch: Switch, names: Names, now_ns: int, top: str | None = None
+) -> dict[str, Any]:
     """Return everything that can be read, or only what is under ``top``."""
     device = switch.device
     makers: dict[str, Callable[[], dict[str, Any]]] = {
-        "components": lambda: {"component": _components(device, switch.name, switch.model, now_ns)},
+        "components": lambda: {
+            "component": _components(device, switch.name, switch.model, now_ns)
+        },
         "optical-switch": lambda: _switch(device),
         "connections": lambda: {"port-connection": _connections(device, names, now_ns)},
     }
@@ -118,15 +131,30 @@ def tree(switch: Switch, names: Names, now_ns: int, top: str | None = None) -> d
 def _switch(device: OpticalDevice) -> dict[str, Any]:
     setting = {"bidirectional": False, "cold-boot-recovery": device.recovery.name}
     groups = Entries()
-    for group, direction, peer in (("inputs", "INPUT-ONLY", "outputs"), ("outputs", "OUTPUT-ONLY", "inputs")):
+    for group, direction, peer in (
+        ("inputs", "INPUT-ONLY", "outputs"),
+        ("outputs", "OUTPUT-ONLY", "inputs"),
+    ):
         peers = Entries({peer: {"peer-name": peer}}, key="peer-name")
-        groups[group] = {"name": group, "direction": direction, "connection-groups": peers}
-    state = setting | {"connection-recovery-capability": "MAINTAIN", "port-groups": groups}
+        groups[group] = {
+            "name": group,
+            "direction": direction,
+            "connection-groups": peers,
+        }
+    state = setting | {
+        "connection-recovery-capability": "MAINTAIN",
+        "port-groups": groups,
+    }
     return {"config": dict(setting), "state": state}
 
 
 def _components(device: OpticalDevice, name: str, model: str, now_ns: int) -> Entries:
-    chassis = {"type": "CHASSIS", "mfg-name": "Ringlight", "part-no": model, "serial-no": name}
+    chassis = {
+        "type": "CHASSIS",
+        "mfg-name": "Ringlight",
+        "part-no": model,
+        "serial-no": name,
+    }
     components = Entries(
         {
             "chassis": {
@@ -153,14 +181,19 @@ def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
     peer, status = device.peer(port), device.port_state(port, now_ns)
     ingress = port <= device.size
     none = {"correctable-error-count": Counter(0), "total-error-count": Counter(0)}
-    connection: dict[str, Any] = {"connected": status is PortState.TUNED, "counters": dict(none)}
+    connection: dict[str, Any] = {
+        "connected": status is PortState.TUNED,
+        "counters": dict(none),
+    }
     if peer is not None:
         connection["peer"] = port_name(peer)
     state = setting | {
         "group": "inputs" if ingress else "outputs",
         "index": port,
         "status": str(status),
-        "input-optical-power" if ingress else "output-optical-power": power_dbm(device, port, now_ns),
+        "input-optical-power" if ingress else "output-optical-power": power_dbm(
+            device, port, now_ns
+        ),
         "connection": connection,
         "counters": none,
     }
@@ -186,10 +219,20 @@ def _connections(device: OpticalDevice, names: Names, now_ns: int) -> Entries:
 def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
     for port in (wire.ingress, wire.egress):
         if device.admin(port) is Admin.FAILED:
-            return {"status": "FAILED", "status-reason": f"{port_name(port)} has failed"}
+            return {
+                "status": "FAILED",
+                "status-reason": f"{port_name(port)} has failed",
+            }
         if device.admin(port) is Admin.DISABLED:
-            return {"status": "FAILED", "status-reason": f"{port_name(port)} is disabled"}
-    return {"status": "CONNECTED" if device.mirrors.is_tuned(wire, now_ns) else "PENDING_CONNECTION"}
+            return {
+                "status": "FAILED",
+                "status-reason": f"{port_name(port)} is disabled",
+            }
+    return {
+        "status": "CONNECTED"
+        if device.mirrors.is_tuned(wire, now_ns)
+        else "PENDING_CONNECTION"
+    }
 
 
 # Changing
@@ -212,7 +255,10 @@ class OcpTreeChange:
     def __post_init__(self) -> None:
         self._before = self.names.current()
         self.planned = {
-            name: {"input-port-name": port_name(wire.ingress), "output-port-name": port_name(wire.egress)}
+            name: {
+                "input-port-name": port_name(wire.ingress),
+                "output-port-name": port_name(wire.egress),
+            }
             for name, wire in self._before.items()
         }
 
@@ -246,11 +292,19 @@ class OcpTreeChange:
 
     def _assign(self, path: Path, value: Any) -> None:
         match path:
-            case (Step("connections", ()), Step("port-connection", (("name", name),)), *rest):
+            case (
+                Step("connections", ()),
+                Step("port-connection", (("name", name),)),
+                *rest,
+            ):
                 self._connection(name, [step.name for step in rest], value)
             case (Step("components", ()), Step("component", (("name", name),)), *rest):
                 self._component(name, [step.name for step in rest], value)
-            case (Step("optical-switch", ()), Step("config", ()), Step("cold-boot-recovery", ())):
+            case (
+                Step("optical-switch", ()),
+                Step("config", ()),
+                Step("cold-boot-recovery", ()),
+            ):
                 if not isinstance(value, str) or value not in Recovery.__members__:
                     raise TreeError(
                         f"cold-boot-recovery: {value!r} is none of {', '.join(Recovery.__members__)}"
@@ -258,8 +312,14 @@ class OcpTreeChange:
                 self.recovery = Recovery[value]
             case (Step("optical-switch", ()), Step("config", ()), Step(leaf, ())):
                 allowed = {"bidirectional": False}
-                if leaf not in allowed or allowed[leaf] != value or type(value) is not type(allowed[leaf]):
-                    raise TreeError(f"{leaf}: the switch can do {allowed.get(leaf)!r} only")
+                if (
+                    leaf not in allowed
+                    or allowed[leaf] != value
+                    or type(value) is not type(allowed[leaf])
+                ):
+                    raise TreeError(
+                        f"{leaf}: the switch can do {allowed.get(leaf)!r} only"
+                    )
             case _:
                 raise TreeError(f"{shown(path)} cannot be set")
 
@@ -289,7 +349,9 @@ class OcpTreeChange:
             case ["ocp-ocs-port", "config", "alias"] if isinstance(value, str):
                 self.labels[port] = value
             case _:
-                raise TreeError(f"{name}: {'/'.join(rest)} cannot be set to {str(value)[:40]!r}")
+                raise TreeError(
+                    f"{name}: {'/'.join(rest)} cannot be set to {str(value)[:40]!r}"
+                )
 
     def commands(self) -> tuple[list[Command], dict[str, Wire], list[str]]:
         """Return the device's commands, the connections that are new or have moved, by name, and the names of
@@ -298,17 +360,25 @@ class OcpTreeChange:
         for name, ends in self.planned.items():
             if len(ends) < 2:
                 raise TreeError(f"connection {name} lacks one of its ports")
-            wire = Wire(*(port_number(ends[leaf], self.device) for leaf in sorted(ends)))
+            wire = Wire(
+                *(port_number(ends[leaf], self.device) for leaf in sorted(ends))
+            )
             if wire.ingress > self.device.size:
-                raise TreeError(f"connection {name}: {port_name(wire.ingress)} is an output")
+                raise TreeError(
+                    f"connection {name}: {port_name(wire.ingress)} is an output"
+                )
             if wire.egress <= self.device.size:
-                raise TreeError(f"connection {name}: {port_name(wire.egress)} is an input")
+                raise TreeError(
+                    f"connection {name}: {port_name(wire.egress)} is an input"
+                )
             after[name] = wire
         used: dict[int, str] = {}
         for name, wire in after.items():
             for port in wire[:2]:
                 if port in used:
-                    raise TreeError(f"{port_name(port)} is wanted by both {used[port]} and {name}")
+                    raise TreeError(
+                        f"{port_name(port)} is wanted by both {used[port]} and {name}"
+                    )
                 used[port] = name
         if self.connections and (self.admin or self.labels):
             raise TreeError("one change is about connections or about ports, not both")
@@ -319,10 +389,14 @@ class OcpTreeChange:
         if remove or add:
             commands.append(Rewire(tuple(sorted(add)), tuple(sorted(remove))))
         for enabled in (True, False):
-            ports = tuple(sorted(port for port, state in self.admin.items() if state is enabled))
+            ports = tuple(
+                sorted(port for port, state in self.admin.items() if state is enabled)
+            )
             if ports:
                 commands.append(SetAdmin(ports, enabled))
-        commands.extend(SetLabel(port, label) for port, label in sorted(self.labels.items()))
+        commands.extend(
+            SetLabel(port, label) for port, label in sorted(self.labels.items())
+        )
         if self.recovery not in (None, self.device.recovery):
             commands.append(SetRecovery(self.recovery))
         if len(commands) > 1:
@@ -330,5 +404,7 @@ class OcpTreeChange:
                 "one change is about connections, enables ports, disables ports, names one port or says what"
                 " a start does, not several of these"
             )
-        new = {name: wire for name, wire in after.items() if self._before.get(name) != wire}
+        new = {
+            name: wire for name, wire in after.items() if self._before.get(name) != wire
+        }
         return commands, new, [name for name in self._before if name not in after]

@@ -14,7 +14,13 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from ringlight.extensions.optinc.emulated.core import Core, Unit
-from ringlight.extensions.optinc.emulated.lookup import EXACT, Lookup, LookupSample, evaluate, load
+from ringlight.extensions.optinc.emulated.lookup import (
+    EXACT,
+    Lookup,
+    LookupSample,
+    evaluate,
+    load,
+)
 from ringlight.extensions.optinc.emulated.server import Server
 from ringlight.extensions.optinc.unit.averaging import Coding
 from ringlight.extensions.optinc.unit.network import wrong_of
@@ -31,29 +37,58 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ringlight.extensions.optinc.emulated", description=__doc__
     )
-    parser.add_argument("--name", required=True, help="the averager's name in the fabric")
-    parser.add_argument("--listen", type=_address, required=True, help="host:port; port 0 takes a free one")
+    parser.add_argument(
+        "--name", required=True, help="the averager's name in the fabric"
+    )
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        required=True,
+        help="host:port; port 0 takes a free one",
+    )
     parser.add_argument("--bits", type=int, required=True)
-    parser.add_argument("--servers", type=int, required=True, help="how many it averages")
+    parser.add_argument(
+        "--servers", type=int, required=True, help="how many it averages"
+    )
     parser.add_argument("--inputs", type=int, default=4, help="of the network")
-    parser.add_argument("--arriving", type=int, default=1, help="parts of the last symbol that arrives")
-    parser.add_argument("--leaving", type=int, default=1, help="parts of the last symbol that leaves")
-    parser.add_argument("--weights", default=EXACT, help=f"an npz file, or {EXACT!r}: the exact mean")
-    parser.add_argument("--first-rank", type=int, default=0, help="rank of the server at port 0")
-    parser.add_argument("--of-units", action="store_true", help="its servers are averagers")
-    parser.add_argument("--above", type=_address, help="host:port of the averager of averagers")
+    parser.add_argument(
+        "--arriving", type=int, default=1, help="parts of the last symbol that arrives"
+    )
+    parser.add_argument(
+        "--leaving", type=int, default=1, help="parts of the last symbol that leaves"
+    )
+    parser.add_argument(
+        "--weights", default=EXACT, help=f"an npz file, or {EXACT!r}: the exact mean"
+    )
+    parser.add_argument(
+        "--first-rank", type=int, default=0, help="rank of the server at port 0"
+    )
+    parser.add_argument(
+        "--of-units", action="store_true", help="its servers are averagers"
+    )
+    parser.add_argument(
+        "--above", type=_address, help="host:port of the averager of averagers"
+    )
     parser.add_argument("--unit", type=int, default=0, help="its port there")
     parser.add_argument("--units", type=int, default=0, help="how many ports that has")
-    parser.add_argument("--silence", type=float, default=3.0, help="seconds that a server may be silent")
-    parser.add_argument("--status", type=Path, help="file that tells address, table and counters (JSON)")
+    parser.add_argument(
+        "--silence", type=float, default=3.0, help="seconds that a server may be silent"
+    )
+    parser.add_argument(
+        "--status", type=Path, help="file that tells address, table and counters (JSON)"
+    )
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
-        coding = Coding(chosen.bits, chosen.servers, chosen.inputs, chosen.arriving, chosen.leaving)
-        if (chosen.above is None) != (chosen.units == 0) or not chosen.unit < max(1, chosen.units):
+        coding = Coding(
+            chosen.bits, chosen.servers, chosen.inputs, chosen.arriving, chosen.leaving
+        )
+        if (chosen.above is None) != (chosen.units == 0) or not chosen.unit < max(
+            1, chosen.units
+        ):
             raise ValueError("--above, --unit and --units go together")
         if chosen.leaving != 1 and chosen.above is None:
             raise ValueError("--leaving: decimals go to an averager above only")

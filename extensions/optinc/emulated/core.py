@@ -121,7 +121,10 @@ class Ring:
         end = self._start + count
         if end <= len(self._data):
             return self._data[self._start : end]
-        return memoryview(bytes(self._data[self._start :]) + bytes(self._data[: end - len(self._data)]))
+        return memoryview(
+            bytes(self._data[self._start :])
+            + bytes(self._data[: end - len(self._data)])
+        )
 
     def drop(self, count: int) -> None:
         self._start = (self._start + count) % len(self._data)
@@ -159,10 +162,14 @@ class AveragerStream:
         """
         if self.complete_at is not None:
             return max(1, len(self.ring.room()))
-        whole = HEADER_BYTES if self.head is None else wire.body_bytes(self.head, self.form)
+        whole = (
+            HEADER_BYTES if self.head is None else wire.body_bytes(self.head, self.form)
+        )
         return max(1, whole - self.ring.filled)
 
-    def put(self, data: bytes | memoryview, now: float, arrived: float | None = None) -> None:
+    def put(
+        self, data: bytes | memoryview, now: float, arrived: float | None = None
+    ) -> None:
         if not self.outgoing:
             self.moved_out = now
         self.outgoing.append(_Outgoing(memoryview(data), arrived))
@@ -216,9 +223,21 @@ class Core:
         form = Form(self.unit.coding.bits, self.unit.coding.leaving)
         self.calls_above = False
         self._above = self.streams[key] = AveragerStream(key, self.unit.answers, now)
-        self._above.ring = Ring(DEPTH * (HEADER_BYTES + self.unit.answers.bytes_of(first_hello.frame)))
+        self._above.ring = Ring(
+            DEPTH * (HEADER_BYTES + self.unit.answers.bytes_of(first_hello.frame))
+        )
         self._above.put(
-            wire.hello(Hello(rank, servers, form, first_hello.block, first_hello.frame, self._first)), now
+            wire.hello(
+                Hello(
+                    rank,
+                    servers,
+                    form,
+                    first_hello.block,
+                    first_hello.frame,
+                    self._first,
+                )
+            ),
+            now,
         )
 
     def not_connected_above(self, reason: str) -> None:
@@ -283,7 +302,9 @@ class Core:
                 if now - stream.closing_since > self.unit.silence_s:
                     del self.streams[stream.key]
             elif (
-                stream.port is None and stream is not self._above and now - stream.moved_in > self.unit.join_s
+                stream.port is None
+                and stream is not self._above
+                and now - stream.moved_in > self.unit.join_s
             ):
                 self._close(stream, now)
 
@@ -316,11 +337,15 @@ class Core:
         if head.kind is FrameKind.ERROR:
             return
         if stream is self._above:
-            good = head.kind is (FrameKind.ANSWER if self._active else FrameKind.WELCOME)
+            good = head.kind is (
+                FrameKind.ANSWER if self._active else FrameKind.WELCOME
+            )
             if good and head.kind is FrameKind.ANSWER:
                 expected = self._asked[0] if self._asked else None
                 if (head.position, head.count) != expected:
-                    raise WireError(f"answered {head.position} with {head.count} codes, not {expected}")
+                    raise WireError(
+                        f"answered {head.position} with {head.count} codes, not {expected}"
+                    )
         elif stream.port is None:
             good = head.kind is FrameKind.HELLO
         else:
@@ -333,13 +358,23 @@ class Core:
     def _expect_frame(self, stream: AveragerStream, head: Header) -> None:
         assert stream.hello is not None
         if head.count > stream.hello.frame:
-            raise WireError(f"a frame of {head.count} codes, not of {stream.hello.frame}")
-        good = head.position == self._first if stream.before is None else head.position.follows(stream.before)
+            raise WireError(
+                f"a frame of {head.count} codes, not of {stream.hello.frame}"
+            )
+        good = (
+            head.position == self._first
+            if stream.before is None
+            else head.position.follows(stream.before)
+        )
         if not good:
-            raise WireError(f"{head.position} after {stream.before or 'the welcome to ' + str(self._first)}")
+            raise WireError(
+                f"{head.position} after {stream.before or 'the welcome to ' + str(self._first)}"
+            )
         stream.before = head.position
 
-    def _message(self, stream: AveragerStream, head: Header, body: bytes, now: float) -> None:
+    def _message(
+        self, stream: AveragerStream, head: Header, body: bytes, now: float
+    ) -> None:
         if head.kind is FrameKind.HELLO:
             self._join(stream, wire.read_hello(head, body), now)
         elif head.kind is FrameKind.WELCOME:
@@ -350,7 +385,10 @@ class Core:
         else:
             rank, cause = wire.read_error(body)
             if stream.port is not None and self.unit.first_rank is not None:
-                rank, cause = self.unit.rank(stream.port), f"{self.unit.name(stream.port)}: {cause}"
+                rank, cause = (
+                    self.unit.rank(stream.port),
+                    f"{self.unit.name(stream.port)}: {cause}",
+                )
             self._fail(rank, cause, now, but=stream)
 
     def _refuse(self, stream: AveragerStream, cause: str, now: float) -> None:
@@ -358,7 +396,11 @@ class Core:
         if stream is self._above:
             self._fail(NOBODY, f"the averager above: {cause}", now)
         elif stream.port is not None:
-            self._fail(self.unit.rank(stream.port), f"{self.unit.name(stream.port)}: {cause}", now)
+            self._fail(
+                self.unit.rank(stream.port),
+                f"{self.unit.name(stream.port)}: {cause}",
+                now,
+            )
         else:
             self.counts.errors.append(cause)
             stream.put(wire.error(NOBODY, cause), now)
@@ -369,7 +411,9 @@ class Core:
     def _join(self, stream: AveragerStream, hello: Hello, now: float) -> None:
         servers, form = self.unit.coding.servers, self.unit.arriving
         if hello.servers != servers:
-            raise WireError(f"rank {hello.rank} of {hello.servers} servers, but this averager has {servers}")
+            raise WireError(
+                f"rank {hello.rank} of {hello.servers} servers, but this averager has {servers}"
+            )
         if hello.rank in self._ports:
             if self._active or self._above is not None:
                 self._reset(f"{self.unit.name(hello.rank)} has connected anew", now)
@@ -390,7 +434,11 @@ class Core:
 
         Not sooner: a server that comes after an error would wait for those that were told.
         """
-        hellos = {port: stream.hello for port, stream in sorted(self._ports.items()) if stream.hello}
+        hellos = {
+            port: stream.hello
+            for port, stream in sorted(self._ports.items())
+            if stream.hello
+        }
         form = self.unit.arriving
         for port, hello in hellos.items():
             if hello.form != form:
@@ -433,7 +481,12 @@ class Core:
             self._close(stream, now)
         if self._above is not None:
             self._close(self._above, now)
-        self._ports, self._above, self._active, self.calls_above = {}, None, False, False
+        self._ports, self._above, self._active, self.calls_above = (
+            {},
+            None,
+            False,
+            False,
+        )
         self._asked.clear()
 
     def _reset(self, reason: str, now: float) -> None:
@@ -442,11 +495,16 @@ class Core:
         self._lost = reason
         self.counts.resets += 1
 
-    def _fail(self, rank: int, cause: str, now: float, but: AveragerStream | None = None) -> None:
+    def _fail(
+        self, rank: int, cause: str, now: float, but: AveragerStream | None = None
+    ) -> None:
         """The session ends with an error to all ``but`` who told it."""
         self.counts.errors.append(cause)
         message = wire.error(rank, cause)
-        for stream in [*self._ports.values(), *([self._above] if self._above is not None else [])]:
+        for stream in [
+            *self._ports.values(),
+            *([self._above] if self._above is not None else []),
+        ]:
             if stream is not but:
                 stream.put(message, now)
         self._end(now)
@@ -461,8 +519,13 @@ class Core:
     def _check_forming(self, now: float) -> None:
         if self._active or not self._ports:
             return
-        missing = [port for port in range(self.unit.coding.servers) if port not in self._ports]
-        anew = any(stream.hello and stream.hello.needs > _FIRST for stream in self._ports.values())
+        missing = [
+            port for port in range(self.unit.coding.servers) if port not in self._ports
+        ]
+        anew = any(
+            stream.hello and stream.hello.needs > _FIRST
+            for stream in self._ports.values()
+        )
         limit = self.unit.silence_s if anew else self.unit.join_s
         if not missing:
             limit += _LONGER_S
@@ -474,7 +537,9 @@ class Core:
             cause = f"{names}: not connected {limit:g} s after the first{after}"
             self._fail(self.unit.rank(missing[0]), cause, now)
         else:
-            self._fail(NOBODY, f"the averager above does not answer in {limit:g} s{after}", now)
+            self._fail(
+                NOBODY, f"the averager above does not answer in {limit:g} s{after}", now
+            )
 
     def _check_silence(self, now: float) -> None:
         if not self._active:
@@ -489,15 +554,25 @@ class Core:
         ports = sorted(self._ports.items())
         for port, stream in ports:
             if stream.outgoing and now - stream.moved_out > limit:
-                return unit.rank(port), f"{unit.name(port)}: has read no answer for {limit:g} s"
-        waiting = [stream.complete_at for _, stream in ports if stream.complete_at is not None]
+                return unit.rank(
+                    port
+                ), f"{unit.name(port)}: has read no answer for {limit:g} s"
+        waiting = [
+            stream.complete_at for _, stream in ports if stream.complete_at is not None
+        ]
         for port, stream in ports if waiting else ():
             since = max(min(waiting), stream.moved_in)
             if stream.complete_at is None and now - since > limit:
-                return unit.rank(port), f"{unit.name(port)}: silent for {limit:g} s while others wait"
+                return unit.rank(
+                    port
+                ), f"{unit.name(port)}: silent for {limit:g} s while others wait"
         above = self._above
         limit += _LONGER_S
-        if above is not None and self._asked and now - max(above.moved_in, above.moved_out) > limit:
+        if (
+            above is not None
+            and self._asked
+            and now - max(above.moved_in, above.moved_out) > limit
+        ):
             return NOBODY, f"the averager above: silent for {limit:g} s"
         return None
 
@@ -513,23 +588,44 @@ class Core:
 
     def _pass_down(self, now: float) -> bool:
         above = self._above
-        if above is None or above.complete_at is None or above.head is None or not self._readers_keep_up():
+        if (
+            above is None
+            or above.complete_at is None
+            or above.head is None
+            or not self._readers_keep_up()
+        ):
             return False
         size = wire.body_bytes(above.head, above.form)
-        self._answer(above.head.position, above.head.count, bytes(above.ring.first(size)), now, None)
+        self._answer(
+            above.head.position,
+            above.head.count,
+            bytes(above.ring.first(size)),
+            now,
+            None,
+        )
         self._asked.popleft()
         self._taken(above, size, now)
         return True
 
     def _average(self, now: float) -> bool:
         ports = [stream for _, stream in sorted(self._ports.items())]
-        arrived = [stream.complete_at for stream in ports if stream.complete_at is not None]
+        arrived = [
+            stream.complete_at for stream in ports if stream.complete_at is not None
+        ]
         if len(arrived) < len(ports) or not self._readers_keep_up():
             return False
-        if self._above is not None and len(self._above.outgoing) + len(self._asked) >= 2 * DEPTH:
+        if (
+            self._above is not None
+            and len(self._above.outgoing) + len(self._asked) >= 2 * DEPTH
+        ):
             return False
         heads = [stream.head for stream in ports if stream.head is not None]
-        odd = _odd_one({port: f"{head.position} with {head.count} codes" for port, head in enumerate(heads)})
+        odd = _odd_one(
+            {
+                port: f"{head.position} with {head.count} codes"
+                for port, head in enumerate(heads)
+            }
+        )
         if odd is not None:
             self._disagree(*odd, now)
             return False
@@ -538,7 +634,9 @@ class Core:
         numbers = []
         for stream in ports:
             try:
-                numbers.append(wire.unpack(stream.ring.first(size), count, self.unit.arriving))
+                numbers.append(
+                    wire.unpack(stream.ring.first(size), count, self.unit.arriving)
+                )
             except WireError as error:
                 self._refuse(stream, f"{position}: {error}", now)
                 return False
@@ -551,11 +649,21 @@ class Core:
         self.counts.frames += 1
         self.counts.codes += count
         if self._above is None:
-            self._answer(position, count, wire.pack(answers, self.unit.answers), now, max(arrived))
+            self._answer(
+                position,
+                count,
+                wire.pack(answers, self.unit.answers),
+                now,
+                max(arrived),
+            )
         else:
-            body = wire.pack(answers, Form(self.unit.coding.bits, self.unit.coding.leaving))
+            body = wire.pack(
+                answers, Form(self.unit.coding.bits, self.unit.coding.leaving)
+            )
             self._above.put(
-                b"".join((wire.header(FrameKind.CODES, position, count), body)), now, arrived=max(arrived)
+                b"".join((wire.header(FrameKind.CODES, position, count), body)),
+                now,
+                arrived=max(arrived),
             )
             self._asked.append((position, count))
         for stream in ports:
@@ -563,7 +671,12 @@ class Core:
         return True
 
     def _answer(
-        self, position: Position, count: int, body: bytes | memoryview, now: float, arrived: float | None
+        self,
+        position: Position,
+        count: int,
+        body: bytes | memoryview,
+        now: float,
+        arrived: float | None,
     ) -> None:
         message = b"".join((wire.header(FrameKind.ANSWER, position, count), body))
         for stream in self._ports.values():
@@ -583,4 +696,7 @@ def _odd_one(of_ports: dict[int, str]) -> tuple[int, str, str] | None:
     Where as many say one thing as another, the lower port is right.
     """
     usual = Counter(of_ports.values()).most_common(1)[0][0]
-    return next(((port, its, usual) for port, its in sorted(of_ports.items()) if its != usual), None)
+    return next(
+        ((port, its, usual) for port, its in sorted(of_ports.items()) if its != usual),
+        None,
+    )

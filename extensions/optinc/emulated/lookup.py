@@ -13,8 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.extensions.optinc.unit.averaging import Coding, averages, goal, goals, offsets, to_answers
-from ringlight.extensions.optinc.unit.network import Network, Table, forward, light, read, table_of
+from ringlight.extensions.optinc.unit.averaging import (
+    Coding,
+    averages,
+    goal,
+    goals,
+    offsets,
+    to_answers,
+)
+from ringlight.extensions.optinc.unit.network import (
+    Network,
+    Table,
+    forward,
+    light,
+    read,
+    table_of,
+)
 from ringlight.extensions.optinc.unit.pam4 import LEVELS
 from ringlight.extensions.optinc.unit.weights import unpack
 
@@ -49,7 +63,9 @@ def evaluate(network: Network | None, coding: Coding) -> Table:
     if network is not None:
         return table_of(network, coding)
     size = coding.combinations
-    answers = np.empty(size, np.min_scalar_type(coding.leaving * LEVELS**coding.symbols - 1))
+    answers = np.empty(
+        size, np.min_scalar_type(coding.leaving * LEVELS**coding.symbols - 1)
+    )
     for start in range(0, size, _CHUNK):
         end = min(start + _CHUNK, size)
         answers[start:end] = goals(coding, start, end)
@@ -106,7 +122,13 @@ class Lookup:
         # Everything is in range: "wrap" only spares a copy that "raise" would make.
         self._answers.take(index, out=answers, mode="wrap")
 
-    def _add(self, index: NDArray[Any], addend: NDArray[Any], total: NDArray[Any], first: bool) -> None:
+    def _add(
+        self,
+        index: NDArray[Any],
+        addend: NDArray[Any],
+        total: NDArray[Any],
+        first: bool,
+    ) -> None:
         if first:
             self._sums.take(index, out=total, mode="wrap")
         else:
@@ -119,8 +141,15 @@ class LookupSample:
     row, from a place that moves on.
     """
 
-    def __init__(self, network: Network | None, coding: Coding, every: int = 16, codes: int = 64) -> None:
-        self.network, self.coding, self.every, self.codes = network, coding, every, codes
+    def __init__(
+        self, network: Network | None, coding: Coding, every: int = 16, codes: int = 64
+    ) -> None:
+        self.network, self.coding, self.every, self.codes = (
+            network,
+            coding,
+            every,
+            codes,
+        )
         self.frames = 0
         #: Answers compared.
         self.checked = 0
@@ -130,7 +159,9 @@ class LookupSample:
         self.frames += 1
         if (self.frames - 1) % self.every or not answers.size:
             return
-        start = (self.frames // self.every * self.codes) % max(1, answers.size - self.codes + 1)
+        start = (self.frames // self.every * self.codes) % max(
+            1, answers.size - self.codes + 1
+        )
         some = np.stack([own[start : start + self.codes] for own in numbers])
         expected = self._compute(some)
         looked_up = answers[start : start + self.codes]
@@ -145,5 +176,7 @@ class LookupSample:
     def _compute(self, numbers: NDArray[Any]) -> NDArray[Any]:
         if self.network is None:
             return goal(numbers, self.coding)
-        outputs = forward(self.network, light(averages(numbers, self.coding), self.coding))
+        outputs = forward(
+            self.network, light(averages(numbers, self.coding), self.coding)
+        )
         return to_answers(read(outputs, self.coding), self.coding)

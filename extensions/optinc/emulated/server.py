@@ -203,7 +203,11 @@ class Server:
             while stream.outgoing and link.can_write:
                 count = link.socket.send(stream.outgoing[0].data)
                 self._core.sent(key, count, time.monotonic())
-            if stream.closing_since is not None and not stream.outgoing and not link.shut:
+            if (
+                stream.closing_since is not None
+                and not stream.outgoing
+                and not link.shut
+            ):
                 link.shut = True
                 link.socket.shutdown(socket.SHUT_WR)
         except BlockingIOError:
@@ -215,7 +219,9 @@ class Server:
 
     def _watch(self, key: int, stream: AveragerStream, link: _Link) -> None:
         room = stream.closing_since is not None or len(stream.ring.room()) > 0
-        events = (selectors.EVENT_READ if room else 0) | (0 if link.can_write else selectors.EVENT_WRITE)
+        events = (selectors.EVENT_READ if room else 0) | (
+            0 if link.can_write else selectors.EVENT_WRITE
+        )
         if events != link.events:
             if not link.events:
                 self._selector.register(link.socket, events, key)
@@ -225,7 +231,11 @@ class Server:
                 self._selector.modify(link.socket, events, key)
             link.events = events
         # Whoever closes is read to the end.
-        least = 1 if stream.closing_since is not None else min(stream.bytes_needed(), _MOST_AT_ONCE)
+        least = (
+            1
+            if stream.closing_since is not None
+            else min(stream.bytes_needed(), _MOST_AT_ONCE)
+        )
         if least != link.least:
             link.least = least
             link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)

@@ -33,40 +33,66 @@ app = typer.Typer(
 
 @app.command()
 def train(
-    out: Annotated[Path, typer.Option(help="Where the weights go (.npz); a note (.json) comes beside.")],
-    scenario: Annotated[int, typer.Option(min=1, max=len(CASES), help="Row of the paper's Table I.")] = 1,
+    out: Annotated[
+        Path,
+        typer.Option(help="Where the weights go (.npz); a note (.json) comes beside."),
+    ],
+    scenario: Annotated[
+        int, typer.Option(min=1, max=len(CASES), help="Row of the paper's Table I.")
+    ] = 1,
     method: Annotated[
         Literal["exact", "retraction", "projection"],
-        typer.Option(help="Sigma U at each step, almost, or by the paper's projection now and then."),
+        typer.Option(
+            help="Sigma U at each step, almost, or by the paper's projection now and then."
+        ),
     ] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over all inputs; 140, with projection 250.")
+        int | None,
+        typer.Option(min=1, help="Passes over all inputs; 140, with projection 250."),
     ] = None,
     first: Annotated[
-        int | None, typer.Option(min=0, help="E1 of Eq. 7: epochs of its first stage; all.")
+        int | None,
+        typer.Option(min=0, help="E1 of Eq. 7: epochs of its first stage; all."),
     ] = None,
     symbol_weights: Annotated[
-        str | None, typer.Option(help="W_T of Eq. 7, one number for each symbol, with commas; all 1.")
+        str | None,
+        typer.Option(
+            help="W_T of Eq. 7, one number for each symbol, with commas; all 1."
+        ),
     ] = None,
     second: Annotated[
         Literal["light", "received"],
-        typer.Option(help="G in the second stage: of the outputs as they are, or as received."),
+        typer.Option(
+            help="G in the second stage: of the outputs as they are, or as received."
+        ),
     ] = "light",
     biases: Annotated[
-        Literal["all", "first"], typer.Option(help="Layers with light that always shines.")
+        Literal["all", "first"],
+        typer.Option(help="Layers with light that always shines."),
     ] = "all",
     batch: Annotated[int, typer.Option(min=1, help="Inputs in a step.")] = 512,
-    rate: Annotated[float, typer.Option(min=0, help="Largest learning rate of the cycle.")] = 6e-3,
-    project_every: Annotated[int, typer.Option(min=1, help="Steps between two projections.")] = 28,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Largest learning rate of the cycle.")
+    ] = 6e-3,
+    project_every: Annotated[
+        int, typer.Option(min=1, help="Steps between two projections.")
+    ] = 28,
     start: Annotated[
         Literal["spread", "grid"],
-        typer.Option(help="First layer: all inputs for each unit, or one, its values as kinks."),
+        typer.Option(
+            help="First layer: all inputs for each unit, or one, its values as kinks."
+        ),
     ] = "spread",
     spared: Annotated[
-        float, typer.Option(min=0, help="Levels that an output may be off, as the training goes on.")
+        float,
+        typer.Option(
+            min=0, help="Levels that an output may be off, as the training goes on."
+        ),
     ] = 0.0,
-    threads: Annotated[int, typer.Option(min=1, help="Of torch; two are slow on a busy machine.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Of torch; two are slow on a busy machine.")
+    ] = 1,
 ) -> None:
     """Train a network, check every input, write weights and note. Exit code 1 where an answer is wrong."""
     if out.suffix != ".npz":
@@ -78,7 +104,9 @@ def train(
     try:
         import torch
     except ModuleNotFoundError as error:
-        _stop(f"{error.name} is needed to train, and is not installed: pip install 'ringlight[onn]'")
+        _stop(
+            f"{error.name} is needed to train, and is not installed: pip install 'ringlight[onn]'"
+        )
     from ringlight.extensions.optinc.onn.training import Recipe
     from ringlight.extensions.optinc.onn.training import train as trained
 
@@ -86,16 +114,31 @@ def train(
     passes = epochs or EPOCHS[method]
     stage = passes if first is None else first
     recipe = Recipe(
-        method, seed, passes, stage, weights, second, biases, batch, rate, project_every, start, spared,
-    )  # fmt: skip
+        method,
+        seed,
+        passes,
+        stage,
+        weights,
+        second,
+        biases,
+        batch,
+        rate,
+        project_every,
+        start,
+        spared,
+    )
     reporter = Reporter()
-    reporter.start_run(f"scenario {scenario} ({name}), {method}, seed {seed}", {"epoch": passes})
+    reporter.start_run(
+        f"scenario {scenario} ({name}), {method}, seed {seed}", {"epoch": passes}
+    )
     began, processor = time.monotonic(), _processor_s()
 
     def report(epoch: int, loss: float) -> None:
         reporter.advance(lambda: {"epoch": epoch})
         if epoch % max(1, passes // 10) == 0 or epoch == passes:
-            reporter.say(f"  epoch {epoch}: loss {loss:.5f}{'' if epoch <= stage else ' (second stage)'}")
+            reporter.say(
+                f"  epoch {epoch}: loss {loss:.5f}{'' if epoch <= stage else ' (second stage)'}"
+            )
 
     try:
         network = trained(structure, recipe, report)
@@ -107,12 +150,20 @@ def train(
     errors = wrong_of(table_of(network, structure.coding))
     file = pack(network)
     note = Note(
-        case=name, method=method, seed=seed,
-        command=shlex.join(["python", "-m", "ringlight.extensions.optinc.onn", *sys.argv[1:]]),
+        case=name,
+        method=method,
+        seed=seed,
+        command=shlex.join(
+            ["python", "-m", "ringlight.extensions.optinc.onn", *sys.argv[1:]]
+        ),
         torch=str(torch.__version__),
-        inputs=errors.inputs, wrong=errors.wrong, worst=round(errors.worst, 4),
-        wall_s=round(wall_s, 1), processor_s=round(processor_s, 1), sha256=hashlib.sha256(file).hexdigest(),
-    )  # fmt: skip
+        inputs=errors.inputs,
+        wrong=errors.wrong,
+        worst=round(errors.worst, 4),
+        wall_s=round(wall_s, 1),
+        processor_s=round(processor_s, 1),
+        sha256=hashlib.sha256(file).hexdigest(),
+    )
     try:
         with writing(out):
             temporary = out.with_suffix(".part")
@@ -125,7 +176,11 @@ def train(
 
 
 @app.command()
-def check(weights: Annotated[Path, typer.Argument(help="The .npz; its note (.json) is beside it.")]) -> None:
+def check(
+    weights: Annotated[
+        Path, typer.Argument(help="The .npz; its note (.json) is beside it.")
+    ],
+) -> None:
     """Evaluate trained weights on every input, without torch. Exit code 1 where an answer is wrong."""
     try:
         file = weights.read_bytes()
@@ -146,11 +201,17 @@ def _structure(case: str) -> Structure:
 
 def _weights(text: str | None, symbols: int) -> tuple[float, ...]:
     try:
-        weights = (1.0,) * symbols if text is None else tuple(float(part) for part in text.split(","))
+        weights = (
+            (1.0,) * symbols
+            if text is None
+            else tuple(float(part) for part in text.split(","))
+        )
     except ValueError:
         _stop(f"--symbol-weights {text}: numbers with commas between them")
     if len(weights) != symbols:
-        _stop(f"--symbol-weights {text}: {len(weights)} numbers, and there are {symbols} symbols")
+        _stop(
+            f"--symbol-weights {text}: {len(weights)} numbers, and there are {symbols} symbols"
+        )
     return weights
 
 

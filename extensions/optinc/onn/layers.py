@@ -19,18 +19,28 @@ from ringlight.extensions.optinc.unit.structure import Structure
 class OnnLayer(nn.Module):  # type: ignore[misc]
     """W x + b with a matrix of any form, drawn as squares Sigma U. ``biased``: whether there is a b."""
 
-    def __init__(self, outputs: int, inputs: int, biased: bool, generator: torch.Generator) -> None:
+    def __init__(
+        self, outputs: int, inputs: int, biased: bool, generator: torch.Generator
+    ) -> None:
         super().__init__()
         self.side = min(outputs, inputs)
         count = max(outputs, inputs) // self.side
         if count * self.side != max(outputs, inputs):
-            raise ValueError(f"a matrix of {outputs} x {inputs} cannot be cut into squares")
+            raise ValueError(
+                f"a matrix of {outputs} x {inputs} cannot be cut into squares"
+            )
         self.shape = outputs, inputs
         # He's initialisation: rows of the whole matrix have norm sqrt(2).
         self.gain = math.sqrt(2.0 if outputs > inputs else 2.0 / count)
-        drawn = torch.randn(count, self.side, self.side, generator=generator, dtype=torch.float64)
+        drawn = torch.randn(
+            count, self.side, self.side, generator=generator, dtype=torch.float64
+        )
         self.start: Tensor = torch.linalg.qr(drawn)[0]
-        self.bias = nn.Parameter(torch.rand(outputs, generator=generator) - 0.5) if biased else None
+        self.bias = (
+            nn.Parameter(torch.rand(outputs, generator=generator) - 0.5)
+            if biased
+            else None
+        )
         self.make()
 
     def make(self) -> None:
@@ -84,7 +94,9 @@ class Retracted(OnnLayer):
 
     def project(self) -> None:
         now = self.turned.data
-        self.turned.data = torch.baddbmm(now, torch.bmm(now, now.mT), now, beta=1.5, alpha=-0.5)
+        self.turned.data = torch.baddbmm(
+            now, torch.bmm(now, now.mT), now, beta=1.5, alpha=-0.5
+        )
 
     def final(self) -> Tensor:
         left, _, right = torch.linalg.svd(self.turned.detach().double())
@@ -105,7 +117,10 @@ class Exact(OnnLayer):
     def _made(self, turn: Tensor, factors: Tensor, start: Tensor) -> Tensor:
         antisymmetric = turn - turn.mT
         identity = torch.eye(self.side, dtype=turn.dtype)
-        orthogonal = torch.linalg.solve(identity + antisymmetric, identity - antisymmetric) @ start
+        orthogonal = (
+            torch.linalg.solve(identity + antisymmetric, identity - antisymmetric)
+            @ start
+        )
         return joined(factors * orthogonal, self.shape)
 
     def matrix(self) -> Tensor:
@@ -115,7 +130,9 @@ class Exact(OnnLayer):
         self.factors.data.mul_(factor)
 
     def final(self) -> Tensor:
-        return self._made(self.turn.detach().double(), self.factors.detach().double(), self.start)
+        return self._made(
+            self.turn.detach().double(), self.factors.detach().double(), self.start
+        )
 
 
 def layers_of(

@@ -17,13 +17,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ringlight.extensions.optinc.onn.layers import Exact, OnnLayer, Projected, Retracted, layers_of
+from ringlight.extensions.optinc.onn.layers import (
+    Exact,
+    OnnLayer,
+    Projected,
+    Retracted,
+    layers_of,
+)
 from ringlight.extensions.optinc.unit.averaging import combination, goals, to_outputs
 from ringlight.extensions.optinc.unit.network import Network, light
 from ringlight.extensions.optinc.unit.pam4 import LEVELS
 from ringlight.extensions.optinc.unit.structure import Structure
 
-FORMS: Mapping[str, type[OnnLayer]] = {"exact": Exact, "retraction": Retracted, "projection": Projected}
+FORMS: Mapping[str, type[OnnLayer]] = {
+    "exact": Exact,
+    "retraction": Retracted,
+    "projection": Projected,
+}
 #: Inputs come as light of 0 to 4^g - 1. Training has them from -SPAN to SPAN; shift and scale become part of
 #: the first layer in the end.
 SPAN = 1.5
@@ -72,7 +82,9 @@ def dataset(structure: Structure) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(inputs).float(), torch.from_numpy(symbols).float()
 
 
-def symbol_loss(outputs: Tensor, goal: Tensor, weights: Tensor, spared: float = 0.0) -> Tensor:
+def symbol_loss(
+    outputs: Tensor, goal: Tensor, weights: Tensor, spared: float = 0.0
+) -> Tensor:
     """Return the loss of Eq. 7, first stage: outputs (n, M) against their symbols, weighted by W_T (M,).
 
     Each output counts as off by ``spared`` less.
@@ -89,7 +101,9 @@ def value_loss(outputs: Tensor, goal: Tensor, received: bool) -> Tensor:
     return (((outputs - goal) @ places) ** 2).mean()
 
 
-def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], None]) -> Network:
+def train(
+    structure: Structure, recipe: Recipe, report: Callable[[int, float], None]
+) -> Network:
     """Return the trained network, float32, its matrices in the structure's form.
 
     ``report`` is called with the number of finished epochs and the mean loss of the last one. Raises
@@ -97,7 +111,9 @@ def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], N
     or if the first layer cannot have this start.
     """
     if len(recipe.symbol_weights) != structure.coding.symbols:
-        raise ValueError(f"{len(recipe.symbol_weights)} weights for {structure.coding.symbols} symbols")
+        raise ValueError(
+            f"{len(recipe.symbol_weights)} weights for {structure.coding.symbols} symbols"
+        )
     generator = torch.Generator().manual_seed(recipe.seed)
     inputs, goal = dataset(structure)
     middle = float(inputs.max()) / 2
@@ -107,16 +123,22 @@ def train(structure: Structure, recipe: Recipe, report: Callable[[int, float], N
         _on_grid(layers[0], structure, generator)
     else:
         _spread(layers[0], generator)
-    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))[:-1]
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU())))[
+        :-1
+    ]
     steps = recipe.epochs * math.ceil(len(inputs) / recipe.batch)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.rate)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.rate, total_steps=steps, pct_start=0.1)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, recipe.rate, total_steps=steps, pct_start=0.1
+    )
     weights = torch.tensor(recipe.symbol_weights)
     project_every = 1 if recipe.method == "retraction" else recipe.project_every
     step = 0
     for epoch in range(recipe.epochs):
         total = 0.0
-        for chosen in torch.randperm(len(inputs), generator=generator).split(recipe.batch):
+        for chosen in torch.randperm(len(inputs), generator=generator).split(
+            recipe.batch
+        ):
             outputs = model(inputs[chosen])
             if epoch < recipe.first:
                 spared = recipe.spared * min(1.0, 2 * step / steps)
@@ -148,7 +170,9 @@ def _on_grid(first: OnnLayer, structure: Structure, generator: torch.Generator) 
     the first to the last, and goes up or down. The first input has the most units: most depends on it.
     """
     if 1 in structure.approximated:
-        raise ValueError("the first layer is approximated: its units cannot see one input each")
+        raise ValueError(
+            "the first layer is approximated: its units cannot see one input each"
+        )
     assert first.bias is not None
     outputs, inputs = first.shape
     shares = np.full(inputs, outputs * 3 // 16)
@@ -170,11 +194,14 @@ def _network(layers: list[OnnLayer], middle: float) -> Network:
     """Return the trained network, with the inputs' shift and scale taken into the first layer."""
     matrices = [layer.final() for layer in layers]
     biases = [
-        torch.zeros(layer.shape[0]).double() if layer.bias is None else layer.bias.detach().double()
+        torch.zeros(layer.shape[0]).double()
+        if layer.bias is None
+        else layer.bias.detach().double()
         for layer in layers
     ]
     matrices[0] = matrices[0] * (SPAN / middle)
     biases[0] = biases[0] - matrices[0].sum(1) * middle
     return Network(
-        tuple(matrix.float().numpy() for matrix in matrices), tuple(bias.float().numpy() for bias in biases)
+        tuple(matrix.float().numpy() for matrix in matrices),
+        tuple(bias.float().numpy() for bias in biases),
     )

@@ -30,7 +30,9 @@ def squares(weight: NDArray[Any]) -> NDArray[Any]:
     outputs, inputs = weight.shape
     side, longer = sorted((outputs, inputs))
     if not side or longer % side:
-        raise ValueError(f"a matrix of {outputs} x {inputs} cannot be cut into squares of {side} x {side}")
+        raise ValueError(
+            f"a matrix of {outputs} x {inputs} cannot be cut into squares of {side} x {side}"
+        )
     if outputs >= inputs:
         return weight.reshape(-1, side, side)
     return weight.reshape(side, -1, side).swapaxes(0, 1)
@@ -38,7 +40,11 @@ def squares(weight: NDArray[Any]) -> NDArray[Any]:
 
 def joined(cut: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
     """Return the matrix of ``shape`` (outputs, inputs) whose squares these are."""
-    return cut.reshape(shape) if shape[0] >= shape[1] else cut.swapaxes(0, 1).reshape(shape)
+    return (
+        cut.reshape(shape)
+        if shape[0] >= shape[1]
+        else cut.swapaxes(0, 1).reshape(shape)
+    )
 
 
 def factors(cut: NDArray[Any]) -> tuple[FloatArray, FloatArray]:

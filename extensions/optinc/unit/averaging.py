@@ -23,7 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlight.extensions.optinc.unit.pam4 import LEVELS, symbol_count, to_codes, to_symbols
+from ringlight.extensions.optinc.unit.pam4 import (
+    LEVELS,
+    symbol_count,
+    to_codes,
+    to_symbols,
+)
 
 IntArray = NDArray[np.int64]
 
@@ -59,7 +64,9 @@ class Coding:
                 f"{self.symbols} PAM4 symbols ({self.bits} bits) make no groups for {self.inputs} inputs"
             )
         if LEVELS * self.leaving > 256:
-            raise ValueError(f"leaving is {self.leaving}: at most 64, for a level fits in a byte")
+            raise ValueError(
+                f"leaving is {self.leaving}: at most 64, for a level fits in a byte"
+            )
 
     @property
     def symbols(self) -> int:
@@ -137,7 +144,9 @@ def goals(coding: Coding, start: int = 0, end: int | None = None) -> IntArray:
 
     By default these are all combinations.
     """
-    return goals_of(np.arange(start, coding.combinations if end is None else end), coding)
+    return goals_of(
+        np.arange(start, coding.combinations if end is None else end), coding
+    )
 
 
 def goals_of(index: NDArray[Any], coding: Coding) -> IntArray:
@@ -168,7 +177,11 @@ def index_of(numbers: NDArray[Any], coding: Coding) -> NDArray[np.uint32]:
 
 def combination(index: NDArray[Any], coding: Coding) -> IntArray:
     """Return the inputs (..., K), as :func:`averages` has them, of combinations by their index."""
-    inputs: IntArray = index.astype(np.int64)[..., None] // _places(coding) % np.array(coding.input_values)
+    inputs: IntArray = (
+        index.astype(np.int64)[..., None]
+        // _places(coding)
+        % np.array(coding.input_values)
+    )
     return inputs
 
 
@@ -197,7 +210,11 @@ def mean_of_means(numbers: NDArray[Any], bits: int) -> IntArray:
 def _weights(coding: Coding) -> IntArray:
     """Return the worth of one step of each input in a signal's number."""
     of_groups = LEVELS ** (coding.group * np.arange(coding.inputs - 1, -1, -1))
-    return np.where(np.arange(coding.inputs) < coding.inputs - 1, of_groups * coding.arriving, of_groups)
+    return np.where(
+        np.arange(coding.inputs) < coding.inputs - 1,
+        of_groups * coding.arriving,
+        of_groups,
+    )
 
 
 def _places(coding: Coding) -> IntArray:
@@ -213,7 +230,9 @@ def _answer(total: NDArray[Any], coding: Coding) -> IntArray:
 
 def _check(numbers: NDArray[Any], coding: Coding) -> None:
     if numbers.shape[0] != coding.servers:
-        raise ValueError(f"{numbers.shape[0]} signals, but the unit has {coding.servers} servers")
+        raise ValueError(
+            f"{numbers.shape[0]} signals, but the unit has {coding.servers} servers"
+        )
     most = coding.arriving * 2**coding.bits - 1
     if numbers.size and (int(numbers.max()) > most or int(numbers.min()) < 0):
         raise ValueError(

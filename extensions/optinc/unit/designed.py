@@ -67,12 +67,19 @@ def designed(structure: Structure) -> Network:
         for size, form in zip(structure.sizes[1:], forms, strict=True)
     ]
     weights, biases = [], []
-    for layer, ((before, after), form) in enumerate(zip(pairwise(places), forms, strict=True), 1):
-        weight, bias = np.zeros(structure.shapes[layer - 1]), np.full(structure.sizes[layer], DARK)
+    for layer, ((before, after), form) in enumerate(
+        zip(pairwise(places), forms, strict=True), 1
+    ):
+        weight, bias = (
+            np.zeros(structure.shapes[layer - 1]),
+            np.full(structure.sizes[layer], DARK),
+        )
         weight[np.ix_(after, before)] = form[:, :-1]
         bias[after] = form[:, -1]
         if layer in structure.approximated:
-            _make_orthogonal(weight, np.setdiff1d(np.arange(weight.shape[1]), before), layer)
+            _make_orthogonal(
+                weight, np.setdiff1d(np.arange(weight.shape[1]), before), layer
+            )
         weights.append(weight)
         biases.append(bias)
     return Network(tuple(weights), tuple(biases))
@@ -100,7 +107,9 @@ class _Hidden:
     def left(self) -> int:
         return len(self.sizes) - len(self.layers)
 
-    def add(self, kept: Sequence[Form], compared: Sequence[_Stairs] = ()) -> tuple[list[Form], list[Matrix]]:
+    def add(
+        self, kept: Sequence[Form], compared: Sequence[_Stairs] = ()
+    ) -> tuple[list[Form], list[Matrix]]:
         """Add a layer that keeps values (>= 0) and compares others.
 
         Return both as forms of this layer's units: values, and for each comparison a matrix of a step for
@@ -125,7 +134,9 @@ class _Hidden:
         steps = units[len(kept) :: 2] - units[len(kept) + 1 :: 2]
         steps[np.array(signs) < 0, -1] += 1
         ends = np.cumsum([0, *(len(stairs.thresholds) for stairs in compared)])
-        return list(units[: len(kept)]), [steps[start:end] for start, end in pairwise(ends)]
+        return list(units[: len(kept)]), [
+            steps[start:end] for start, end in pairwise(ends)
+        ]
 
 
 def _forms(structure: Structure) -> list[Matrix]:
@@ -160,7 +171,9 @@ def _floors(hidden: _Hidden, coding: Coding) -> list[Form]:
     waiting = list(np.eye(inputs, inputs + 1))
     numbers: list[Form] = []
     part = np.zeros(inputs + 1)
-    for k, (values, parts) in enumerate(zip(coding.input_values, coding.input_steps, strict=True)):
+    for k, (values, parts) in enumerate(
+        zip(coding.input_values, coding.input_steps, strict=True)
+    ):
         x = base * part + waiting[0]
         # the largest X_k in parts: that of A_k, and b times the largest f before it, 1 - 1/N
         largest = values - 1 + (base * (parts - parts // coding.servers) if k else 0)
@@ -177,14 +190,18 @@ def _floors(hidden: _Hidden, coding: Coding) -> list[Form]:
     return [*numbers, part] if coding.leaving > 1 else numbers
 
 
-def _carries(hidden: _Hidden, coding: Coding, values: list[Form], layers: int) -> list[Form]:
+def _carries(
+    hidden: _Hidden, coding: Coding, values: list[Form], layers: int
+) -> list[Form]:
     """Add the layers of the carries, at most so many, and return digits of base b from whole numbers.
 
     Other values are returned as they are.
     """
     base = LEVELS**coding.group
     too_large = np.arange(coding.inputs - 2, 0, -1)
-    for batch in np.array_split(too_large, min(layers, len(too_large))) if len(too_large) else ():
+    for batch in (
+        np.array_split(too_large, min(layers, len(too_large))) if len(too_large) else ()
+    ):
         sums = []
         for place in range(1, len(batch) + 1):
             together = sum(base**i * values[k] for i, k in enumerate(batch[:place]))
@@ -210,7 +227,10 @@ def _symbols(hidden: _Hidden, coding: Coding, values: list[Form]) -> list[Form]:
         # floor(value / 4^i) is the sum of the steps at multiples of 4^i
         every = [LEVELS**i for i in range(coding.group - 1)]
         quotients = [steps[i - 1 :: i].sum(axis=0) for i in reversed(every)]
-        symbols += [low - LEVELS * high for high, low in pairwise([np.zeros_like(value), *quotients, value])]
+        symbols += [
+            low - LEVELS * high
+            for high, low in pairwise([np.zeros_like(value), *quotients, value])
+        ]
     return [*symbols, *values[coding.inputs :]]
 
 
@@ -244,4 +264,6 @@ def _make_orthogonal(weight: Matrix, dark: NDArray[np.int64], layer: int) -> Non
                 f"layer {layer}: {some.sum()} dark units are needed in a square of {side}, "
                 f"{len(free)} are there"
             )
-        square[np.ix_(rows, free[: some.sum()])] = lengths * axes[:, some] * np.sqrt(lacking[some])
+        square[np.ix_(rows, free[: some.sum()])] = (
+            lengths * axes[:, some] * np.sqrt(lacking[some])
+        )

@@ -26,11 +26,15 @@ def by_table(table: Table) -> Unit:
     """
     coding = table.coding
     if (coding.arriving, coding.leaving) != (1, 1):
-        raise ValueError(f"signals in parts of a level ({coding.arriving}, {coding.leaving}) are no codes")
+        raise ValueError(
+            f"signals in parts of a level ({coding.arriving}, {coding.leaving}) are no codes"
+        )
     return lambda codes: table.answers[index_of(codes, coding)]
 
 
-def steps(shared: NDArray[np.int16], bits: int, size: int, block: int = BLOCK) -> NDArray[np.float32]:
+def steps(
+    shared: NDArray[np.int16], bits: int, size: int, block: int = BLOCK
+) -> NDArray[np.float32]:
     """Return for each of ``size`` values the step of its block, 2^(e - B + 1)."""
     of_blocks = np.ldexp(np.float32(1), shared.astype(np.int32) - bits + 1)
     return np.repeat(of_blocks, block)[:size]

@@ -26,7 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlight.extensions.optinc.unit import approximation
-from ringlight.extensions.optinc.unit.mesh import Mesh, decompose, disturbed, on_grid, quantised, rebuild
+from ringlight.extensions.optinc.unit.mesh import (
+    Mesh,
+    decompose,
+    disturbed,
+    on_grid,
+    quantised,
+    rebuild,
+)
 from ringlight.extensions.optinc.unit.network import Network
 
 FloatArray = NDArray[np.float64]
@@ -100,7 +107,9 @@ def on_meshes(network: Network, approximated: Collection[int]) -> OnMeshes:
 
 
 def as_network(
-    meshes: OnMeshes, imperfections: Imperfections, random: np.random.Generator | None = None
+    meshes: OnMeshes,
+    imperfections: Imperfections,
+    random: np.random.Generator | None = None,
 ) -> Network:
     """Return the network that imperfect meshes compute. Phase errors are drawn from ``random``.
 
@@ -108,10 +117,15 @@ def as_network(
     """
     if imperfections.phase_sigma and random is None:
         raise ValueError("phase errors need a generator to draw them from")
-    weights = tuple(_matrix(layer, imperfections, random).astype(meshes.dtype) for layer in meshes.layers)
+    weights = tuple(
+        _matrix(layer, imperfections, random).astype(meshes.dtype)
+        for layer in meshes.layers
+    )
     biases = meshes.biases
     if imperfections.bias and biases is not None:
-        biases = tuple((bias * (1 + imperfections.bias)).astype(meshes.dtype) for bias in biases)
+        biases = tuple(
+            (bias * (1 + imperfections.bias)).astype(meshes.dtype) for bias in biases
+        )
     return Network(weights, biases)
 
 
@@ -120,21 +134,31 @@ def _squares(weight: NDArray[Any]) -> Squares:
     scales, orthogonal = approximation.factors(cut)
     off = np.abs(scales[..., None] * orthogonal - cut).max()
     if off > SQUARE_WITHIN * np.abs(weight).max():
-        raise ValueError(f"it is off squares Sigma U by {off:.3g}: approximate it first")
-    return Squares(weight.shape, tuple(decompose(square) for square in orthogonal), scales)
+        raise ValueError(
+            f"it is off squares Sigma U by {off:.3g}: approximate it first"
+        )
+    return Squares(
+        weight.shape, tuple(decompose(square) for square in orthogonal), scales
+    )
 
 
 def _matrix(
-    layer: Squares | Full, imperfections: Imperfections, random: np.random.Generator | None
+    layer: Squares | Full,
+    imperfections: Imperfections,
+    random: np.random.Generator | None,
 ) -> FloatArray:
     """Return a layer's matrix (outputs, inputs), real part."""
     if isinstance(layer, Full):
-        first, second = (_rebuilt(mesh, imperfections, random) for mesh in (layer.first, layer.second))
+        first, second = (
+            _rebuilt(mesh, imperfections, random)
+            for mesh in (layer.first, layer.second)
+        )
         ways = len(layer.scale)
         scale = _attenuated(layer.scale, imperfections, random)
         return (second[:, :ways] * scale @ first[:ways]).real
     cut = [
-        _attenuated(scale, imperfections, random)[:, None] * _rebuilt(mesh, imperfections, random)
+        _attenuated(scale, imperfections, random)[:, None]
+        * _rebuilt(mesh, imperfections, random)
         for mesh, scale in zip(layer.meshes, layer.scales, strict=True)
     ]
     return approximation.joined(np.stack(cut).real, layer.shape)

@@ -63,10 +63,14 @@ def decompose(unitary: NDArray[Any]) -> Mesh:
     Raises ValueError for a matrix that is not square, not finite, or not unitary within UNITARY_WITHIN.
     """
     if unitary.ndim != 2 or unitary.shape[0] != unitary.shape[1] or not unitary.size:
-        raise ValueError(f"a matrix of shape {unitary.shape} has no mesh: it must be square")
+        raise ValueError(
+            f"a matrix of shape {unitary.shape} has no mesh: it must be square"
+        )
     off = np.abs(unitary @ unitary.conj().T - np.eye(len(unitary))).max()
     if not off <= UNITARY_WITHIN:
-        raise ValueError(f"the matrix is off unitary by {off:.3g}, at most {UNITARY_WITHIN:g} is allowed")
+        raise ValueError(
+            f"the matrix is off unitary by {off:.3g}, at most {UNITARY_WITHIN:g} is allowed"
+        )
     modes = len(unitary)
     left = np.array(unitary, np.complex128 if np.iscomplexobj(unitary) else np.float64)
     before: list[tuple[int, float, complex]] = []
@@ -95,8 +99,15 @@ def rebuild(mesh: Mesh, *, loss_db: float = 0.0) -> ComplexArray:
     """
     modes = mesh.modes
     kept = 10.0 ** (-loss_db / 20)
-    cos, sin, turn = kept * np.cos(mesh.theta / 2), kept * np.sin(mesh.theta / 2), np.exp(1j * mesh.phi)
-    parts = np.stack([np.stack([turn * cos, -sin + 0j], -1), np.stack([turn * sin, cos + 0j], -1)], -2)
+    cos, sin, turn = (
+        kept * np.cos(mesh.theta / 2),
+        kept * np.sin(mesh.theta / 2),
+        np.exp(1j * mesh.phi),
+    )
+    parts = np.stack(
+        [np.stack([turn * cos, -sin + 0j], -1), np.stack([turn * sin, cos + 0j], -1)],
+        -2,
+    )
     matrix = np.eye(modes, dtype=np.complex128)
     for column in range(modes):
         first = column % 2
@@ -117,19 +128,24 @@ def on_grid(phases: FloatArray, bits: int) -> FloatArray:
 
 def quantised(mesh: Mesh, bits: int) -> Mesh:
     """Return a mesh with all of its phases :func:`on_grid`. Raises ValueError for less than one bit."""
-    return Mesh(on_grid(mesh.theta, bits), on_grid(mesh.phi, bits), on_grid(mesh.output, bits))
+    return Mesh(
+        on_grid(mesh.theta, bits), on_grid(mesh.phi, bits), on_grid(mesh.output, bits)
+    )
 
 
 def disturbed(mesh: Mesh, sigma: float, random: np.random.Generator) -> Mesh:
     """Return the mesh with every phase off by a Gaussian of ``sigma`` radians of its own."""
     exist = there(mesh.modes)
     theta, phi = (
-        phases + sigma * random.standard_normal(exist.shape) * exist for phases in (mesh.theta, mesh.phi)
+        phases + sigma * random.standard_normal(exist.shape) * exist
+        for phases in (mesh.theta, mesh.phi)
     )
     return Mesh(theta, phi, mesh.output + sigma * random.standard_normal(mesh.modes))
 
 
-def _from_right(left: NDArray[Any], row: int, column: int) -> tuple[int, float, complex]:
+def _from_right(
+    left: NDArray[Any], row: int, column: int
+) -> tuple[int, float, complex]:
     """Take T off on the right, left := left T*, so that left[row, column] is 0.
 
     Return (mode, theta, e^(i phi)).
@@ -171,7 +187,9 @@ def _of_type(value: complex, matrix: NDArray[Any]) -> complex:
     return value if np.iscomplexobj(matrix) else value.real
 
 
-def _placed(modes: int, order: list[tuple[int, float, complex]], outputs: list[complex]) -> Mesh:
+def _placed(
+    modes: int, order: list[tuple[int, float, complex]], outputs: list[complex]
+) -> Mesh:
     """Return the mesh of interferometers in the order in which light passes them.
 
     Each is in the first column that is free for it.

@@ -51,7 +51,9 @@ class Network:
         if not self.weights:
             raise ValueError("a network has at least one layer")
         if self.biases is not None and len(self.biases) != len(self.weights):
-            raise ValueError(f"{len(self.biases)} biases for {len(self.weights)} layers")
+            raise ValueError(
+                f"{len(self.biases)} biases for {len(self.weights)} layers"
+            )
         before = self.weights[0].shape[-1]
         for number, weight in enumerate(self.weights, 1):
             if weight.ndim != 2 or weight.shape[1] != before:
@@ -159,7 +161,9 @@ def compressed(network: Network) -> Network:
         used = np.asarray(weights[layer].any(axis=1))
         if biases is not None:
             constant = np.maximum(biases[layer][~used], 0)
-            biases[layer + 1] = biases[layer + 1] + weights[layer + 1][:, ~used] @ constant
+            biases[layer + 1] = (
+                biases[layer + 1] + weights[layer + 1][:, ~used] @ constant
+            )
         _keep(weights, biases, layer, used)
     for layer in reversed(range(len(weights) - 1)):
         _keep(weights, biases, layer, np.asarray(weights[layer + 1].any(axis=0)))
@@ -191,12 +195,17 @@ def table_of(
     generator.
     """
     factors = _factors(coding, signals, random)
-    answers = np.empty(coding.combinations, np.min_scalar_type(coding.leaving * LEVELS**coding.symbols - 1))
+    answers = np.empty(
+        coding.combinations,
+        np.min_scalar_type(coding.leaving * LEVELS**coding.symbols - 1),
+    )
     worst = 0.0
     for start in range(0, coding.combinations, chunk):
         end = min(start + chunk, coding.combinations)
         index = np.arange(start, end)
-        answers[start:end], off = _answered(network, coding, index, signals, factors, random)
+        answers[start:end], off = _answered(
+            network, coding, index, signals, factors, random
+        )
         worst = max(worst, off)
     return Table(coding, answers, worst)
 
@@ -208,9 +217,14 @@ def wrong_of(table: Table, *, chunk: int = 2**20) -> Wrong:
     """
     size = table.coding.combinations
     if table.answers.shape != (size,):
-        raise ValueError(f"a table of {table.answers.size} answers, but there are {size} combinations")
+        raise ValueError(
+            f"a table of {table.answers.size} answers, but there are {size} combinations"
+        )
     pieces = ((start, min(start + chunk, size)) for start in range(0, size, chunk))
-    differences = (table.answers[a:b].astype(np.int64) - goals(table.coding, a, b) for a, b in pieces)
+    differences = (
+        table.answers[a:b].astype(np.int64) - goals(table.coding, a, b)
+        for a, b in pieces
+    )
     return _wrong(differences, table.worst)
 
 
@@ -252,7 +266,9 @@ def _answered(
         raise ValueError(
             f"a network of {network.sizes[0]} inputs and {network.sizes[-1]} outputs; {ends} are needed"
         )
-    outputs = forward(network, _entering(combination(index, coding), coding, signals, factors, random))
+    outputs = forward(
+        network, _entering(combination(index, coding), coding, signals, factors, random)
+    )
     if signals.noise and random is not None:
         outputs = outputs + signals.noise * random.standard_normal(outputs.shape)
     exact = to_outputs(goals_of(index, coding), coding)
@@ -270,10 +286,16 @@ def _wrong(differences: Iterable[NDArray[np.int64]], worst: float) -> Wrong:
 
 
 def _keep(
-    weights: list[FloatArray], biases: list[FloatArray] | None, layer: int, used: NDArray[np.bool_]
+    weights: list[FloatArray],
+    biases: list[FloatArray] | None,
+    layer: int,
+    used: NDArray[np.bool_],
 ) -> None:
     """Take all but the used units of a layer (from 0) out of the lists."""
-    weights[layer], weights[layer + 1] = weights[layer][used], weights[layer + 1][:, used]
+    weights[layer], weights[layer + 1] = (
+        weights[layer][used],
+        weights[layer + 1][:, used],
+    )
     if biases is not None:
         biases[layer] = biases[layer][used]
 
@@ -291,7 +313,9 @@ def _factors(
         raise ValueError("noise and mismatch need a generator to draw them from")
     if not signals.mismatch or random is None:
         return None
-    factors: NDArray[np.float64] = 1 + signals.mismatch * random.standard_normal(coding.servers)
+    factors: NDArray[np.float64] = 1 + signals.mismatch * random.standard_normal(
+        coding.servers
+    )
     return factors
 
 
@@ -311,8 +335,12 @@ def _entering(
     inputs = inputs * (1 + signals.scale)
     if signals.transmitters and random is not None:
         # A group adds symbols that are worth 1, 4, 16 … levels; P adds the servers and divides by N.
-        deviation = math.sqrt(sum(LEVELS ** (2 * place) for place in range(coding.group)) / coding.servers)
-        inputs = inputs + signals.transmitters * deviation * random.standard_normal(inputs.shape)
+        deviation = math.sqrt(
+            sum(LEVELS ** (2 * place) for place in range(coding.group)) / coding.servers
+        )
+        inputs = inputs + signals.transmitters * deviation * random.standard_normal(
+            inputs.shape
+        )
     return inputs
 
 
@@ -334,6 +362,8 @@ def _parts_of_servers(
 
 def _check(values: FloatArray, dtype: np.dtype[Any], what: str) -> None:
     if values.dtype != dtype or dtype not in (np.float64, np.float32):
-        raise ValueError(f"{what} are {values.dtype}; a network is float64 or float32 throughout")
+        raise ValueError(
+            f"{what} are {values.dtype}; a network is float64 or float32 throughout"
+        )
     if not np.isfinite(values).all():
         raise ValueError(f"{what} are not all finite")

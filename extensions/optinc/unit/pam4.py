@@ -30,7 +30,9 @@ def to_symbols(codes: NDArray[Any], count: int) -> NDArray[np.uint8]:
             f"numbers from {codes.min()} to {codes.max()}: {count} PAM4 symbols hold 0 to {LEVELS**count - 1}"
         )
     shifts = 2 * np.arange(count - 1, -1, -1, dtype=np.uint32)
-    symbols: NDArray[np.uint8] = (codes[..., None].astype(np.uint32) >> shifts & 3).astype(np.uint8)
+    symbols: NDArray[np.uint8] = (
+        codes[..., None].astype(np.uint32) >> shifts & 3
+    ).astype(np.uint8)
     return symbols
 
 
@@ -40,11 +42,15 @@ def to_codes(symbols: NDArray[Any]) -> NDArray[np.uint32]:
     Levels above 3 count as they are.
     """
     weights = (LEVELS ** np.arange(symbols.shape[-1] - 1, -1, -1)).astype(np.uint32)
-    codes: NDArray[np.uint32] = (symbols.astype(np.uint32) * weights).sum(axis=-1, dtype=np.uint32)
+    codes: NDArray[np.uint32] = (symbols.astype(np.uint32) * weights).sum(
+        axis=-1, dtype=np.uint32
+    )
     return codes
 
 
-def nearest(outputs: NDArray[np.floating[Any]], levels: int | NDArray[Any] = LEVELS) -> NDArray[np.uint8]:
+def nearest(
+    outputs: NDArray[np.floating[Any]], levels: int | NDArray[Any] = LEVELS
+) -> NDArray[np.uint8]:
     """Return the level that a receiver reads: the nearest of 0 .. levels - 1.
 
     Half way between two levels it is the upper one. ``levels``: at most 256, for all outputs or for each of
@@ -52,5 +58,7 @@ def nearest(outputs: NDArray[np.floating[Any]], levels: int | NDArray[Any] = LEV
     """
     if np.isnan(outputs).any():
         raise ValueError("an output is not a number")
-    read: NDArray[np.uint8] = np.clip(np.floor(outputs + 0.5), 0, levels - 1).astype(np.uint8)
+    read: NDArray[np.uint8] = np.clip(np.floor(outputs + 0.5), 0, levels - 1).astype(
+        np.uint8
+    )
     return read

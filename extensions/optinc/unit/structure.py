@@ -34,10 +34,14 @@ class Structure:
     def __post_init__(self) -> None:
         ends = (self.coding.inputs, self.coding.symbols)
         if len(self.sizes) < 2 or (self.sizes[0], self.sizes[-1]) != ends:
-            raise ValueError(f"layers {self.sizes}: the first has {ends[0]} and the last {ends[1]}")
+            raise ValueError(
+                f"layers {self.sizes}: the first has {ends[0]} and the last {ends[1]}"
+            )
         for layer in sorted(self.approximated):
             if not 1 <= layer < len(self.sizes):
-                raise ValueError(f"layer {layer} of {len(self.sizes) - 1} cannot be approximated")
+                raise ValueError(
+                    f"layer {layer} of {len(self.sizes) - 1} cannot be approximated"
+                )
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -54,7 +58,9 @@ CASES: Mapping[str, Structure] = MappingProxyType(
     {
         "8bit_4": _case(8, 4, (4, 64, 128, 256, 128, 64, 4), range(1, 7)),
         "8bit_8": _case(8, 8, (4, 64, 128, 256, 512, 256, 128, 64, 4), range(2, 8)),
-        "8bit_16": _case(8, 16, (4, 64, 128, 256, 512, 1024, 512, 256, 128, 64, 4), range(2, 10)),
+        "8bit_16": _case(
+            8, 16, (4, 64, 128, 256, 512, 1024, 512, 256, 128, 64, 4), range(2, 10)
+        ),
         "16bit_4": _case(16, 4, (4, 64, 128, 256, 512, 256, 128, 64, 8), range(4, 7)),
     }
 )
@@ -77,7 +83,9 @@ def approximated_mzis(outputs: int, inputs: int) -> int:
     """
     side, longer = sorted((outputs, inputs))
     if longer % side:
-        raise ValueError(f"a matrix of {outputs} x {inputs} cannot be cut into squares of {side} x {side}")
+        raise ValueError(
+            f"a matrix of {outputs} x {inputs} cannot be cut into squares of {side} x {side}"
+        )
     return longer // side * (mesh_mzis(side) + side)
 
 
@@ -125,4 +133,7 @@ def inserted_mzis(structure: Structure) -> int:
     They make a square matrix after the first layer and one before the last, both approximated (section III,
     cascade: 64 x 64 each).
     """
-    return sum(approximated_mzis(side, side) for side in (structure.sizes[1], structure.sizes[-2]))
+    return sum(
+        approximated_mzis(side, side)
+        for side in (structure.sizes[1], structure.sizes[-2])
+    )

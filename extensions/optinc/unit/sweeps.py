@@ -14,7 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlight.extensions.optinc.unit.averaging import Coding
-from ringlight.extensions.optinc.unit.imperfect import Imperfections, OnMeshes, as_network
+from ringlight.extensions.optinc.unit.imperfect import (
+    Imperfections,
+    OnMeshes,
+    as_network,
+)
 from ringlight.extensions.optinc.unit.network import IDEAL, Signals, wrong_among
 
 WHOLE = Imperfections()
@@ -44,7 +48,11 @@ class Physics:
 
 
 def wrong_shares(
-    on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seeds: Sequence[int]
+    on: OnMeshes,
+    coding: Coding,
+    index: NDArray[Any],
+    physics: Physics,
+    seeds: Sequence[int],
 ) -> Spread:
     """Return the share, 0 to 1, of the input combinations ``index`` that a unit answers wrongly.
 
@@ -52,7 +60,10 @@ def wrong_shares(
     random, the first seed stands for all. Raises ValueError if ``imperfect.as_network`` does.
     """
     return spread(
-        [_share(on, coding, index, physics, seed) for seed in seeds[: None if physics.drawn else 1]]
+        [
+            _share(on, coding, index, physics, seed)
+            for seed in seeds[: None if physics.drawn else 1]
+        ]
     )
 
 
@@ -74,8 +85,12 @@ def harmless(spreads: Sequence[tuple[float, Spread]]) -> float | None:
     return last
 
 
-def _share(on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seed: int) -> float:
+def _share(
+    on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seed: int
+) -> float:
     random = np.random.default_rng(seed)
     network = as_network(on, physics.meshes, random)
-    counted = wrong_among(network, coding, index, signals=physics.signals, random=random)
+    counted = wrong_among(
+        network, coding, index, signals=physics.signals, random=random
+    )
     return counted.wrong / counted.inputs

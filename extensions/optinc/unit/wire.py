@@ -116,7 +116,9 @@ class Form:
 
     def bytes_of(self, count: int) -> int:
         """Return the bytes of ``count`` codes."""
-        return count * code_type(self.bits).itemsize + -(-count * self.decimal_bits // 8)
+        return count * code_type(self.bits).itemsize + -(
+            -count * self.decimal_bits // 8
+        )
 
 
 @dataclass(frozen=True)
@@ -169,14 +171,24 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
 
 def body_bytes(head: Header, form: Form) -> int:
     """Return the number of bytes after the header; ``form`` is that of the codes in this direction."""
-    return form.bytes_of(head.count) if head.kind in (FrameKind.CODES, FrameKind.ANSWER) else head.count
+    return (
+        form.bytes_of(head.count)
+        if head.kind in (FrameKind.CODES, FrameKind.ANSWER)
+        else head.count
+    )
 
 
 def hello(message: Hello) -> bytes:
     """Return the message HELLO."""
     form = message.form
     body = _HELLO.pack(
-        VERSION, message.rank, message.servers, form.bits, form.parts % 256, message.block, message.frame
+        VERSION,
+        message.rank,
+        message.servers,
+        form.bits,
+        form.parts % 256,
+        message.block,
+        message.frame,
     )
     return header(FrameKind.HELLO, message.needs, len(body)) + body
 
@@ -194,9 +206,13 @@ def read_hello(head: Header, body: bytes) -> Hello:
     if not rank < servers:
         raise WireError(f"rank {rank} of {servers} servers")
     if not 1 <= frame <= MOST_CODES or not block:
-        raise WireError(f"frames of {frame} codes in blocks of {block}: 1 to {MOST_CODES}, and at least 1")
+        raise WireError(
+            f"frames of {frame} codes in blocks of {block}: 1 to {MOST_CODES}, and at least 1"
+        )
     try:
-        return Hello(rank, servers, Form(bits, parts or 256), block, frame, head.position)
+        return Hello(
+            rank, servers, Form(bits, parts or 256), block, frame, head.position
+        )
     except ValueError as error:
         raise WireError(str(error)) from None
 
@@ -209,7 +225,11 @@ def welcome(first: Position) -> bytes:
 def error(rank: int, cause: str) -> bytes:
     """Return the message ERROR; ``rank``: the rank that is at fault, or NOBODY."""
     text = cause.encode()[:MOST_CAUSE]
-    return header(FrameKind.ERROR, Position(0, 0), _RANK.size + len(text)) + _RANK.pack(rank) + text
+    return (
+        header(FrameKind.ERROR, Position(0, 0), _RANK.size + len(text))
+        + _RANK.pack(rank)
+        + text
+    )
 
 
 def read_error(body: bytes) -> tuple[int, str]:
@@ -232,17 +252,23 @@ def pack(numbers: NDArray[Any], form: Form) -> bytes | memoryview:
     padded = np.zeros(-(-decimals.size // each) * each, np.uint8)
     padded[: decimals.size] = decimals
     shifts = (form.decimal_bits * np.arange(each)).astype(np.uint8)
-    bundled: NDArray[np.uint8] = np.bitwise_or.reduce(padded.reshape(-1, each) << shifts, axis=1)
+    bundled: NDArray[np.uint8] = np.bitwise_or.reduce(
+        padded.reshape(-1, each) << shifts, axis=1
+    )
     return bytes(whole.astype(kind).tobytes() + bundled.tobytes())
 
 
-def unpack(body: bytes | bytearray | memoryview, count: int, form: Form) -> NDArray[Any]:
+def unpack(
+    body: bytes | bytearray | memoryview, count: int, form: Form
+) -> NDArray[Any]:
     """Return the ``count`` numbers of a frame's body; plain codes are a view of it.
 
     Raises WireError for another number of bytes, and for a number out of range, naming its place.
     """
     if len(body) != form.bytes_of(count):
-        raise WireError(f"{count} codes are {form.bytes_of(count)} bytes, not {len(body)}")
+        raise WireError(
+            f"{count} codes are {form.bytes_of(count)} bytes, not {len(body)}"
+        )
     kind = code_type(form.bits).newbyteorder("<")
     whole = np.frombuffer(body, kind, count).astype(kind.newbyteorder("="), copy=False)
     if form.bits not in (8, 16):
@@ -251,10 +277,14 @@ def unpack(body: bytes | bytearray | memoryview, count: int, form: Form) -> NDAr
         return whole
     bundled = np.frombuffer(body, np.uint8, offset=count * kind.itemsize)
     shifts = (form.decimal_bits * np.arange(8 // form.decimal_bits)).astype(np.uint8)
-    decimals = (bundled[:, None] >> shifts & (2**form.decimal_bits - 1)).reshape(-1)[:count]
+    decimals = (bundled[:, None] >> shifts & (2**form.decimal_bits - 1)).reshape(-1)[
+        :count
+    ]
     if form.parts != 2**form.decimal_bits:
         _check(decimals, form.parts)
-    numbers: NDArray[np.uint32] = whole.astype(np.uint32) * np.uint32(form.parts) + decimals
+    numbers: NDArray[np.uint32] = (
+        whole.astype(np.uint32) * np.uint32(form.parts) + decimals
+    )
     return numbers
 
 

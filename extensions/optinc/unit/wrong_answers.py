@@ -30,7 +30,9 @@ class Errors:
 def _row(accuracy_percent: float, shares_percent: Mapping[int, float]) -> Errors:
     return Errors(
         (100 - accuracy_percent) / 100,
-        MappingProxyType({error: share / 100 for error, share in shares_percent.items()}),
+        MappingProxyType(
+            {error: share / 100 for error, share in shares_percent.items()}
+        ),
     )
 
 
@@ -46,14 +48,20 @@ TABLE_II: Mapping[str, Errors] = MappingProxyType(
 )
 
 
-def inject(codes: NDArray[Any], errors: Errors, bits: int, random: np.random.Generator) -> NDArray[Any]:
+def inject(
+    codes: NDArray[Any], errors: Errors, bits: int, random: np.random.Generator
+) -> NDArray[Any]:
     """Return a copy of ``codes``, 0 to 2^bits - 1, of which ``errors.wrong`` are off.
 
     A code that would leave that range is held at its end, because PAM4 symbols cannot represent other
     numbers.
     """
     wrong = np.flatnonzero(random.random(codes.size) < errors.wrong)
-    off = random.choice(list(errors.shares), size=wrong.size, p=list(errors.shares.values()))
+    off = random.choice(
+        list(errors.shares), size=wrong.size, p=list(errors.shares.values())
+    )
     damaged = codes.copy()
-    damaged.flat[wrong] = np.clip(codes.flat[wrong].astype(np.int64) + off, 0, 2**bits - 1)
+    damaged.flat[wrong] = np.clip(
+        codes.flat[wrong].astype(np.int64) + off, 0, 2**bits - 1
+    )
     return damaged

@@ -54,7 +54,12 @@ from ringlight.extensions.http.restconf_errors import (
     from_device,
     told_error,
 )
-from ringlight.extensions.polatis.emulation.xml_body import XmlError, local_name, namespace, parse_xml
+from ringlight.extensions.polatis.emulation.xml_body import (
+    XmlError,
+    local_name,
+    namespace,
+    parse_xml,
+)
 from ringlight.fabric.text import parse_json
 from ringlight.testbed.emulation.optical.commands import (
     Command,
@@ -66,7 +71,11 @@ from ringlight.testbed.emulation.optical.commands import (
     Wire,
 )
 from ringlight.testbed.emulation.optical.monitors import alarms_of, power_dbm
-from ringlight.testbed.emulation.optical.session import VERSION, ManagementProtocol, Switch
+from ringlight.testbed.emulation.optical.session import (
+    VERSION,
+    ManagementProtocol,
+    Switch,
+)
 
 OPTICAL, POLATIS = "optical-switch", "polatis-switch"
 NAMESPACES = {
@@ -75,7 +84,13 @@ NAMESPACES = {
     RESTCONF: "urn:ietf:params:xml:ns:yang:ietf-restconf",
 }
 XML = "application/yang-data+xml"
-_KINDS = {JSON: JSON, "application/json": JSON, XML: XML, "application/xml": XML, "text/xml": XML}
+_KINDS = {
+    JSON: JSON,
+    "application/json": JSON,
+    XML: XML,
+    "application/xml": XML,
+    "text/xml": XML,
+}
 #: Names of lists and of leaf-lists: in XML one entry looks like none.
 _LISTS = ("pair", "port", "alarm", "port-enab", "port-disab")
 _SEGMENT = re.compile(r"(?:([A-Za-z_][\w.-]*):)?([A-Za-z_][\w.-]*)(?:=([^=]*))?")
@@ -126,10 +141,17 @@ def _find(path: str) -> _Target | None:
     missing = RestconfError(404, "unknown-element", f"there is no {path[:100]}")
     parts = [match.groups() for match in segments if match is not None]
     module, top, key = parts[0]
-    if len(parts) != len(segments) or top not in _TREE or key is not None or len(parts) > 3:
+    if (
+        len(parts) != len(segments)
+        or top not in _TREE
+        or key is not None
+        or len(parts) > 3
+    ):
         raise missing
     owner, entries, _, leaves = _TREE[top]
-    if module not in (None, owner) or any(part[0] not in (None, owner) for part in parts):
+    if module not in (None, owner) or any(
+        part[0] not in (None, owner) for part in parts
+    ):
         raise missing
     if len(parts) == 1:
         return _Target(owner, top)
@@ -141,7 +163,9 @@ def _find(path: str) -> _Target | None:
             raise missing
         return _Target(owner, top, entries)
     if not leaves or re.fullmatch(r"\d{1,5}", key) is None:
-        raise RestconfError(404, "invalid-value", f"{name}={key[:20]} is no key of {top}")
+        raise RestconfError(
+            404, "invalid-value", f"{name}={key[:20]} is no key of {top}"
+        )
     leaf, value = parts[2][1:] if len(parts) == 3 else ("", None)
     if value is not None or (leaf and leaf not in leaves):
         raise missing
@@ -167,7 +191,10 @@ def _to_xml(name: str, value: object, namespace: str = "") -> str:
     space = f' xmlns="{namespace}"' if namespace else ""
     if isinstance(value, dict):
         inner = "".join(
-            "".join(_to_xml(key, child) for child in (item if isinstance(item, list) else [item]))
+            "".join(
+                _to_xml(key, child)
+                for child in (item if isinstance(item, list) else [item])
+            )
             for key, item in value.items()
         )
     else:
@@ -201,7 +228,11 @@ class PolatisRestconfSession(HttpSession):
         kind = self._accepted(request)
         path = request.url.path
         if path.startswith("/api/operations/"):
-            return (yield from self._operate(request, path.removeprefix("/api/operations/"), now_ns))
+            return (
+                yield from self._operate(
+                    request, path.removeprefix("/api/operations/"), now_ns
+                )
+            )
         if path.rstrip("/") != "/api/data" and not path.startswith("/api/data/"):
             raise RestconfError(404, "unknown-element", f"there is no {path[:100]}")
         target = _find(path.removeprefix("/api/data"))
@@ -209,9 +240,15 @@ class PolatisRestconfSession(HttpSession):
         method = request.method
         allowed = self._allowed(target)
         if method == "OPTIONS":
-            return Response(200, b"", {"allow": allowed, "accept-patch": f"{JSON}, {XML}"})
+            return Response(
+                200, b"", {"allow": allowed, "accept-patch": f"{JSON}, {XML}"}
+            )
         if method not in allowed.split(", "):
-            raise RestconfError(405, "operation-not-supported", f"{method} is not possible here: {allowed}")
+            raise RestconfError(
+                405,
+                "operation-not-supported",
+                f"{method} is not possible here: {allowed}",
+            )
         if method in ("GET", "HEAD"):
             return self._get(request, target, kind, now_ns)
         assert target is not None
@@ -230,7 +267,9 @@ class PolatisRestconfSession(HttpSession):
         location = {}
         if method == "POST":
             created = pairs.keys() - self._pairs().keys()
-            location = {"location": f"/api/data/{OPTICAL}:cross-connects/pair={min(created)}"}
+            location = {
+                "location": f"/api/data/{OPTICAL}:cross-connects/pair={min(created)}"
+            }
         yield from self._carry_out(command, now_ns)
         value = self._value(target, now_ns)
         tag = {"etag": self._tag(value)} if value is not None else {}
@@ -253,7 +292,10 @@ class PolatisRestconfSession(HttpSession):
     def _value(self, target: _Target | None, now_ns: int) -> Any:
         """A resource as JSON has it; None where it is not there."""
         if target is None:
-            return {f"{module}:{top}": self._container(top, now_ns) for top, (module, *_) in _TREE.items()}
+            return {
+                f"{module}:{top}": self._container(top, now_ns)
+                for top, (module, *_) in _TREE.items()
+            }
         if target.key is None:
             container = self._container(target.top, now_ns)
             return container.get(target.entries, []) if target.entries else container
@@ -277,7 +319,11 @@ class PolatisRestconfSession(HttpSession):
             }
         if top == "cross-connects":
             pairs = self._pairs()
-            return {"pair": [{"ingress": a, "egress": b} for a, b in pairs.items()]} if pairs else {}
+            return (
+                {"pair": [{"ingress": a, "egress": b} for a, b in pairs.items()]}
+                if pairs
+                else {}
+            )
         if top == "port-config":
             if self._ports[0] != device.ports_revision:
                 document = {"port": [self._port(port) for port in ports]}
@@ -285,12 +331,19 @@ class PolatisRestconfSession(HttpSession):
             return self._ports[1]
         if top == "opm-power":
             powers = [(port, power_dbm(device, port, now_ns)) for port in ports]
-            return {"port": [{"port-id": port, "power": f"{power:.2f}"} for port, power in powers]}
+            return {
+                "port": [
+                    {"port-id": port, "power": f"{power:.2f}"} for port, power in powers
+                ]
+            }
         if top == "system-config":
             volatile = device.recovery is Recovery.REMOVE
             return {"startup-mode": "MODE_VOLATILE" if volatile else "MODE_PRESERVE"}
         alarms = [
-            {"alarm-type": alarm.kind, "alarm-message": f"port {alarm.port}: {alarm.reason}"}
+            {
+                "alarm-type": alarm.kind,
+                "alarm-message": f"port {alarm.port}: {alarm.reason}",
+            }
             for alarm in alarms_of(device, now_ns)
         ]
         return {"alarm": alarms} if alarms else {}
@@ -302,7 +355,9 @@ class PolatisRestconfSession(HttpSession):
 
     # Reading
 
-    def _get(self, request: Request, target: _Target | None, kind: str, now_ns: int) -> Response:
+    def _get(
+        self, request: Request, target: _Target | None, kind: str, now_ns: int
+    ) -> Response:
         value = self._value(target, now_ns)
         if value is None or (target is not None and target.entries and value == []):
             raise RestconfError(404, "invalid-value", "there is no such instance")
@@ -312,14 +367,20 @@ class PolatisRestconfSession(HttpSession):
             raise RestconfError(412, "operation-failed", "If-Match: it has another tag")
         if _matches(given.get("if-none-match", ""), tag, True):
             return Response(304, b"", headers)
-        return Response(200, self._written(target, value, kind), {**headers, "content-type": kind})
+        return Response(
+            200, self._written(target, value, kind), {**headers, "content-type": kind}
+        )
 
     def _written(self, target: _Target | None, value: Any, kind: str) -> bytes:
-        module, name = (RESTCONF, "data") if target is None else (target.module, target.name)
+        module, name = (
+            (RESTCONF, "data") if target is None else (target.module, target.name)
+        )
         entry = target is not None and bool(target.entries) and not target.leaf
         if kind == JSON:
             content = [value] if entry and not isinstance(value, list) else value
-            return json.dumps({f"{module}:{name}": content}, separators=(",", ":")).encode()
+            return json.dumps(
+                {f"{module}:{name}": content}, separators=(",", ":")
+            ).encode()
         if isinstance(value, list):
             raise _bad(f"{name}: XML has one root; name one entry, or ask for JSON")
         if target is None:
@@ -327,7 +388,9 @@ class PolatisRestconfSession(HttpSession):
                 _to_xml(key.partition(":")[2], child, NAMESPACES[key.partition(":")[0]])
                 for key, child in value.items()
             ]
-            return f'<data xmlns="{NAMESPACES[RESTCONF]}">{"".join(parts)}</data>'.encode()
+            return (
+                f'<data xmlns="{NAMESPACES[RESTCONF]}">{"".join(parts)}</data>'.encode()
+            )
         return _to_xml(name, value, NAMESPACES[module]).encode()
 
     def _tag(self, value: object) -> str:
@@ -337,7 +400,8 @@ class PolatisRestconfSession(HttpSession):
     def _accepted(self, request: Request) -> str:
         """The media type to answer with. Raises RestconfError."""
         media_types = [
-            part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")
+            part.partition(";")[0].strip().lower()
+            for part in request.headers.get("accept", "").split(",")
         ]
         if media_types == [""]:
             return JSON
@@ -351,66 +415,100 @@ class PolatisRestconfSession(HttpSession):
     def _check_query(self, request: Request, target: _Target | None) -> None:
         for key, values in parse_qs(request.url.query, keep_blank_values=True).items():
             whole = {"content": {"all"}, "depth": {"unbounded"}}.get(key, set())
-            if key == "content" and target is not None and target.top == "cross-connects":
+            if (
+                key == "content"
+                and target is not None
+                and target.top == "cross-connects"
+            ):
                 whole = {"all", "config"}
             if not whole.issuperset(values):
-                raise _bad(f"the parameter {key[:40]}={values[0][:40]} is not supported")
+                raise _bad(
+                    f"the parameter {key[:40]}={values[0][:40]} is not supported"
+                )
 
     # Writing
 
     def _allowed(self, target: _Target | None) -> str:
         if target is None:
             return _READ_ONLY
-        if target.top == "port-config" and target.key is not None and target.leaf in ("", "label"):
-            return f"{_READ_ONLY}, PUT, PATCH" if target.leaf else f"{_READ_ONLY}, PATCH"
+        if (
+            target.top == "port-config"
+            and target.key is not None
+            and target.leaf in ("", "label")
+        ):
+            return (
+                f"{_READ_ONLY}, PUT, PATCH" if target.leaf else f"{_READ_ONLY}, PATCH"
+            )
         allowed = _ALLOWED.get(target.top, _READ_ONLY)
         if target.key is not None:
             allowed = allowed.replace(", POST", "")
             if target.leaf:
-                allowed = allowed.replace(", DELETE", "") if target.leaf == "egress" else _READ_ONLY
+                allowed = (
+                    allowed.replace(", DELETE", "")
+                    if target.leaf == "egress"
+                    else _READ_ONLY
+                )
         elif target.entries and allowed != _READ_ONLY:
             allowed = _READ_ONLY
         return allowed
 
     def _check_conditions(self, request: Request, target: _Target, now_ns: int) -> None:
         value = self._value(target, now_ns)
-        if_match, unwanted = (request.headers.get(f"if-{name}match") for name in ("", "none-"))
+        if_match, unwanted = (
+            request.headers.get(f"if-{name}match") for name in ("", "none-")
+        )
         tag = "" if value is None else self._tag(value)
         # A container without anything in it has a tag to be compared with, yet is not there.
         if if_match is not None and not _matches(if_match, tag, bool(value)):
-            raise RestconfError(412, "operation-failed", "If-Match: it is not there, or has another tag")
+            raise RestconfError(
+                412, "operation-failed", "If-Match: it is not there, or has another tag"
+            )
         if unwanted is not None and _matches(unwanted, tag, bool(value)):
             raise RestconfError(412, "operation-failed", "If-None-Match: it is there")
 
     def _node(self, request: Request, module: str, name: str) -> tuple[Any, bool]:
         """The node of that name in the body, and whether its leaves are text. Raises RestconfError."""
-        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        given = (
+            request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        )
         if not given:
             given = XML if request.body.lstrip()[:1] == b"<" else JSON
         kind = _KINDS.get(given)
         if kind is None:
-            raise RestconfError(415, "invalid-value", f"a body is {JSON} or {XML}, not {given[:60]}")
+            raise RestconfError(
+                415, "invalid-value", f"a body is {JSON} or {XML}, not {given[:60]}"
+            )
         if kind == JSON:
             try:
                 document = parse_json(request.body)
             except (ValueError, RecursionError):
-                raise RestconfError(400, "malformed-message", "the body is not JSON") from None
+                raise RestconfError(
+                    400, "malformed-message", "the body is not JSON"
+                ) from None
             if isinstance(document, dict) and len(document) == 1:
                 ((key, value),) = document.items()
                 names = (name, f"{name}s") if name == "pair" else (name,)
-                if key in names or key in [f"{module}:{candidate}" for candidate in names]:
+                if key in names or key in [
+                    f"{module}:{candidate}" for candidate in names
+                ]:
                     return value, False
         else:
             try:
                 root = parse_xml(request.body)
             except XmlError as error:
                 raise RestconfError(400, "malformed-message", str(error)) from None
-            if local_name(root) in (name, f"{name}s") and namespace(root) in ("", NAMESPACES[module]):
+            if local_name(root) in (name, f"{name}s") and namespace(root) in (
+                "",
+                NAMESPACES[module],
+            ):
                 value = _plain(root)
                 # An empty element is a container without anything in it; a root is one entry of its list.
                 if name in _LISTS:
                     return [value], True
-                return {} if value == "" and name in ("cross-connects", "input") else value, True
+                return {} if value == "" and name in (
+                    "cross-connects",
+                    "input",
+                ) else value, True
         raise _bad(f"the body is to be {module}:{name}")
 
     def _change(self, request: Request, target: _Target) -> tuple[dict[int, int], int]:
@@ -420,11 +518,15 @@ class PolatisRestconfSession(HttpSession):
         if method == "DELETE":
             if key is None:
                 if not pairs:
-                    raise RestconfError(404, "invalid-value", "there is nothing to delete")
+                    raise RestconfError(
+                        404, "invalid-value", "there is nothing to delete"
+                    )
                 return {}, 204
             if key not in pairs:
                 raise RestconfError(404, "invalid-value", f"there is no pair={key}")
-            return {ingress: egress for ingress, egress in pairs.items() if ingress != key}, 204
+            return {
+                ingress: egress for ingress, egress in pairs.items() if ingress != key
+            }, 204
         if key is None:
             name = "pair" if method == "POST" else "cross-connects"
             value, text = self._node(request, target.module, name)
@@ -437,7 +539,9 @@ class PolatisRestconfSession(HttpSession):
                 if not given:
                     raise _bad("a pair is wanted")
                 for ingress in given.keys() & pairs.keys():
-                    raise RestconfError(409, "data-exists", f"pair={ingress} is there already")
+                    raise RestconfError(
+                        409, "data-exists", f"pair={ingress} is there already"
+                    )
                 return pairs | given, 201
             return pairs | given, 204
         if method == "PATCH" and key not in pairs:
@@ -462,15 +566,23 @@ class PolatisRestconfSession(HttpSession):
             raise RestconfError(400, "unknown-element", "cross-connects has only pair")
         return next(iter(value.values()), [])
 
-    def _given(self, value: object, text: bool, known: Mapping[int, int] | None = None) -> dict[int, int]:
+    def _given(
+        self, value: object, text: bool, known: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
         """The pairs of a list. ``known`` has the egress of those that tell none. Raises RestconfError."""
-        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        if not isinstance(value, list) or not all(
+            isinstance(entry, dict) for entry in value
+        ):
             raise _bad("pair: a list of objects is wanted")
         given: dict[int, int] = {}
         for entry in value:
-            row = {name.removeprefix(f"{OPTICAL}:"): item for name, item in entry.items()}
+            row = {
+                name.removeprefix(f"{OPTICAL}:"): item for name, item in entry.items()
+            }
             if not row.keys() <= {"ingress", "egress"}:
-                raise RestconfError(400, "unknown-element", "a pair has ingress and egress")
+                raise RestconfError(
+                    400, "unknown-element", "a pair has ingress and egress"
+                )
             ingress = _number(row.get("ingress"), text, "ingress")
             if ingress in given:
                 raise _bad(f"pair={ingress} is named twice")
@@ -490,7 +602,10 @@ class PolatisRestconfSession(HttpSession):
             row = value[0] if isinstance(value, list) and len(value) == 1 else None
             if not isinstance(row, dict) or row.keys() - {"port-id"} != {"label"}:
                 raise _bad("of a port only its label can be written")
-            if "port-id" in row and _number(row["port-id"], text, "port-id") != target.key:
+            if (
+                "port-id" in row
+                and _number(row["port-id"], text, "port-id") != target.key
+            ):
                 raise _bad(f"the body is to be port={target.key}")
             label = row["label"]
         if not isinstance(label, str):
@@ -509,11 +624,16 @@ class PolatisRestconfSession(HttpSession):
 
     def _operate(self, request: Request, name: str, now_ns: int) -> Answer:
         if name.removeprefix(f"{OPTICAL}:") != "port-set-state":
-            raise RestconfError(404, "unknown-element", f"there is no operation {name[:60]}")
+            raise RestconfError(
+                404, "unknown-element", f"there is no operation {name[:60]}"
+            )
         if request.method != "POST":
             raise RestconfError(405, "operation-not-supported", "POST is wanted")
         value, text = self._node(request, OPTICAL, "input")
-        if not isinstance(value, dict) or not value.keys() <= {"port-enab", "port-disab"}:
+        if not isinstance(value, dict) or not value.keys() <= {
+            "port-enab",
+            "port-disab",
+        }:
             raise _bad("input has port-enab and port-disab")
         commands: list[Command] = []
         for key, enabled in (("port-enab", True), ("port-disab", False)):
@@ -536,7 +656,9 @@ class PolatisRestconfSession(HttpSession):
             return {}
         if request.url.path.startswith("/api/operations/"):
             return {"allow": "POST"}
-        return {"allow": self._allowed(_find(request.url.path.removeprefix("/api/data")))}
+        return {
+            "allow": self._allowed(_find(request.url.path.removeprefix("/api/data")))
+        }
 
     def _error(self, error: HttpError, request: Request | None) -> Response:
         document = told_error(error)
@@ -568,5 +690,7 @@ def _matches(condition: str, tag: str, there: bool) -> bool:
 
 
 PROTOCOL = ManagementProtocol(
-    PolatisRestconfSession, 8008, "curl {option}http://{address}/api/data/optical-switch:cross-connects"
+    PolatisRestconfSession,
+    8008,
+    "curl {option}http://{address}/api/data/optical-switch:cross-connects",
 )

@@ -63,24 +63,36 @@ class PolatisTl1Session(Tl1Session):
 
     def commands(self) -> Mapping[str, Handler]:
         device = self.device
-        shutter = {Admin.ENABLED: "OPEN", Admin.DISABLED: "CLOSED", Admin.FAILED: "CLOSED"}
+        shutter = {
+            Admin.ENABLED: "OPEN",
+            Admin.DISABLED: "CLOSED",
+            Admin.FAILED: "CLOSED",
+        }
         return {
             "ENT-PATCH": self._connect,
             "DLT-PATCH": self._disconnect,
             "RTRV-PATCH": self._patches,
             "OPR-PORT-SHUTTER": self._shutter(False),
             "RLS-PORT-SHUTTER": self._shutter(True),
-            "RTRV-PORT-SHUTTER": self._of_each(lambda port, _: shutter[device.admin(port)]),
-            "RTRV-PORT-POWER": self._of_each(lambda port, now_ns: f"{power_dbm(device, port, now_ns):.1f}"),
+            "RTRV-PORT-SHUTTER": self._of_each(
+                lambda port, _: shutter[device.admin(port)]
+            ),
+            "RTRV-PORT-POWER": self._of_each(
+                lambda port, now_ns: f"{power_dbm(device, port, now_ns):.1f}"
+            ),
             "RTRV-PORT-PMON": self._of_each(lambda *_: "1550.0,0.0,4"),
-            "RTRV-PORT-LABEL": self._of_each(lambda port, _: device.label(port).replace('"', "'")),
+            "RTRV-PORT-LABEL": self._of_each(
+                lambda port, _: device.label(port).replace('"', "'")
+            ),
             "ED-PORT-LABEL": lambda command, now_ns: self._label(
                 command, now_ns, values(command).get("LABEL")
             ),
             "DLT-PORT-LABEL": lambda command, now_ns: self._label(command, now_ns, ""),
             "RTRV-EQPT": self._equipment,
             "ED-EQPT": self._edit_equipment,
-            "RTRV-NETYPE": lambda *_: Answer((f"Polatis,{self.switch.model},OCS,{VERSION}",)),
+            "RTRV-NETYPE": lambda *_: Answer(
+                (f"Polatis,{self.switch.model},OCS,{VERSION}",)
+            ),
             "RTRV-INV": lambda *_: Answer((f"OCS:SN={self.switch.name}",)),
             "RTRV-HDR": lambda *_: DONE,
             "OPR-ARC-EQPT": lambda command, _: self._hush(command, True),
@@ -106,8 +118,12 @@ class PolatisTl1Session(Tl1Session):
             raise Denial("IIAC", "two lists of ports are wanted: ingress,egress")
         ingress, egress = (self._ports(side) for side in sides)
         if len(ingress) != len(egress):
-            raise Denial("IIAC", f"{len(ingress)} ingress and {len(egress)} egress ports")
-        wires = tuple(Wire(into, out) for into, out in zip(ingress, egress, strict=True))
+            raise Denial(
+                "IIAC", f"{len(ingress)} ingress and {len(egress)} egress ports"
+            )
+        wires = tuple(
+            Wire(into, out) for into, out in zip(ingress, egress, strict=True)
+        )
         return Wait(self.device.submit(now_ns, Rewire(wires)))
 
     def _disconnect(self, command: Command, now_ns: int) -> Wait:
@@ -119,18 +135,28 @@ class PolatisTl1Session(Tl1Session):
         ports = set(self._ports(command.aid))
         wires = self.device.cross_connects()
         return Answer(
-            tuple(f"{w.ingress},{w.egress}" for w in wires if w.ingress in ports or w.egress in ports)
+            tuple(
+                f"{w.ingress},{w.egress}"
+                for w in wires
+                if w.ingress in ports or w.egress in ports
+            )
         )
 
     def _shutter(self, enabled: bool) -> Handler:
         def handle(command: Command, now_ns: int) -> Wait:
-            return Wait(self.device.submit(now_ns, SetAdmin(self._ports(command.aid), enabled)))
+            return Wait(
+                self.device.submit(now_ns, SetAdmin(self._ports(command.aid), enabled))
+            )
 
         return handle
 
     def _of_each(self, tell: Callable[[int, int], str]) -> Handler:
         def handle(command: Command, now_ns: int) -> Answer:
-            return Answer(tuple(f"{port}:{tell(port, now_ns)}" for port in self._ports(command.aid)))
+            return Answer(
+                tuple(
+                    f"{port}:{tell(port, now_ns)}" for port in self._ports(command.aid)
+                )
+            )
 
         return handle
 

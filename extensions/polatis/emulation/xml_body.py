@@ -34,7 +34,9 @@ class _Bounded(ElementTree.TreeBuilder):
 def parse_xml(data: bytes) -> Element:
     """Return the root element of a document in UTF-8, without attributes. Raises XmlError."""
     try:
-        return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Bounded(), encoding="utf-8"))
+        return ElementTree.fromstring(
+            data, ElementTree.XMLParser(target=_Bounded(), encoding="utf-8")
+        )
     except ElementTree.ParseError as error:
         raise XmlError(f"not XML: {error}") from None
 

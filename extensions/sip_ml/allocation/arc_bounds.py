@@ -68,8 +68,14 @@ def cut_bound(pairs: Pairs, matrix: FloatArray, wavelengths: int) -> float:
     a, b = np.triu_indices(nodes + 1, 1)
     # What leaves nodes a … b - 1, and what leaves all the others.
     inside = own[b] + own[a] - total[a, b] - total[b, a]
-    leave = np.concatenate([rows[b] - rows[a] - inside, columns[b] - columns[a] - inside])
-    narrow = np.argpartition(leave, -_ARCS)[-_ARCS:] if len(leave) > _ARCS else np.arange(len(leave))
+    leave = np.concatenate(
+        [rows[b] - rows[a] - inside, columns[b] - columns[a] - inside]
+    )
+    narrow = (
+        np.argpartition(leave, -_ARCS)[-_ARCS:]
+        if len(leave) > _ARCS
+        else np.arange(len(leave))
+    )
     outside, arc = np.divmod(narrow, len(a))
     start, behind = a[arc, None], b[arc, None]
     destinations = (pairs.sources + pairs.hops) % nodes
@@ -109,7 +115,9 @@ def shorter_way_level(pairs: Pairs, wavelengths: int) -> float:
     return _greatest(fits, pairs.demand, wavelengths / load(pairs.demand))
 
 
-def _greatest(fits: Callable[[IntArray], bool], demand: FloatArray, high: float) -> float:
+def _greatest(
+    fits: Callable[[IntArray], bool], demand: FloatArray, high: float
+) -> float:
     """Return the greatest z up to ``high`` whose numbers of lightpaths fit."""
     # The greatest demand is 1, so the least z but 0 is 1: a lightpath for each.
     if not fits(np.ones(len(demand), dtype=np.int64)):

@@ -30,7 +30,7 @@ from ringlight.extensions.sip_ml.allocation.arc_bounds import (
     lightpaths_for,
     pairs_of,
     shorter_way_level,
-)  # fmt: skip
+)
 from ringlight.extensions.sip_ml.allocation.demand import FloatArray, check_demand
 from ringlight.fabric.steps import BoolArray, IntArray, Step, frozen, frozen_bool
 
@@ -70,15 +70,22 @@ class ArcPlan:
     def counts(self) -> IntArray:
         """Return the number of lightpaths of each pair [nodes, nodes], row = source."""
         flat = self.sources * self.nodes + self.destinations
-        return np.bincount(flat, minlength=self.nodes**2).reshape(self.nodes, self.nodes)
+        return np.bincount(flat, minlength=self.nodes**2).reshape(
+            self.nodes, self.nodes
+        )
 
     def step(self) -> Step:
         """Return the lightpaths as a step of :mod:`fabric.steps`, each with one chunk of its own."""
         chunks = np.arange(len(self.sources))
         return Step(
-            self.sources, self.destinations, frozen(chunks), frozen(np.ones_like(chunks)), "replace",
-            self.colours, self.clockwise,
-        )  # fmt: skip
+            self.sources,
+            self.destinations,
+            frozen(chunks),
+            frozen(np.ones_like(chunks)),
+            "replace",
+            self.colours,
+            self.clockwise,
+        )
 
 
 def allocate(demand: npt.ArrayLike, wavelengths: int) -> ArcPlan:
@@ -138,7 +145,9 @@ class Decisions:
         shares = np.round(shares / shares.max(initial=0.0), 12)
         known = (len(matrix), places.tobytes(), shares.tobytes())
         plan = self._plans.get(known)
-        return self._plans.keep(known, allocate(matrix, self._wavelengths) if plan is None else plan)
+        return self._plans.keep(
+            known, allocate(matrix, self._wavelengths) if plan is None else plan
+        )
 
 
 class Divisions:
@@ -150,7 +159,13 @@ class Divisions:
     """
 
     def __init__(
-        self, nodes: int, sources: IntArray, destinations: IntArray, wavelengths: int, *, kept: int = 64
+        self,
+        nodes: int,
+        sources: IntArray,
+        destinations: IntArray,
+        wavelengths: int,
+        *,
+        kept: int = 64,
     ) -> None:
         self._nodes, self._wavelengths = nodes, wavelengths
         hops = (destinations - sources) % nodes
@@ -166,9 +181,12 @@ class Divisions:
         sorted_ = demand[self._order]
         sends = np.flatnonzero(sorted_)
         pairs = Pairs(
-            self._nodes, self._nodes, self._sources[sends], self._hops[sends],
+            self._nodes,
+            self._nodes,
+            self._sources[sends],
+            self._hops[sends],
             sorted_[sends] / sorted_.max(initial=np.finfo(np.float64).tiny),
-        )  # fmt: skip
+        )
         part = _repeating(pairs, self._nodes)
         key = (sends.tobytes(), np.round(part.demand, 12).tobytes())
         numbers = self._found.get(key)
@@ -204,7 +222,11 @@ def _repeating(pairs: Pairs, nodes: int) -> Pairs:
         times = nodes // part
         hops, demand = pairs.hops.reshape(times, -1), pairs.demand.reshape(times, -1)
         sources = pairs.sources.reshape(times, -1) - part * np.arange(times)[:, None]
-        if (hops == hops[0]).all() and (sources == sources[0]).all() and (demand == demand[0]).all():
+        if (
+            (hops == hops[0]).all()
+            and (sources == sources[0]).all()
+            and (demand == demand[0]).all()
+        ):
             return Pairs(part, nodes, sources[0], hops[0], demand[0])
     return pairs
 
@@ -230,7 +252,9 @@ class _Filling:
         self.counts = [0] * known
         self.ways = _ways(pairs)
         self.free = [[(1 << wavelengths) - 1] * self.nodes for _ in range(2)]
-        self.owner = np.full((2, 2 * self.nodes, wavelengths), self.nobody, dtype=np.int32)
+        self.owner = np.full(
+            (2, 2 * self.nodes, wavelengths), self.nobody, dtype=np.int32
+        )
         #: Lightpaths / demand that each pair would have with one less.
         self.after = np.full(known + 1, -np.inf)
         #: What a segment of each costs that has to leave: who is short in this ring has a long way else.
@@ -411,7 +435,9 @@ def _ways(pairs: Pairs) -> list[list[_Way]]:
     On a part of the ring these are only ways no longer than the part.
     """
     (cw, cw_length), (ccw, ccw_length) = pairs.ways(True), pairs.ways(False)
-    rows = zip(cw.tolist(), cw_length.tolist(), ccw.tolist(), ccw_length.tolist(), strict=True)
+    rows = zip(
+        cw.tolist(), cw_length.tolist(), ccw.tolist(), ccw_length.tolist(), strict=True
+    )
     pair_ways = []
     for first, length, other, other_length in rows:
         clockwise, counter = (0, first, length), (1, other, other_length)
@@ -427,7 +453,9 @@ def _plan(filling: _Filling, nodes: int, z: float, bound: float) -> ArcPlan:
     fibre, segment, colour = np.nonzero(taken != filling.nobody)
     pair = taken[fibre, segment, colour]
     # A lightpath is found on its first segment.
-    first = np.stack([ways for ways, _ in (filling.pairs.ways(True), filling.pairs.ways(False))])
+    first = np.stack(
+        [ways for ways, _ in (filling.pairs.ways(True), filling.pairs.ways(False))]
+    )
     begins = segment == first[fibre, pair]
     pair, fibre, colour = pair[begins], fibre[begins], colour[begins]
     again = part * np.arange(nodes // part)[:, None]

@@ -79,8 +79,12 @@ class _Pairs:
 
     def check_degree(self, names: Sequence[str] | None = None) -> None:
         """Raise ValueError naming the GPU that has more partners than there are switches."""
-        join = "1 switch joins" if self.switches == 1 else f"{self.switches} switches join"
-        for degree, verb in zip(self.partners(), ("sends to", "receives from"), strict=True):
+        join = (
+            "1 switch joins" if self.switches == 1 else f"{self.switches} switches join"
+        )
+        for degree, verb in zip(
+            self.partners(), ("sends to", "receives from"), strict=True
+        ):
             gpu = int(degree.argmax())
             if degree[gpu] > self.switches:
                 raise ValueError(
@@ -95,7 +99,9 @@ class _Pairs:
         """
         if not len(self.relative):
             return float("inf")
-        return self.switches / max(float(load.max()) for load in self.sums(self.relative))
+        return self.switches / max(
+            float(load.max()) for load in self.sums(self.relative)
+        )
 
     def plan(self, counts: IntArray, bound: float) -> CircuitPlan:
         """Return the plan with these circuits of each pair. ``bound``: upper bound of z."""
@@ -105,7 +111,9 @@ class _Pairs:
         return CircuitPlan(matrix, z, bound)
 
 
-def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None) -> None:
+def check_degree(
+    demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None
+) -> None:
     """Check that no GPU has more partners than there are switches.
 
     ``names``: names of the GPUs in messages; if None, their numbers. Raises ValueError for a demand that
@@ -231,20 +239,29 @@ def _for_greatest_z(pairs: _Pairs) -> IntArray:
     loads, partners = pairs.sums(relative), pairs.partners()
     most = pairs.line_bound()
     with np.errstate(divide="ignore", invalid="ignore"):
-        rooms = [np.nanmin((pairs.switches - p) / load) for load, p in zip(loads, partners, strict=True)]
+        rooms = [
+            np.nanmin((pairs.switches - p) / load)
+            for load, p in zip(loads, partners, strict=True)
+        ]
     least = max(float(min(rooms)), 1.0) * (1 - 1e-9)
     each = np.unique(relative)
     first = np.maximum(np.ceil(least * each), 1)
-    many = np.maximum(np.floor(most * (1 + 1e-9) * each) - first + 1, 0).astype(np.int64)
+    many = np.maximum(np.floor(most * (1 + 1e-9) * each) - first + 1, 0).astype(
+        np.int64
+    )
     number = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
     candidates = np.unique((np.repeat(first, many) + number) / np.repeat(each, many))
     fitting = bisect_left(candidates.tolist(), True, key=too_much)
     return needed(float(candidates[fitting - 1]) if fitting else least)
 
 
-def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
+def _use_up(
+    pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray
+) -> None:
     """Add a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
-    free = np.flatnonzero((ports_out[pairs.sources] > 0) & (ports_in[pairs.destinations] > 0))
+    free = np.flatnonzero(
+        (ports_out[pairs.sources] > 0) & (ports_in[pairs.destinations] > 0)
+    )
     waiting = [(counts[pair] / pairs.relative[pair], pair) for pair in free.tolist()]
     heapq.heapify(waiting)
     while waiting:
@@ -274,7 +291,9 @@ def permutations(counts: IntArray, switches: int) -> IntArray:
     times = counts[sources, destinations]
     starts = np.concatenate([np.repeat(sources, times), np.repeat(everyone, free_out)])
     # A dark circuit ends at the destination's number plus the number of GPUs.
-    ends = np.concatenate([np.repeat(destinations, times), np.repeat(everyone, free_in) + gpus])
+    ends = np.concatenate(
+        [np.repeat(destinations, times), np.repeat(everyone, free_in) + gpus]
+    )
     table = ends[np.argsort(starts, kind="stable")].reshape(gpus, switches)
     chosen = np.array(_matchings(table))
     return np.where(chosen < gpus, chosen, -1)
@@ -291,7 +310,9 @@ def _matchings(table: IntArray) -> list[IntArray]:
     if degree % 2:
         matched = _matching(table)
         return [table[matched], *_matchings(table[~matched].reshape(gpus, degree - 1))]
-    first = _every_other(np.repeat(np.arange(gpus), degree), table.ravel() % gpus).reshape(table.shape)
+    first = _every_other(
+        np.repeat(np.arange(gpus), degree), table.ravel() % gpus
+    ).reshape(table.shape)
     halves = (table[half].reshape(gpus, degree // 2) for half in (first, ~first))
     return [matching for half in halves for matching in _matchings(half)]
 

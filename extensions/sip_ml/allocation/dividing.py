@@ -8,7 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ringlight.extensions.sip_ml.allocation.arcs import Decisions
-from ringlight.extensions.sip_ml.allocation.circuits import patient_shot, permutations, single_shot
+from ringlight.extensions.sip_ml.allocation.circuits import (
+    patient_shot,
+    permutations,
+    single_shot,
+)
 from ringlight.extensions.sip_ml.allocation.demand import FloatArray, check_demand
 from ringlight.extensions.sip_ml.divided.demand_ring import DemandRing
 from ringlight.extensions.sip_ml.divided.hop_ring import HopRing
@@ -89,7 +93,9 @@ class RingDivider:
         ports = np.where(plan.clockwise, CLOCKWISE, COUNTER)
         paths: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
         rows = (plan.sources, plan.destinations, ports, plan.colours)
-        for source, destination, port, colour in zip(*(row.tolist() for row in rows), strict=True):
+        for source, destination, port, colour in zip(
+            *(row.tolist() for row in rows), strict=True
+        ):
             pair = (source, destination)
             paths[pair] = (*paths.get(pair, ()), Lightpath(port, colour))
         return Division(plan.counts(), paths)
@@ -109,11 +115,15 @@ class HopDivider:
         matrix = check_demand(demand)
         sources, destinations = np.nonzero(matrix)
         order = np.argsort(-matrix[sources, destinations], kind="stable")
-        ports, _ = self._ring.choose(zip(sources[order].tolist(), destinations[order].tolist(), strict=True))
+        ports, _ = self._ring.choose(
+            zip(sources[order].tolist(), destinations[order].tolist(), strict=True)
+        )
         counts = np.zeros(matrix.shape, dtype=np.int64)
         for pair in ports:
             counts[pair] = 1
-        return Division(counts, {pair: (Lightpath(port),) for pair, port in ports.items()})
+        return Division(
+            counts, {pair: (Lightpath(port),) for pair, port in ports.items()}
+        )
 
 
 #: By the kind of interconnect.

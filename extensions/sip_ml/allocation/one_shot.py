@@ -20,7 +20,10 @@ from ringlight.fabric.steps import IntArray
 
 
 def one_shot(
-    demand: npt.ArrayLike, degree: int, groups: Sequence[IntArray] = (), group_bytes: float = 0.0
+    demand: npt.ArrayLike,
+    degree: int,
+    groups: Sequence[IntArray] = (),
+    group_bytes: float = 0.0,
 ) -> IntArray:
     """Return the GPU [degree, n] to which each port of each GPU leads, -1 if the port is dark.
 
@@ -40,7 +43,9 @@ def one_shot(
     table = np.full((degree, n), -1, dtype=np.int64)
     rings = _ring_ports(degree, group_bytes * sum(map(len, members)), float(left.sum()))
     for ranks in members:
-        for port, stride in zip(range(rings), itertools.cycle(strides(len(ranks), rings)), strict=False):
+        for port, stride in zip(
+            range(rings), itertools.cycle(strides(len(ranks), rings)), strict=False
+        ):
             table[port, ranks] = np.roll(ranks, -stride)
     for port in range(rings, degree):
         table[port] = _matching(left)

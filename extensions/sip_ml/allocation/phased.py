@@ -22,7 +22,10 @@ def phase_paths(divider: Divider, phase: Phase, gpu_of_rank: Sequence[int]) -> P
         demand[place[source], place[destination]] += size
     paths = divider.division(demand).paths
     gpus = [gpu_of_rank[rank] for rank in phase.ranks]
-    return {(gpus[source], gpus[destination]): own for (source, destination), own in paths.items()}
+    return {
+        (gpus[source], gpus[destination]): own
+        for (source, destination), own in paths.items()
+    }
 
 
 class ActiveCircuits:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.extensions.sip_ml.wholes.interconnect import Division, Interconnect, of_ring
+from ringlight.extensions.sip_ml.wholes.interconnect import (
+    Division,
+    Interconnect,
+    of_ring,
+)
 from ringlight.fabric.parts import Counts
 
 

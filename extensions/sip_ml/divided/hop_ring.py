@@ -52,7 +52,9 @@ class HopRing(Interconnect):
 
         The transceivers are the switches; each has a port for every fibre.
         """
-        return Counts(gpus, 2 * gpus, 2 * gpus, 2 * gpus, optical_ports=2 * self.reach * gpus)
+        return Counts(
+            gpus, 2 * gpus, 2 * gpus, 2 * gpus, optical_ports=2 * self.reach * gpus
+        )
 
     def port(self, source: int, destination: int) -> int | None:
         """Return the source's transceiver that reaches a destination by the shorter way, or None."""
@@ -62,7 +64,9 @@ class HopRing(Interconnect):
             return CLOCKWISE
         return COUNTER if ahead and behind <= self.reach else None
 
-    def choose(self, pairs: Iterable[tuple[int, int]]) -> tuple[dict[tuple[int, int], int], list[str]]:
+    def choose(
+        self, pairs: Iterable[tuple[int, int]]
+    ) -> tuple[dict[tuple[int, int], int], list[str]]:
         """Return the source's transceiver of each pair that gets a path, and why other pairs get none.
 
         The first pair is served first.
@@ -73,15 +77,21 @@ class HopRing(Interconnect):
         for source, destination in pairs:
             port = self.port(source, destination)
             if port is None:
-                problems.append(f"g{source} and g{destination} are more than {self.reach} servers apart")
+                problems.append(
+                    f"g{source} and g{destination} are more than {self.reach} servers apart"
+                )
                 continue
             ends = {(source, port): destination, (destination, 1 - port): source}
-            taken = [end for end, other in ends.items() if partner.get(end, other) != other]
+            taken = [
+                end for end, other in ends.items() if partner.get(end, other) != other
+            ]
             if taken:
                 gpu, facing = taken[0]
                 both = f"g{partner[taken[0]]} and g{ends[taken[0]]}"
                 way = "clockwise" if facing == CLOCKWISE else "counter-clockwise"
-                problems.append(f"g{gpu} has one path {way} at a time, and sends to or hears {both}")
+                problems.append(
+                    f"g{gpu} has one path {way} at a time, and sends to or hears {both}"
+                )
                 continue
             partner |= ends
             ports[source, destination] = port
@@ -112,10 +122,19 @@ class HopFibres(Planes):
             for path in own:
                 ahead = (destination - source) % self.ring.gpus
                 hops = ahead if path.port == CLOCKWISE else self.ring.gpus - ahead
-                near, far = (switches[self.switches[place]] for place in (source, destination))
-                out, into = self.ring.fibre(path.port, hops), self.ring.fibre(1 - path.port, hops)
-                groups[near.name].add(CrossConnect(near.ingress(path.port + 1), near.egress(out)))
-                groups[far.name].add(CrossConnect(far.ingress(into), far.egress(2 - path.port)))
+                near, far = (
+                    switches[self.switches[place]] for place in (source, destination)
+                )
+                out, into = (
+                    self.ring.fibre(path.port, hops),
+                    self.ring.fibre(1 - path.port, hops),
+                )
+                groups[near.name].add(
+                    CrossConnect(near.ingress(path.port + 1), near.egress(out))
+                )
+                groups[far.name].add(
+                    CrossConnect(far.ingress(into), far.egress(2 - path.port))
+                )
         return {name: frozenset(group) for name, group in groups.items()}
 
 
@@ -134,7 +153,9 @@ def hop_ring_fabric(ring: HopRing, gpus: Sequence[Gpu]) -> Fabric:
             links.append(Link(near, far, ring.path_bps, QUEUE_S))
     # The profile says what a switch does besides being dark: nothing, as in the simulator.
     switches = [
-        OpticalSwitch(name, 2 + 2 * ring.reach, "scpi", "ideal", dark_s=ring.dark_s, duplex=False)
+        OpticalSwitch(
+            name, 2 + 2 * ring.reach, "scpi", "ideal", dark_s=ring.dark_s, duplex=False
+        )
         for name in names
     ]
     nodes = tuple(gpu.name for gpu in gpus)
@@ -144,5 +165,8 @@ def hop_ring_fabric(ring: HopRing, gpus: Sequence[Gpu]) -> Fabric:
         optical_switches={switch.name: switch for switch in switches},
         links=tuple(links),
         onics={node: Onic(node, 2, 0.0, "array", standing=True) for node in nodes},
-        parts={"interconnect": ring, "divided": HopFibres(ring.kind, nodes, names, ring)},
+        parts={
+            "interconnect": ring,
+            "divided": HopFibres(ring.kind, nodes, names, ring),
+        },
     )

@@ -36,16 +36,29 @@ def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect
         raise ValueError("the light of this fabric is not divided")
     if isinstance(divided, WdmRing):
         return cross_connects(divided, fabric, _step(paths))
-    passed: dict[str, frozenset[CrossConnect]] = divided.passes(fabric.optical_switches, paths)
+    passed: dict[str, frozenset[CrossConnect]] = divided.passes(
+        fabric.optical_switches, paths
+    )
     return passed
 
 
 def _step(paths: Paths) -> Step:
     """Return a step with a transfer for each lightpath."""
-    rows = [(*pair, path.wavelength or 0, path.port) for pair, own in paths.items() for path in own]
-    sources, destinations, wavelengths, ports = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    rows = [
+        (*pair, path.wavelength or 0, path.port)
+        for pair, own in paths.items()
+        for path in own
+    ]
+    sources, destinations, wavelengths, ports = (
+        np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    )
     nothing = frozen(np.zeros(len(rows), dtype=np.int64))
     return Step(
-        frozen(sources), frozen(destinations), nothing, nothing, "replace",
-        frozen(wavelengths), frozen_bool(ports == CLOCKWISE),
-    )  # fmt: skip
+        frozen(sources),
+        frozen(destinations),
+        nothing,
+        nothing,
+        "replace",
+        frozen(wavelengths),
+        frozen_bool(ports == CLOCKWISE),
+    )

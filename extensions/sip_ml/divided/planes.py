@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from ringlight.extensions.sip_ml.wholes.interconnect import Division, Interconnect, PhaseLight, of_circuits
+from ringlight.extensions.sip_ml.wholes.interconnect import (
+    Division,
+    Interconnect,
+    PhaseLight,
+    of_circuits,
+)
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, OpticalSwitch
 
@@ -49,7 +54,11 @@ class ParallelOcs(Interconnect):
 
     @property
     def division(self) -> Division | None:
-        return None if self.interval_s is None else Division(self.interval_s, self.dark_s, self.decision_s)
+        return (
+            None
+            if self.interval_s is None
+            else Division(self.interval_s, self.dark_s, self.decision_s)
+        )
 
     @property
     def phases(self) -> PhaseLight | None:

@@ -40,9 +40,13 @@ def plugged_interconnect(fabric: Fabric) -> Fabric:
     make = _MAKE.get(type(interconnect))
     if make is None:
         there = " and ".join(kind.kind for kind in _MAKE)
-        raise ValueError(f"interconnect.kind: it is simulated only; {there} are emulated, too")
+        raise ValueError(
+            f"interconnect.kind: it is simulated only; {there} are emulated, too"
+        )
     if len(gpus) > MOST_GPUS:
-        raise ValueError(f"interconnect.gpus: {len(gpus)}; at most {MOST_GPUS} are emulated")
+        raise ValueError(
+            f"interconnect.gpus: {len(gpus)}; at most {MOST_GPUS} are emulated"
+        )
     return make(fabric, interconnect, gpus)
 
 
@@ -54,16 +58,29 @@ def _planes(fabric: Fabric, interconnect: ParallelOcs, gpus: tuple[str, ...]) ->
         )
     names = tuple(f"q{number}" for number in range(interconnect.switches))
     links = [
-        Link(Port(gpu, number), Port(switch, faceplate), interconnect.circuit_bps, QUEUE_S)
+        Link(
+            Port(gpu, number),
+            Port(switch, faceplate),
+            interconnect.circuit_bps,
+            QUEUE_S,
+        )
         for faceplate, gpu in enumerate(gpus, start=1)
         for number, switch in enumerate(names)
     ]
     # The profile says what a switch does besides being dark: nothing, as in the simulator.
     switches = [
-        OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=interconnect.dark_s, duplex=False)
+        OpticalSwitch(
+            name, len(gpus), "scpi", "ideal", dark_s=interconnect.dark_s, duplex=False
+        )
         for name in names
     ]
-    return _with(fabric, switches, links, interconnect.switches, Planes(interconnect.kind, gpus, names))
+    return _with(
+        fabric,
+        switches,
+        links,
+        interconnect.switches,
+        Planes(interconnect.kind, gpus, names),
+    )
 
 
 def _ring(fabric: Fabric, interconnect: DemandRing, gpus: tuple[str, ...]) -> Fabric:
@@ -75,7 +92,11 @@ def _ring(fabric: Fabric, interconnect: DemandRing, gpus: tuple[str, ...]) -> Fa
     names = tuple(f"w{number}" for number in range(len(gpus)))
     ring = WdmRing(interconnect.kind, gpus, names, interconnect.wavelengths)
     made = plugged_ring(
-        ring, "", interconnect.wavelength_bps, QUEUE_S, Wss("scpi", "ideal", dark_s=interconnect.dark_s)
+        ring,
+        "",
+        interconnect.wavelength_bps,
+        QUEUE_S,
+        Wss("scpi", "ideal", dark_s=interconnect.dark_s),
     )
     return _with(fabric, made.switches, made.links, 2, ring)
 
@@ -91,7 +112,9 @@ def _with(
         fabric,
         optical_switches={switch.name: switch for switch in switches},
         links=tuple(links),
-        onics={gpu: Onic(gpu, ports, 0.0, "array", standing=True) for gpu in divided.nodes},
+        onics={
+            gpu: Onic(gpu, ports, 0.0, "array", standing=True) for gpu in divided.nodes
+        },
         parts={**fabric.parts, "divided": divided},
     )
 

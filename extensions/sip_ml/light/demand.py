@@ -105,7 +105,9 @@ def _pairs(
                 yield (number[node], number_of_ip[ip]), node, ip, counts
 
 
-def by_name(gpus: Sequence[str], counts: Mapping[tuple[int, int], int]) -> dict[str, dict[str, int]]:
+def by_name(
+    gpus: Sequence[str], counts: Mapping[tuple[int, int], int]
+) -> dict[str, dict[str, int]]:
     """Return counts of pairs of GPUs, given by GPU numbers, as a mapping by GPU names."""
     by_source: dict[str, dict[str, int]] = {}
     for (source, destination), count in sorted(counts.items()):
@@ -142,7 +144,12 @@ def passed(
 
     def passes(pair: tuple[int, int], path: Lightpath) -> bool:
         needed = setting_of(fabric, {pair: (path,)})
-        return all(group <= carried(switch) for switch, group in needed.items() if group)
+        return all(
+            group <= carried(switch) for switch, group in needed.items() if group
+        )
 
-    passing = {pair: tuple(path for path in own if passes(pair, path)) for pair, own in paths.items()}
+    passing = {
+        pair: tuple(path for path in own if passes(pair, path))
+        for pair, own in paths.items()
+    }
     return {pair: own for pair, own in passing.items() if own}

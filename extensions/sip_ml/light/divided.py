@@ -22,8 +22,17 @@ from ringlight.extensions.sip_ml.allocation.demand import FloatArray, placed
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.allocation.phased import phase_paths
 from ringlight.extensions.sip_ml.light.demand import DividedLight, Phased, by_name
-from ringlight.extensions.sip_ml.light.dividing import GUARD_S, PATIENCE_S, DemandLoop, write_tables
-from ringlight.extensions.sip_ml.light.documents import Decision, DividedPart, DividedPlanned
+from ringlight.extensions.sip_ml.light.dividing import (
+    GUARD_S,
+    PATIENCE_S,
+    DemandLoop,
+    write_tables,
+)
+from ringlight.extensions.sip_ml.light.documents import (
+    Decision,
+    DividedPart,
+    DividedPlanned,
+)
 from ringlight.extensions.sip_ml.light.following_phases import PhaseLoop, first_paths
 from ringlight.extensions.sip_ml.wholes.whole_plane import WholePlane
 from ringlight.extensions.sip_ml.workload_phases import phases_of
@@ -49,7 +58,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     # A job's light
 
-    def plan(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> DividedLight:
+    def plan(
+        self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]
+    ) -> DividedLight:
         """Return the light that a job on these nodes would get, without any effect. ``settings``: the
         workers' settings.
 
@@ -59,12 +70,18 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         gpus = list(self._fabric.gpus)
         demand = self.demand_of(settings, len(nodes), plane)
         demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
-        phased = self._phased(plane, nodes, settings) if settings.get("light") == "phases" else None
+        phased = (
+            self._phased(plane, nodes, settings)
+            if settings.get("light") == "phases"
+            else None
+        )
         if plane.interconnect.built == "once" and phased is None:
             try:
                 if plane.interconnect.partners is not None:
                     check_degree(demand, plane.interconnect.partners, gpus)
-                plane.interconnect.check((i, j) for i, j in np.argwhere(demand).tolist())
+                plane.interconnect.check(
+                    (i, j) for i, j in np.argwhere(demand).tolist()
+                )
             except ValueError as error:
                 problem = str(error).removeprefix("demand: ")
                 raise InvalidError(f"job on {plane}: {problem}") from error
@@ -72,9 +89,13 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         if settings.get("workload") == "linktest":
             # It measures lightpaths, not how often they are divided.
             interval_s = None
-        return DividedLight(plane.name, nodes, self.switches(plane), demand, interval_s, dark_s, phased)
+        return DividedLight(
+            plane.name, nodes, self.switches(plane), demand, interval_s, dark_s, phased
+        )
 
-    def _phased(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> Phased:
+    def _phased(
+        self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]
+    ) -> Phased:
         """Return the plan of light that follows the job's phases.
 
         Raises InvalidError if that is impossible.
@@ -89,13 +110,17 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         except ValueError as error:
             raise InvalidError(f"workload {settings['graph']}: {error}") from None
         try:
-            paths = tuple(phase_paths(circuits, phase, numbers) for phase in plan.phases)
+            paths = tuple(
+                phase_paths(circuits, phase, numbers) for phase in plan.phases
+            )
         except ValueError as error:
             raise InvalidError(f"light phases on {plane}: {error}") from error
         guard_s = max(GUARD_S, plane.interconnect.phases.guard_s * self._time_dilation)
         return Phased(plan, paths, settings["iterations"], guard_s)
 
-    def demand_of(self, settings: Mapping[str, Any], ranks: int, where: object) -> FloatArray:
+    def demand_of(
+        self, settings: Mapping[str, Any], ranks: int, where: object
+    ) -> FloatArray:
         """Return the bytes [ranks, ranks] that a job sends in an iteration, row = sender; 1 for a link test's
         pairs.
 
@@ -106,12 +131,18 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         if workload == "graph":
             traffic: FloatArray = sent(self._workload(settings["graph"]))
             if len(traffic) != ranks:
-                raise InvalidError(f"graph: it is for {len(traffic)} ranks, and the job has {ranks}")
+                raise InvalidError(
+                    f"graph: it is for {len(traffic)} ranks, and the job has {ranks}"
+                )
             return traffic
-        vector_bytes = settings.get("gradient_bytes", 1.0) if workload == "train" else 1.0
+        vector_bytes = (
+            settings.get("gradient_bytes", 1.0) if workload == "train" else 1.0
+        )
         return sent_in_steps(steps_of_job(settings, ranks, where), vector_bytes)
 
-    def _begin(self, job_id: str, light: DividedLight, lights: Lights) -> tuple[DemandLoop, dict[str, float]]:
+    def _begin(
+        self, job_id: str, light: DividedLight, lights: Lights
+    ) -> tuple[DemandLoop, dict[str, float]]:
         loop = self._loop(job_id, light, lights, resumed=False)
         if (problem := loop.first().problem) is not None:
             raise UnavailableError(f"{light.place}: {problem}")
@@ -125,12 +156,18 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         return self._loop(job_id, light, lights, resumed=True)
 
     def _forget(self, light: DividedLight) -> None:
-        write_tables(self._need_agent(), light.place, {node: {} for node in light.nodes})
+        write_tables(
+            self._need_agent(), light.place, {node: {} for node in light.nodes}
+        )
 
-    def _loop(self, job_id: str, light: DividedLight, lights: Lights, *, resumed: bool) -> DemandLoop:
+    def _loop(
+        self, job_id: str, light: DividedLight, lights: Lights, *, resumed: bool
+    ) -> DemandLoop:
         agent = self._need_agent()
         kind = DemandLoop if light.phased is None else PhaseLoop
-        return kind(job_id, light, self._fabric, lights, agent, self._bus, resumed=resumed)
+        return kind(
+            job_id, light, self._fabric, lights, agent, self._bus, resumed=resumed
+        )
 
     # Looking
 
@@ -156,7 +193,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         loop = self._playing.get(plane.name)
         counts = {} if loop is None else loop.counts()
         return [
-            LitPair(gpu, peer, None, count) for gpu, peers in counts.items() for peer, count in peers.items()
+            LitPair(gpu, peer, None, count)
+            for gpu, peers in counts.items()
+            for peer, count in peers.items()
         ]
 
     def onic(self, plane: WholePlane, gpu: str) -> OnicDocument:
@@ -185,4 +224,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
             return None, interconnect.phases.dark_s * time
         if interconnect.division is None:
             return None, 0.0
-        return interconnect.division.interval_s * time, interconnect.division.dark_s * time
+        return (
+            interconnect.division.interval_s * time,
+            interconnect.division.dark_s * time,
+        )

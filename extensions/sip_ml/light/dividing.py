@@ -34,7 +34,11 @@ from ringlight.extensions.sip_ml.light.demand import (
     stranded,
     tables,
 )
-from ringlight.extensions.sip_ml.light.documents import Decision, DecisionStatistics, Lightpaths
+from ringlight.extensions.sip_ml.light.documents import (
+    Decision,
+    DecisionStatistics,
+    Lightpaths,
+)
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -92,7 +96,9 @@ class DemandLoop:
         self._dark_s = 0.0
         self._pause_s = WATCH_S if light.interval_s is None else light.interval_s
         self._retry_s = RETRY_S
-        self._thread = threading.Thread(target=self._run, args=(resumed,), name=f"light-{job}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(resumed,), name=f"light-{job}", daemon=True
+        )
 
     # Life
 
@@ -104,9 +110,15 @@ class DemandLoop:
         """Stop the loop. A division in progress is completed first, so that no O-NIC stays in the dark."""
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join(2 * (PATIENCE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
+            self._thread.join(
+                2 * (PATIENCE_S + CALL_S + self.lights.declared_s) + self.light.dark_s
+            )
             if self._thread.is_alive():
-                log.error("%s: the division of light for job %s did not end", self.light.place, self.job)
+                log.error(
+                    "%s: the division of light for job %s did not end",
+                    self.light.place,
+                    self.job,
+                )
 
     def _run(self, at_once: bool) -> None:
         try:
@@ -134,14 +146,20 @@ class DemandLoop:
                 self._note(str(error))
                 return RETRY_S, at_once
             remaining = left(self._fabric, self.light.nodes, traffic)
-            remaining += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
+            remaining += stranded(
+                self._fabric, self.light.nodes, traffic, self._before, self._paths
+            )
             self._before = traffic
             read_s = time.monotonic() - began
             if has_demand := bool(remaining.any()):
                 demand = remaining
         if not has_demand and not at_once:
             # Frames that leave into the dark count as sent, until TCP asks for them.
-            gone = self.lights.compare(self._setting, skip_failed=True) if self._setting else []
+            gone = (
+                self.lights.compare(self._setting, skip_failed=True)
+                if self._setting
+                else []
+            )
             self._note(gone[0] if gone else None)
             return (0.0 if gone else self._pause_s), bool(gone)
         if not has_demand and self.lit and self.lights.failed:
@@ -164,20 +182,34 @@ class DemandLoop:
         """Divide light for all that the job sends, before its workers start. Return the decision."""
         return self.divide(self.light.demand, counted=False)
 
-    def divide(self, demand: FloatArray, *, read_s: float = 0.0, counted: bool = True) -> Decision:
+    def divide(
+        self, demand: FloatArray, *, read_s: float = 0.0, counted: bool = True
+    ) -> Decision:
         """Divide light for a demand in bytes [gpus, gpus]. Return the decision.
 
         ``read_s``: seconds that reading the demand took. ``counted``: include the decision in the statistics.
         """
         began = time.monotonic()
         paths = self._divider.division(demand).paths
-        return self._set(began, {}, paths, paths, int(demand.sum()), read_s=read_s, counted=counted)
+        return self._set(
+            began, {}, paths, paths, int(demand.sum()), read_s=read_s, counted=counted
+        )
 
     def _set(
-        self, began: float, kept: Paths, then: Paths, standing: Paths, left_bytes: int, *,
-        read_s: float = 0.0, counted: bool = True, nodes: Collection[str] | None = None,
-        guard_s: float = GUARD_S, anew: bool = True, turns: Sequence[tuple[int, int]] = (),
-    ) -> Decision:  # fmt: skip
+        self,
+        began: float,
+        kept: Paths,
+        then: Paths,
+        standing: Paths,
+        left_bytes: int,
+        *,
+        read_s: float = 0.0,
+        counted: bool = True,
+        nodes: Collection[str] | None = None,
+        guard_s: float = GUARD_S,
+        anew: bool = True,
+        turns: Sequence[tuple[int, int]] = (),
+    ) -> Decision:
         """Set the switches to pass ``standing``, for the O-NICs of ``nodes`` (default: all). Return the
         decision.
 
@@ -225,7 +257,9 @@ class DemandLoop:
                 self._changed += decision.changed
                 self._dark_s += decision.dark_s
                 self._decisions.append(decision)
-        self._bus.publish("light", job=self.job, place=self.light.place, **asdict(decision))
+        self._bus.publish(
+            "light", job=self.job, place=self.light.place, **asdict(decision)
+        )
         self._note(problem)
         return decision
 
@@ -264,7 +298,9 @@ class DemandLoop:
         """Return the number of lightpaths of each pair that has light now, by names of GPUs."""
         with self._lock:
             paths = self._paths
-        return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
+        return by_name(
+            list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()}
+        )
 
     def _told(self) -> Lightpaths:
         """Return :meth:`counts`, as one shared object for all decisions with equal counts."""
@@ -283,7 +319,9 @@ class DemandLoop:
             name: quantiles([getattr(decision, f"{name}_s") for decision in kept])
             for name in ("read", "decide", "hold", "write", "dark")
         }
-        return DecisionStatistics(self.job, count, changed, dark_s, self.lights.declared_s, **took)
+        return DecisionStatistics(
+            self.job, count, changed, dark_s, self.lights.declared_s, **took
+        )
 
     @property
     def changes(self) -> list[Decision]:
@@ -297,11 +335,16 @@ def write_tables(agent: AgentClient, place: str, node_tables: Tables) -> None:
     read_back = agent.set_lightpaths(node_tables, timeout_s=CALL_S)
     for gpu, table in node_tables.items():
         if gpu not in read_back or _plain(read_back[gpu]) != _plain(table):
-            raise UnavailableError(f"{place}: the lightpaths of {gpu} did not read back")
+            raise UnavailableError(
+                f"{place}: the lightpaths of {gpu} did not read back"
+            )
 
 
 def _plain(table: Any) -> dict[str, tuple[bool, list[tuple[int, int | None]]]]:
     return {
-        ip: (entry["lit"], [(path["port"], path.get("wavelength")) for path in entry["paths"]])
+        ip: (
+            entry["lit"],
+            [(path["port"], path.get("wavelength")) for path in entry["paths"]],
+        )
         for ip, entry in table.items()
     }

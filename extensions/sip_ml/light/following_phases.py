@@ -32,8 +32,12 @@ def first_paths(phased: Phased) -> Paths:
     return _together(phased, Turns(phased.plan, phased.iterations).begin())
 
 
-def _together(phased: Phased, turns: Collection[Turn]) -> dict[tuple[int, int], tuple[Lightpath, ...]]:
-    return {pair: own for turn in turns for pair, own in phased.paths[turn.phase].items()}
+def _together(
+    phased: Phased, turns: Collection[Turn]
+) -> dict[tuple[int, int], tuple[Lightpath, ...]]:
+    return {
+        pair: own for turn in turns for pair, own in phased.paths[turn.phase].items()
+    }
 
 
 class PhaseLoop(DemandLoop):
@@ -61,7 +65,9 @@ class PhaseLoop(DemandLoop):
         """
         try:
             ended_turns = self._agent.turns(self._known, 0.0 if at_once else WORD_S)
-            if not at_once and any(self._known.get(node, n) != n for node, n in ended_turns.items()):
+            if not at_once and any(
+                self._known.get(node, n) != n for node, n in ended_turns.items()
+            ):
                 # A driver makes one change at a time: what ends together shall not wait for each other.
                 time.sleep(GATHER_S)
                 ended_turns = self._agent.turns(self._known, 0.0)
@@ -76,8 +82,12 @@ class PhaseLoop(DemandLoop):
         if not over and not ready:
             return 0.0, self._lost_light()
         phases = [self._phased.plan.phases[turn.phase] for turn in (*over, *ready)]
-        nodes = sorted({self.light.nodes[rank] for phase in phases for rank in phase.ranks})
-        decision = self._light_turns(ready, nodes=None if at_once else nodes, counted=bool(ready))
+        nodes = sorted(
+            {self.light.nodes[rank] for phase in phases for rank in phase.ranks}
+        )
+        decision = self._light_turns(
+            ready, nodes=None if at_once else nodes, counted=bool(ready)
+        )
         return (0.0, False) if decision.problem is None else (RETRY_S, True)
 
     def _heard(self, ended_turns: Mapping[str, int]) -> tuple[list[Turn], list[Turn]]:
@@ -108,11 +118,21 @@ class PhaseLoop(DemandLoop):
         lit_paths = kept | _together(self._phased, ready)
         for turn in ready:
             self._standing.set(self._phased.paths[turn.phase])
-        sent = sum(sum(self._phased.plan.phases[turn.phase].demand.values()) for turn in ready)
+        sent = sum(
+            sum(self._phased.plan.phases[turn.phase].demand.values()) for turn in ready
+        )
         return self._set(
-            began, kept, lit_paths, self._standing.paths, int(sent), counted=counted, nodes=nodes,
-            guard_s=self._phased.guard_s, anew=False, turns=ready,
-        )  # fmt: skip
+            began,
+            kept,
+            lit_paths,
+            self._standing.paths,
+            int(sent),
+            counted=counted,
+            nodes=nodes,
+            guard_s=self._phased.guard_s,
+            anew=False,
+            turns=ready,
+        )
 
     def _lost_light(self) -> bool:
         """Return whether light that was set has been lost.
@@ -122,6 +142,10 @@ class PhaseLoop(DemandLoop):
         if (now := time.monotonic()) - self._looked < WATCH_S:
             return False
         self._looked = now
-        gone = self.lights.compare(self._setting, skip_failed=True) if self._setting else []
+        gone = (
+            self.lights.compare(self._setting, skip_failed=True)
+            if self._setting
+            else []
+        )
         self._note(gone[0] if gone else None)
         return bool(gone or self.lights.failed)

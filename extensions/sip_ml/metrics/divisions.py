@@ -33,7 +33,9 @@ def divided(context: Context, job: JobRun) -> Mapping[str, float]:
     """Return what the controller reports of its divisions, by metric; empty if a controller died, with its
     counts."""
     notes = context.run.of(Divisions, job.name)
-    if not notes or any(death.kind == "controller" for death in context.run.of(ProcessEnded)):
+    if not notes or any(
+        death.kind == "controller" for death in context.run.of(ProcessEnded)
+    ):
         return {}
     return {"divisions": notes[0].decisions, "divisions_dark": notes[0].dark_s}
 
@@ -60,11 +62,24 @@ _TIMES = {
 }
 
 
-@metric("s", of="job", makes={name: f"{words}: median" for name, words in _TIMES.items()})
+@metric(
+    "s", of="job", makes={name: f"{words}: median" for name, words in _TIMES.items()}
+)
 def division_times(context: Context, job: JobRun) -> Mapping[str, float | None]:
-    made = [decision for note in context.run.of(LightDecisions, job.name) for decision in note.decisions]
+    made = [
+        decision
+        for note in context.run.of(LightDecisions, job.name)
+        for decision in note.decisions
+    ]
     keys = {name: f"{name.removeprefix('division_')}_s" for name in _TIMES}
-    return {name: median([decision[key] for decision in made]) for name, key in keys.items()} if made else {}
+    return (
+        {
+            name: median([decision[key] for decision in made])
+            for name, key in keys.items()
+        }
+        if made
+        else {}
+    )
 
 
 _BYTES = {
@@ -77,37 +92,57 @@ _BYTES = {
 
 
 @metric("bytes", of="job", makes=_BYTES)
-@metric("count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"})
+@metric(
+    "count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"}
+)
 def light_bytes(context: Context, job: JobRun) -> Mapping[str, int]:
     """Return bytes on lightpaths, by metric, for the only job of a run on O-NICs with static light; else
     empty."""
     run = context.run
     notes = before_and_after(run)
-    alone = len(run.jobs) == 1 and job.state == SUCCEEDED and any(done.light for done in job.done.values())
+    alone = (
+        len(run.jobs) == 1
+        and job.state == SUCCEEDED
+        and any(done.light for done in job.done.values())
+    )
     if notes is None or not alone:
         return {}
     gpus = run.plan.setting.fabric.gpus
-    before, after = ([note.kernel["onics"][gpu]["lightpaths"] for gpu in job.gpus] for note in notes)
+    before, after = (
+        [note.kernel["onics"][gpu]["lightpaths"] for gpu in job.gpus] for note in notes
+    )
     rank_of = {gpus[gpu].ip: rank for rank, gpu in enumerate(job.gpus)}
 
     def rose(way: str, *keys: str) -> list[_Counts]:
-        return [_rise(a[way], b[way], keys, rank_of) for a, b in zip(before, after, strict=True)]
+        return [
+            _rise(a[way], b[way], keys, rank_of)
+            for a, b in zip(before, after, strict=True)
+        ]
 
     payload, framing = (_told(job, part) for part in range(2))
     pairs = rose("peers")
     fresh, resent = (_matrix(pairs, name) for name in ("fresh", "resent"))
     sent, received = (rose(way, "port", "wavelength") for way in ("sent", "received"))
-    taken = {(rank, *key): n["payload"] for rank, own in enumerate(sent) for key, n in own.items()}
+    taken = {
+        (rank, *key): n["payload"]
+        for rank, own in enumerate(sent)
+        for key, n in own.items()
+    }
     given = {
-        (key[0], rank, *key[1:]): n["payload"] for rank, own in enumerate(received) for key, n in own.items()
+        (key[0], rank, *key[1:]): n["payload"]
+        for rank, own in enumerate(received)
+        for key, n in own.items()
     }
     paths = taken.keys() | given.keys()
-    wrong = np.abs(payload - _to_send(job)).sum() + np.abs(payload + framing - fresh).sum()
+    wrong = (
+        np.abs(payload - _to_send(job)).sum() + np.abs(payload + framing - fresh).sum()
+    )
     return {
         "light_payload": int(payload.sum()),
         "light_framing": int(framing.sum()),
         "light_resent": int(resent.sum()),
-        "light_bytes_wrong": int(wrong) + sum(abs(taken.get(p, 0) - given.get(p, 0)) for p in paths),
+        "light_bytes_wrong": int(wrong)
+        + sum(abs(taken.get(p, 0) - given.get(p, 0)) for p in paths),
         "lightpaths_used": sum(taken.get(path, 0) > 0 for path in paths),
     }
 

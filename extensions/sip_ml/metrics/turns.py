@@ -23,7 +23,10 @@ def turns(context: Context, job: JobRun) -> Mapping[str, float]:
     for note in context.run.of(LightTurns, job.name):
         if workload is not None and iterations:
             moved = sum(turn["moved"] for turn in note.turns)
-            return {"phase_turns": len(phases_of(workload).phases), "phase_turns_moved": moved / iterations}
+            return {
+                "phase_turns": len(phases_of(workload).phases),
+                "phase_turns_moved": moved / iterations,
+            }
     return {}
 
 
@@ -44,21 +47,44 @@ def light(context: Context, job: JobRun) -> Mapping[str, float]:
     The time counts from the first operation of each rank in each of its turns. Empty if the job has no
     workload whose phases light follows.
     """
-    notes, operations = context.run.of(LightTurns, job.name), context.run.of(Operations, job.name)
+    notes, operations = (
+        context.run.of(LightTurns, job.name),
+        context.run.of(Operations, job.name),
+    )
     if not notes or not operations or job.plan.workload is None:
         return {}
     plan = phases_of(job.plan.workload)
-    took = {(turn["iteration"], turn["phase"]): (turn["set"], turn["lit"]) for turn in notes[0].turns}
+    took = {
+        (turn["iteration"], turn["phase"]): (turn["set"], turn["lit"])
+        for turn in notes[0].turns
+    }
     set_s, waited_s = [], []
     for record in operations:
         first: dict[int, float] = {}
-        for phase, (begin, _) in zip(plan.phase_of[record.rank], record.times_s, strict=True):
+        for phase, (begin, _) in zip(
+            plan.phase_of[record.rank], record.times_s, strict=True
+        ):
             if phase >= 0:
                 first[phase] = min(first.get(phase, begin), begin)
         # Those of the beginning had light before.
-        known = [(phase, begin_s) for phase, begin_s in first.items() if (record.i, phase) in took]
-        turns = [(*took[record.i, phase], record.begin + begin_s) for phase, begin_s in known]
+        known = [
+            (phase, begin_s)
+            for phase, begin_s in first.items()
+            if (record.i, phase) in took
+        ]
+        turns = [
+            (*took[record.i, phase], record.begin + begin_s) for phase, begin_s in known
+        ]
         set_s.append(sum(lit_s - begun for begun, lit_s, _ in turns))
-        waited_s.append(sum(max(0.0, lit_s - max(begun, wanted_s)) for begun, lit_s, wanted_s in turns))
+        waited_s.append(
+            sum(
+                max(0.0, lit_s - max(begun, wanted_s))
+                for begun, lit_s, wanted_s in turns
+            )
+        )
     whole_s, stood_s = fmean(set_s), fmean(waited_s)
-    return {"light_set": whole_s, "light_waited": stood_s, "light_hidden": whole_s - stood_s}
+    return {
+        "light_set": whole_s,
+        "light_waited": stood_s,
+        "light_hidden": whole_s - stood_s,
+    }

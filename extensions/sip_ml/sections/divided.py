@@ -61,7 +61,10 @@ def divisions(view: View, draw: Draw) -> str:
         jobs,
         [
             ARM,
-            ("lightpaths used", lambda subject: count(subject.number("lightpaths_used"))),
+            (
+                "lightpaths used",
+                lambda subject: count(subject.number("lightpaths_used")),
+            ),
             ("payload", "light_payload"),
             ("framing", "light_framing"),
             ("sent again", "light_resent"),
@@ -97,11 +100,18 @@ def _decisions(run: Run) -> list[tuple[float, float]]:
 
 
 def _left(runs: list[Run]) -> Figure:
-    figure, rows = sheet(1.3 * len(runs) + 0.5, rows=len(runs), left=0.85, gap=(0.55, 0.6))
+    figure, rows = sheet(
+        1.3 * len(runs) + 0.5, rows=len(runs), left=0.85, gap=(0.55, 0.6)
+    )
     last = max(t for run in runs for t, _ in _decisions(run))
     for number, (run, (axis,)) in enumerate(zip(runs, rows, strict=True)):
         made = _decisions(run)
-        axis.plot(*zip(*made, strict=True), marker="o", markersize=2.5, color=PALETTE[number % len(PALETTE)])
+        axis.plot(
+            *zip(*made, strict=True),
+            marker="o",
+            markersize=2.5,
+            color=PALETTE[number % len(PALETTE)],
+        )
         axis.set_title(run.plan.title)
         axis.set(xlim=(0, 1.03 * last), ylim=(0, None))
         axis.set_ylabel("bytes left")
@@ -148,13 +158,18 @@ def _swept(view: View) -> Iterator[tuple[str, list[_At]]]:
         points = view.points(arm)
         paths = swept(points)
         if len(points) > 1 and len(paths) == 1:
-            runs = sorted(_runs_of(view, arm, paths[0]), key=lambda run: quantity(run.value) or (0.0, ""))
+            runs = sorted(
+                _runs_of(view, arm, paths[0]),
+                key=lambda run: quantity(run.value) or (0.0, ""),
+            )
             if len(runs) == len(points) and all(quantity(run.value) for run in runs):
                 yield paths[0], runs
 
 
 def _runs_of(view: View, arm: str, path: str) -> Iterator[_At]:
-    for run in (run for run in view.runs if run.plan.arm == arm and run.plan.repeat == 1):
+    for run in (
+        run for run in view.runs if run.plan.arm == arm and run.plan.repeat == 1
+    ):
         for light in run.of(LightGiven):
             jct_s = view.at(arm, f"job {light.job}", run.plan.point).number("jct")
             if jct_s is not None:
@@ -173,19 +188,28 @@ def _apart(runs: Sequence[_At]) -> tuple[_At, _At]:
 
 def _turns(path: str, runs: Sequence[_At]) -> Figure:
     chosen = _apart(runs)
-    figure, rows = sheet(5.6, rows=3, left=0.95, top=0.45, gap=(0, 0.62), heights=[1.2, 1, 1])
+    figure, rows = sheet(
+        5.6, rows=3, left=0.95, top=0.45, gap=(0, 0.62), heights=[1.2, 1, 1]
+    )
     axes = [axis for (axis,) in rows]
     values = [run.value for run in runs]
     xs = along(axes[0], values, [said(value) for value in values], short(path, [path]))
-    axes[0].plot(xs, [run.jct_s for run in runs], marker="o", markersize=2.5, color=PALETTE[1])
+    axes[0].plot(
+        xs, [run.jct_s for run in runs], marker="o", markersize=2.5, color=PALETTE[1]
+    )
     for run in chosen:
-        axes[0].plot([xs[runs.index(run)]], [run.jct_s], marker="o", markersize=6, color=_WAITED)
+        axes[0].plot(
+            [xs[runs.index(run)]], [run.jct_s], marker="o", markersize=6, color=_WAITED
+        )
     axes[0].set_ylabel("job, seconds")
     last = max(run.jct_s for run in chosen)
     for axis, run in zip(axes[1:], chosen, strict=True):
         _map(axis, run, last)
     axes[-1].set_xlabel("seconds as emulated")
-    handles = [key(_CARRIED, "light for bytes under way", 6), key(_WAITED, "bytes waited without", 6)]
+    handles = [
+        key(_CARRIED, "light for bytes under way", 6),
+        key(_WAITED, "bytes waited without", 6),
+    ]
     legend(figure, "a pair of GPUs", handles)
     return figure
 
@@ -204,9 +228,14 @@ def _map(axis: Axes, run: _At, last: float) -> None:
         for division, (begin, end) in enumerate(zip(begins, ends, strict=True)):
             pairs = np.flatnonzero(cells[division])
             axis.bar(
-                np.full(len(pairs), begin), np.full(len(pairs), 1.0), end - begin, pairs,
-                align="edge", color=colour, linewidth=0,
-            )  # fmt: skip
+                np.full(len(pairs), begin),
+                np.full(len(pairs), 1.0),
+                end - begin,
+                pairs,
+                align="edge",
+                color=colour,
+                linewidth=0,
+            )
     axis.set(xlim=(0, 1.03 * last), ylim=(0, len(run.light.pairs)))
     axis.set_ylabel("pairs")
     axis.grid(visible=False)

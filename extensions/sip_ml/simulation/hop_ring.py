@@ -19,7 +19,12 @@ class HopRingNetwork:
     """
 
     def __init__(
-        self, gpus: Sequence[str], ring: HopRing, *, latency_s: float = 0.0, share: float = 1.0
+        self,
+        gpus: Sequence[str],
+        ring: HopRing,
+        *,
+        latency_s: float = 0.0,
+        share: float = 1.0,
     ) -> None:
         self._places, self._ring, self._latency_s = Places(gpus), ring, latency_s
         #: Out of each GPU's two transceivers, then into them.
@@ -40,4 +45,8 @@ class HopRingNetwork:
         port = np.array([ports[pair] for pair in pairs], dtype=np.int64)
         into = 2 * len(self._places.gpus) + 2 * destination + 1 - port
         links = np.stack((2 * source + port, into), axis=1)
-        return Routes(2 * np.arange(len(pairs) + 1), links.ravel(), np.full(len(pairs), self._latency_s))
+        return Routes(
+            2 * np.arange(len(pairs) + 1),
+            links.ravel(),
+            np.full(len(pairs), self._latency_s),
+        )

@@ -79,11 +79,15 @@ def demand_of_workload(workload: Workload, places: IntArray, gpus: int) -> Deman
     )
 
 
-def demand_of_steps(steps: Steps, vector_bytes: float, places: IntArray, gpus: int) -> Demand:
+def demand_of_steps(
+    steps: Steps, vector_bytes: float, places: IntArray, gpus: int
+) -> Demand:
     """Return the demand of one all-reduce over all ranks of a job, in bytes."""
     sent_bytes = sent_in_steps(steps, vector_bytes)
     most = float(sent_bytes.sum(axis=1).max())
-    return Demand(placed(sent_bytes, places, gpus), np.zeros((gpus, gpus)), (places,), most)
+    return Demand(
+        placed(sent_bytes, places, gpus), np.zeros((gpus, gpus)), (places,), most
+    )
 
 
 def together(demands: Iterable[Demand], gpus: int) -> Demand:
@@ -102,9 +106,14 @@ def together(demands: Iterable[Demand], gpus: int) -> Demand:
 
 
 def interconnect_network(
-    interconnect: Interconnect, gpus: Sequence[str], demand_of: DemandOf, *,
-    latency_s: float = 0.0, share: float = 1.0, phases: bool = False,
-) -> Network:  # fmt: skip
+    interconnect: Interconnect,
+    gpus: Sequence[str],
+    demand_of: DemandOf,
+    *,
+    latency_s: float = 0.0,
+    share: float = 1.0,
+    phases: bool = False,
+) -> Network:
     """Return the network of an interconnect.
 
     ``demand_of`` is called if the interconnect is built for a demand. ``phases``: its light is set for each
@@ -112,17 +121,25 @@ def interconnect_network(
     """
     if phases:
         return _divided(interconnect, gpus, demand_of, latency_s=latency_s, share=share)
-    return _NETWORKS[type(interconnect)](interconnect, gpus, demand_of, latency_s=latency_s, share=share)
+    return _NETWORKS[type(interconnect)](
+        interconnect, gpus, demand_of, latency_s=latency_s, share=share
+    )
 
 
 def _ideal(
-    interconnect: Ideal, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: Ideal,
+    gpus: Sequence[str],
+    _: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
     return IdealNetwork(gpus, interconnect.gpu_bps, **costs)
 
 
 def _servers(
-    interconnect: Servers, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: Servers,
+    gpus: Sequence[str],
+    _: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
     return IdealNetwork(
         gpus,
@@ -134,62 +151,107 @@ def _servers(
 
 
 def _torus(
-    interconnect: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: TorusOfGpus,
+    gpus: Sequence[str],
+    _: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
-    return TorusNetwork(gpus, interconnect.torus, interconnect.link_bps, hop_s=interconnect.hop_s, **costs)
+    return TorusNetwork(
+        gpus,
+        interconnect.torus,
+        interconnect.link_bps,
+        hop_s=interconnect.hop_s,
+        **costs,
+    )
 
 
 def _parallel_ocs(
-    interconnect: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: ParallelOcs,
+    gpus: Sequence[str],
+    demand_of: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
     if interconnect.division is not None:
         return _divided(interconnect, gpus, demand_of, **costs)
     total = demand_of().total
     check_degree(total, interconnect.switches, gpus)
     return CircuitNetwork(
-        gpus, single_shot(total, interconnect.switches).counts, interconnect.circuit_bps, **costs
+        gpus,
+        single_shot(total, interconnect.switches).counts,
+        interconnect.circuit_bps,
+        **costs,
     )
 
 
 def _one_shot(
-    interconnect: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: OneShot,
+    gpus: Sequence[str],
+    demand_of: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
     demand = demand_of()
-    counts = circuits(one_shot(demand.rest, interconnect.degree, demand.groups, demand.group_bytes))
+    counts = circuits(
+        one_shot(demand.rest, interconnect.degree, demand.groups, demand.group_bytes)
+    )
     circuit_bps = interconnect.gpu_bps / interconnect.degree
-    return CircuitNetwork(gpus, counts, circuit_bps, forward=True, hop_s=interconnect.hop_s, **costs)
+    return CircuitNetwork(
+        gpus, counts, circuit_bps, forward=True, hop_s=interconnect.hop_s, **costs
+    )
 
 
 def _grid(
-    interconnect: GridOfGpus, gpus: Sequence[str], _: DemandOf, *, latency_s: float, share: float
+    interconnect: GridOfGpus,
+    gpus: Sequence[str],
+    _: DemandOf,
+    *,
+    latency_s: float,
+    share: float,
 ) -> Network:
     return RelayedGridNetwork(
-        gpus, interconnect.columns, interconnect.gpu_bps / interconnect.transceivers,
-        shared=interconnect.transceivers == 1, hop_s=interconnect.handshake_s,
-        latency_s=latency_s + interconnect.handshake_s, share=share,
-    )  # fmt: skip
+        gpus,
+        interconnect.columns,
+        interconnect.gpu_bps / interconnect.transceivers,
+        shared=interconnect.transceivers == 1,
+        hop_s=interconnect.handshake_s,
+        latency_s=latency_s + interconnect.handshake_s,
+        share=share,
+    )
 
 
 def _wavelength_ring(
-    interconnect: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: WavelengthRing,
+    gpus: Sequence[str],
+    _: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
     return WavelengthRingNetwork(gpus, interconnect.gpu_bps / 2, **costs)
 
 
 def _rotors(
-    interconnect: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: Rotors,
+    gpus: Sequence[str],
+    _: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
-    return rotor_network(gpus, interconnect.rotor, indirect=interconnect.indirect, **costs)
+    return rotor_network(
+        gpus, interconnect.rotor, indirect=interconnect.indirect, **costs
+    )
 
 
 def _hop_ring(
-    interconnect: HopRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: HopRing,
+    gpus: Sequence[str],
+    _: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
     return HopRingNetwork(gpus, interconnect, **costs)
 
 
 def _divided(
-    interconnect: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[InterconnectCosts]
+    interconnect: Interconnect,
+    gpus: Sequence[str],
+    demand_of: DemandOf,
+    **costs: Unpack[InterconnectCosts],
 ) -> Network:
     """Return a network with a link for every pair that ever sends. Its rate is set by the present
     division.
@@ -230,7 +292,12 @@ class LightDivision:
     """
 
     def __init__(
-        self, interconnect: Interconnect, network: CircuitNetwork, share: float = 1.0, *, turns: bool = False
+        self,
+        interconnect: Interconnect,
+        network: CircuitNetwork,
+        share: float = 1.0,
+        *,
+        turns: bool = False,
     ) -> None:
         self._links = tuple(network.pairs.T)
         lightpath_bps, self._counts = _COUNTS[type(interconnect)](
@@ -241,7 +308,9 @@ class LightDivision:
         self._in_turns: OrderedDict[bytes, FloatArray] = OrderedDict()
 
     def __call__(self, left: FloatArray) -> FloatArray:
-        return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self.rate_bps)
+        return np.asarray(
+            (self._mean(left) if self._turns else self._counts(left)) * self.rate_bps
+        )
 
     def of(self, demand: FloatArray) -> FloatArray:
         """Return the rates of the links in bits per second for a demand in bytes [gpus, gpus]."""
@@ -272,14 +341,18 @@ class LightDivision:
 _Counts = Callable[[FloatArray], IntArray]
 
 
-def _of_ring(interconnect: DemandRing, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
+def _of_ring(
+    interconnect: DemandRing, links: tuple[IntArray, ...], gpus: int
+) -> tuple[float, _Counts]:
     sources, destinations = links
     return interconnect.wavelength_bps, Divisions(
         gpus, sources, destinations, interconnect.wavelengths
     ).counts
 
 
-def _of_circuits(interconnect: ParallelOcs, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
+def _of_circuits(
+    interconnect: ParallelOcs, links: tuple[IntArray, ...], gpus: int
+) -> tuple[float, _Counts]:
     divider = PlanesDivider(interconnect)
 
     def counts(left: FloatArray) -> IntArray:

@@ -35,16 +35,33 @@ class PhasedLight:
     """
 
     def __init__(
-        self, engine: Engine, execution: Execution, network: CircuitNetwork, plan: PhasePlan,
-        iterations: int, places: Sequence[int], divider: Divider, rate_bps: float, takes: PhaseLight,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        execution: Execution,
+        network: CircuitNetwork,
+        plan: PhasePlan,
+        iterations: int,
+        places: Sequence[int],
+        divider: Divider,
+        rate_bps: float,
+        takes: PhaseLight,
+    ) -> None:
         self.made: list[TurnLit] = []
         self._engine, self._execution, self._plan = engine, execution, plan
-        self._at, self._divider, self._rate_bps, self._takes = places, divider, rate_bps, takes
-        self._link = {(a, b): link for link, (a, b) in enumerate(network.pairs.tolist())}
+        self._at, self._divider, self._rate_bps, self._takes = (
+            places,
+            divider,
+            rate_bps,
+            takes,
+        )
+        self._link = {
+            (a, b): link for link, (a, b) in enumerate(network.pairs.tolist())
+        }
         self._turns, self._lit = Turns(plan, iterations), ActiveCircuits()
         # Ranks in lock-step end their operations together.
-        self._ranks_of: list[list[int]] = [[] for _ in range(int(execution.row_of.max()) + 1)]
+        self._ranks_of: list[list[int]] = [
+            [] for _ in range(int(execution.row_of.max()) + 1)
+        ]
         for rank, row in enumerate(execution.row_of.tolist()):
             self._ranks_of[row].append(rank)
         self._progress = [Progress(own) for own in plan.phase_of]
@@ -74,7 +91,9 @@ class PhasedLight:
         for turn in ready:
             now_s = self._engine.now_s
             moved = self._lit.set(self._paths_of(turn))
-            lighting = TurnLit(turn, now_s, now_s + (sum(self._takes) if moved else 0.0), moved)
+            lighting = TurnLit(
+                turn, now_s, now_s + (sum(self._takes) if moved else 0.0), moved
+            )
             if moved:
                 self._engine.at(lighting.lit_s, self._shine, lighting)
             else:

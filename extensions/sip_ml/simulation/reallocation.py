@@ -34,16 +34,26 @@ class Reallocation:
     """
 
     def __init__(
-        self, engine: Engine, execution: Execution, first_bps: FloatArray, live_s: float, dark_s: float,
-        decide: Decide, *, decision_s: float = 0.0, trace: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        execution: Execution,
+        first_bps: FloatArray,
+        live_s: float,
+        dark_s: float,
+        decide: Decide,
+        *,
+        decision_s: float = 0.0,
+        trace: bool = False,
+    ) -> None:
         self.decisions, self.dark_s = 0, 0.0
         self._engine, self._execution, self._decide = engine, execution, decide
         self._live_s, self._dark_s, self._now_bps = live_s, dark_s, first_bps
         self._decision_s = decision_s
         #: Of each division, the first included: when it was lit, the bytes [links] it was made for, and bits
         #: per second [links].
-        self.made: list[tuple[float, FloatArray, FloatArray]] | None = [] if trace else None
+        self.made: list[tuple[float, FloatArray, FloatArray]] | None = (
+            [] if trace else None
+        )
         self._left: FloatArray | None = None
         self._moved: float | None = None
 
@@ -55,7 +65,9 @@ class Reallocation:
 
     def _again(self) -> None:
         """Read what is left so long before the present division ends as a decision takes."""
-        self._engine.at(self._engine.now_s + max(self._live_s - self._decision_s, 0.0), self._read)
+        self._engine.at(
+            self._engine.now_s + max(self._live_s - self._decision_s, 0.0), self._read
+        )
 
     def _read(self) -> None:
         if self._execution.over:
@@ -77,7 +89,9 @@ class Reallocation:
             )
         self._left = left
         if self._decision_s:
-            self._engine.at(self._engine.now_s + self._decision_s, lambda: self._divide(then_bps))
+            self._engine.at(
+                self._engine.now_s + self._decision_s, lambda: self._divide(then_bps)
+            )
         else:
             self._divide(then_bps)
 
@@ -89,7 +103,9 @@ class Reallocation:
             return
         self.dark_s += self._dark_s
         self._execution.set_capacity(np.zeros_like(then_bps))
-        self._engine.at(self._engine.now_s + self._dark_s, lambda: self._shine(then_bps))
+        self._engine.at(
+            self._engine.now_s + self._dark_s, lambda: self._shine(then_bps)
+        )
 
     def _stands_still(self, left: FloatArray) -> bool:
         """Return whether nothing has passed since the last decision, and nothing else will happen by itself.

@@ -9,15 +9,29 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ringlight.controller.light.documents import LitPair
-from ringlight.experiments.backends.simulation.carriers import Assumed, Carrier, LightThen, LitJob
+from ringlight.experiments.backends.simulation.carriers import (
+    Assumed,
+    Carrier,
+    LightThen,
+    LitJob,
+)
 from ringlight.experiments.backends.simulation.workloads import Tell, WorkloadRun
 from ringlight.experiments.language.plan import JobPlan, Setting
 from ringlight.experiments.record.events import JobRecovered, Record
 from ringlight.extensions.sip_ml.allocation.demand import placed
 from ringlight.extensions.sip_ml.allocation.dividing import divider
-from ringlight.extensions.sip_ml.records import Divisions, LightDecisions, LightGiven, LightTurns
+from ringlight.extensions.sip_ml.records import (
+    Divisions,
+    LightDecisions,
+    LightGiven,
+    LightTurns,
+)
 from ringlight.extensions.sip_ml.simulation.interconnects import interconnect_network
-from ringlight.extensions.sip_ml.simulation.workload_runs import DividedRun, PhasedRun, demand_of_jobs
+from ringlight.extensions.sip_ml.simulation.workload_runs import (
+    DividedRun,
+    PhasedRun,
+    demand_of_jobs,
+)
 from ringlight.extensions.sip_ml.wholes.whole_plane import WholePlane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import sent_in_steps
@@ -51,10 +65,20 @@ class WholeCarrier(Carrier):
 
     def cost(self) -> StepCost:
         base_cost, set_up_s = super().cost(), self.plane.interconnect.set_up_s
-        return replace(base_cost, set_up_s=set_up_s, when="changed-only") if set_up_s else base_cost
+        return (
+            replace(base_cost, set_up_s=set_up_s, when="changed-only")
+            if set_up_s
+            else base_cost
+        )
 
     def workload_run(
-        self, job: JobPlan, gpus: Sequence[str], network: Network, tell: Tell, *, disturbed: bool
+        self,
+        job: JobPlan,
+        gpus: Sequence[str],
+        network: Network,
+        tell: Tell,
+        *,
+        disturbed: bool,
     ) -> WorkloadRun:
         made = self.engine, network, job, gpus, self.cost(), tell
         interconnect = self.plane.interconnect
@@ -80,17 +104,28 @@ class WholeCarrier(Carrier):
             return
         # The controller keeps only the last decisions.
         made = read("/changes")
-        yield Divisions(job=job.name, decisions=last["decisions"], dark_s=last["dark_total_s"], **where)
+        yield Divisions(
+            job=job.name,
+            decisions=last["decisions"],
+            dark_s=last["dark_total_s"],
+            **where,
+        )
         yield LightDecisions(job=job.name, decisions=made, **where)
         if job.light == "phases":
             yield LightTurns(job=job.name, turns=[*_turns(made)], **where)
 
     @staticmethod
-    def light_over_time(recorded: LitJob, records: Sequence[Record]) -> Iterator[LightThen]:
+    def light_over_time(
+        recorded: LitJob, records: Sequence[Record]
+    ) -> Iterator[LightThen]:
         """Yield the light of each division; of light that is set once, that for an iteration."""
         if not recorded.plane.interconnect.built:
             return
-        given = [note for note in records if isinstance(note, LightGiven) and note.job == recorded.job.name]
+        given = [
+            note
+            for note in records
+            if isinstance(note, LightGiven) and note.job == recorded.job.name
+        ]
         made = [
             decision
             for note in records
@@ -100,11 +135,19 @@ class WholeCarrier(Carrier):
         ]
         first = given[0].divisions[0]["t"] if given else recorded.begin
         if not given:
-            yield recorded.begin, _for_iteration(recorded.fabric, recorded.job, recorded.gpus), False
+            yield (
+                recorded.begin,
+                _for_iteration(recorded.fabric, recorded.job, recorded.gpus),
+                False,
+            )
         for light in given:
             for division in light.divisions:
                 counts = zip(light.pairs, division["lightpaths"], strict=True)
-                yield division["t"], [LitPair(a, b, None, count) for (a, b), count in counts if count], False
+                yield (
+                    division["t"],
+                    [LitPair(a, b, None, count) for (a, b), count in counts if count],
+                    False,
+                )
         for note in made:
             pairs = [
                 LitPair(gpu, peer, None, count)
@@ -119,13 +162,22 @@ class WholeCarrier(Carrier):
             return
         for back in records:
             if isinstance(back, JobRecovered) and back.job == recorded.job.name:
-                yield back.at, _for_iteration(recorded.fabric, recorded.job, back.gpus), False
+                yield (
+                    back.at,
+                    _for_iteration(recorded.fabric, recorded.job, back.gpus),
+                    False,
+                )
 
 
 def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the turns for which the controller set light while the job ran."""
     for decision in decisions:
-        lit_s = decision["t"] + decision["decide_s"] + decision["hold_s"] + decision["dark_s"]
+        lit_s = (
+            decision["t"]
+            + decision["decide_s"]
+            + decision["hold_s"]
+            + decision["dark_s"]
+        )
         for iteration, phase in decision["turns"]:
             yield {
                 "iteration": iteration,
@@ -143,11 +195,18 @@ def _for_iteration(fabric: Fabric, job: JobPlan, gpus: Sequence[str]) -> list[Li
     if job.workload is not None:
         demand = sent(job.workload)
     elif job.training is not None:
-        demand = sent_in_steps(steps_named(job.training.collective, len(gpus)), job.training.gradient_bytes)
+        demand = sent_in_steps(
+            steps_named(job.training.collective, len(gpus)), job.training.gradient_bytes
+        )
     else:
         return []
     try:
-        counts = divider(fabric).counts(placed(demand, [names.index(gpu) for gpu in gpus], len(names)))
+        counts = divider(fabric).counts(
+            placed(demand, [names.index(gpu) for gpu in gpus], len(names))
+        )
     except ValueError:
         return []
-    return [LitPair(names[a], names[b], None, int(counts[a, b])) for a, b in np.argwhere(counts).tolist()]
+    return [
+        LitPair(names[a], names[b], None, int(counts[a, b]))
+        for a, b in np.argwhere(counts).tolist()
+    ]

@@ -20,7 +20,11 @@ from ringlight.extensions.sip_ml.simulation.interconnects import (
 from ringlight.extensions.sip_ml.simulation.phased import PhasedLight
 from ringlight.extensions.sip_ml.simulation.reallocation import Reallocation
 from ringlight.extensions.sip_ml.simulation.zoo import CircuitNetwork
-from ringlight.extensions.sip_ml.wholes.interconnect import Division, Interconnect, PhaseLight
+from ringlight.extensions.sip_ml.wholes.interconnect import (
+    Division,
+    Interconnect,
+    PhaseLight,
+)
 from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
@@ -39,7 +43,9 @@ def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
             demands.append(demand_of_workload(job.workload, indices, len(gpus)))
         else:
             steps = steps_named(job.loop.collective, job.gpus)
-            demands.append(demand_of_steps(steps, job.loop.gradient_bytes, indices, len(gpus)))
+            demands.append(
+                demand_of_steps(steps, job.loop.gradient_bytes, indices, len(gpus))
+            )
     return together(demands, len(gpus))
 
 
@@ -51,7 +57,9 @@ class DividedRun(WorkloadRun):
         assert isinstance(self.network, CircuitNetwork)
         classes = fidelity_of(self.job) == "classes"
         division = LightDivision(interconnect, self.network, share, turns=classes)
-        first_bps = division.of(demand_of_jobs([self.job], tuple(self.network.gpus)).total)
+        first_bps = division.of(
+            demand_of_jobs([self.job], tuple(self.network.gpus)).total
+        )
         self._lightpath_bps = division.rate_bps
         self._reallocation = Reallocation(
             self.engine,
@@ -82,12 +90,17 @@ class DividedRun(WorkloadRun):
         assert isinstance(network, CircuitNetwork)
         self.tell(
             LightGiven,
-            pairs=[(network.gpus[source], network.gpus[to]) for source, to in network.pairs.tolist()],
+            pairs=[
+                (network.gpus[source], network.gpus[to])
+                for source, to in network.pairs.tolist()
+            ],
             divisions=[
                 {
                     "t": t,
                     "left_bytes": np.round(left).astype(np.int64).tolist(),
-                    "lightpaths": np.round(bps / self._lightpath_bps).astype(np.int64).tolist(),
+                    "lightpaths": np.round(bps / self._lightpath_bps)
+                    .astype(np.int64)
+                    .tolist(),
                 }
                 for t, left, bps in made
             ],

@@ -21,7 +21,12 @@ from ringlight.extensions.sip_ml.wholes.rotor import Rotor
 from ringlight.extensions.wrht.wdm import segments
 from ringlight.fabric.steps import BoolArray, IntArray, Step
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.networks import IdealNetwork, Places, Routes, capacity_of
+from ringlight.testbed.simulation.networks import (
+    IdealNetwork,
+    Places,
+    Routes,
+    capacity_of,
+)
 
 
 class CircuitNetwork:
@@ -33,16 +38,25 @@ class CircuitNetwork:
     """
 
     def __init__(
-        self, gpus: Sequence[str], counts: IntArray, circuit_bps: float, *, forward: bool = False,
-        hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        gpus: Sequence[str],
+        counts: IntArray,
+        circuit_bps: float,
+        *,
+        forward: bool = False,
+        hop_s: float = 0.0,
+        latency_s: float = 0.0,
+        share: float = 1.0,
+    ) -> None:
         self._places, self._counts, self._forward = Places(gpus), counts, forward
         self._hop_s, self._latency_s = hop_s, latency_s
         self._ends = np.argwhere(counts)
         self._link = np.full(counts.shape, -1, dtype=np.int32)
         self._link[tuple(self._ends.T)] = np.arange(len(self._ends))
         rate = capacity_of("a circuit", circuit_bps, share)
-        self.capacity_bps: FloatArray = rate * counts[tuple(self._ends.T)].astype(np.float64)
+        self.capacity_bps: FloatArray = rate * counts[tuple(self._ends.T)].astype(
+            np.float64
+        )
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -61,7 +75,9 @@ class CircuitNetwork:
         a, b = self._places.ends(ranks, step)
         links = self._link[a, b].astype(np.int64)
         if (links >= 0).all():
-            return Routes(np.arange(len(a) + 1), links, np.full(len(a), self._latency_s))
+            return Routes(
+                np.arange(len(a) + 1), links, np.full(len(a), self._latency_s)
+            )
         if not self._forward:
             raise _no_way(ranks, step, number, links < 0, "have no circuit")
         far, next_to = self._graph
@@ -80,10 +96,14 @@ class CircuitNetwork:
         return hops.hops_between(self._counts), hops.neighbours(self._counts)
 
 
-def _no_way(ranks: Sequence[str], step: Step, number: int, wrong: BoolArray, why: str) -> ValueError:
+def _no_way(
+    ranks: Sequence[str], step: Step, number: int, wrong: BoolArray, why: str
+) -> ValueError:
     transfer = int(wrong.argmax())
     s, d = int(step.sources[transfer]), int(step.destinations[transfer])
-    return ValueError(f"step {number}: ranks {s} and {d} ({ranks[s]}, {ranks[d]}) {why}")
+    return ValueError(
+        f"step {number}: ranks {s} and {d} ({ranks[s]}, {ranks[d]}) {why}"
+    )
 
 
 class TorusNetwork:
@@ -93,12 +113,25 @@ class TorusNetwork:
     """
 
     def __init__(
-        self, gpus: Sequence[str], shape: torus.Torus, link_bps: float, *,
-        hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        gpus: Sequence[str],
+        shape: torus.Torus,
+        link_bps: float,
+        *,
+        hop_s: float = 0.0,
+        latency_s: float = 0.0,
+        share: float = 1.0,
+    ) -> None:
         if len(gpus) != shape.gpus:
-            raise ValueError(f"a torus of {' × '.join(map(str, shape.sides))} has no {len(gpus)} GPUs")
-        self._places, self._torus, self._hop_s, self._latency_s = Places(gpus), shape, hop_s, latency_s
+            raise ValueError(
+                f"a torus of {' × '.join(map(str, shape.sides))} has no {len(gpus)} GPUs"
+            )
+        self._places, self._torus, self._hop_s, self._latency_s = (
+            Places(gpus),
+            shape,
+            hop_s,
+            latency_s,
+        )
         rate = capacity_of("of the torus", link_bps, share)
         self.capacity_bps: FloatArray = np.full(shape.gpus * shape.ports, rate)
 
@@ -125,12 +158,26 @@ class RelayedGridNetwork:
     """
 
     def __init__(
-        self, gpus: Sequence[str], columns: int, port_bps: float, *, shared: bool = False,
-        hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        gpus: Sequence[str],
+        columns: int,
+        port_bps: float,
+        *,
+        shared: bool = False,
+        hop_s: float = 0.0,
+        latency_s: float = 0.0,
+        share: float = 1.0,
+    ) -> None:
         if columns < 1 or len(gpus) % columns:
-            raise ValueError(f"{len(gpus)} GPUs do not fill a grid of {columns} columns")
-        self._places, self._columns, self._hop_s, self._latency_s = Places(gpus), columns, hop_s, latency_s
+            raise ValueError(
+                f"{len(gpus)} GPUs do not fill a grid of {columns} columns"
+            )
+        self._places, self._columns, self._hop_s, self._latency_s = (
+            Places(gpus),
+            columns,
+            hop_s,
+            latency_s,
+        )
         # A node's row port, out and in, then its column port.
         self._per_node = 2 if shared else 4
         self.capacity_bps: FloatArray = np.full(
@@ -146,7 +193,9 @@ class RelayedGridNetwork:
         a, b = self._places.ends(ranks, step)
         corner = a - a % self._columns + b % self._columns
         first, column = self._per_node * np.stack((a, corner, b)), self._per_node - 2
-        links = np.stack((first[0], first[1] + 1, first[1] + column, first[2] + column + 1), axis=1)
+        links = np.stack(
+            (first[0], first[1] + 1, first[1] + column, first[2] + column + 1), axis=1
+        )
         taken = np.repeat(np.stack((a != corner, corner != b), axis=1), 2, axis=1)
         length = taken.sum(axis=1)
         latency_s = self._latency_s + self._hop_s * (length // 2 - 1)
@@ -163,10 +212,17 @@ class WavelengthRingNetwork:
     """
 
     def __init__(
-        self, gpus: Sequence[str], fibre_bps: float, *, latency_s: float = 0.0, share: float = 1.0
+        self,
+        gpus: Sequence[str],
+        fibre_bps: float,
+        *,
+        latency_s: float = 0.0,
+        share: float = 1.0,
     ) -> None:
         self._places, self._latency_s = Places(gpus), latency_s
-        self.capacity_bps: FloatArray = np.full(2 * len(gpus), capacity_of("of a fibre", fibre_bps, share))
+        self.capacity_bps: FloatArray = np.full(
+            2 * len(gpus), capacity_of("of a fibre", fibre_bps, share)
+        )
 
     def key(self, link: int) -> Hashable:
         segment, counter = divmod(link, 2)
@@ -179,11 +235,18 @@ class WavelengthRingNetwork:
         nodes = len(self._places.gpus)
         ahead = (b - a) % nodes
         clockwise = (2 * ahead < nodes) | ((2 * ahead == nodes) & (a % 2 == 0))
-        return Routes(*segments(a, b, clockwise, nodes), np.full(len(a), self._latency_s))
+        return Routes(
+            *segments(a, b, clockwise, nodes), np.full(len(a), self._latency_s)
+        )
 
 
 def rotor_network(
-    gpus: Sequence[str], rotor: Rotor, *, indirect: bool = False, latency_s: float = 0.0, share: float = 1.0
+    gpus: Sequence[str],
+    rotor: Rotor,
+    *,
+    indirect: bool = False,
+    latency_s: float = 0.0,
+    share: float = 1.0,
 ) -> CircuitNetwork | IdealNetwork:
     """Return a rotor fabric as a fluid over many cycles: straight, or over one GPU in between
     (:class:`Rotor`).
@@ -195,7 +258,9 @@ def rotor_network(
     ValueError if the number of GPUs is not the rotor's.
     """
     if len(gpus) != rotor.gpus:
-        raise ValueError(f"a rotor fabric of {rotor.gpus} GPUs, and there are {len(gpus)}")
+        raise ValueError(
+            f"a rotor fabric of {rotor.gpus} GPUs, and there are {len(gpus)}"
+        )
     wait_s = latency_s + rotor.cycle_s / 2
     if indirect:
         return IdealNetwork(gpus, rotor.indirect_bps, latency_s=wait_s, share=share)

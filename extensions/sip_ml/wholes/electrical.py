@@ -43,4 +43,6 @@ class Servers(Interconnect):
         The copper cable leads to the switch of the server.
         """
         switches = 1 + gpus // self.gpus_each
-        return Counts(gpus, 2 * gpus, 2 * gpus, 2 * gpus, switches, 2 * gpus, copper_cables=gpus)
+        return Counts(
+            gpus, 2 * gpus, 2 * gpus, 2 * gpus, switches, 2 * gpus, copper_cables=gpus
+        )

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from ringlight.extensions.sip_ml.allocation.circuits import check_degree
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.allocation.phased import phase_paths
-from ringlight.extensions.sip_ml.wholes.interconnect import Division, Interconnect, PhaseLight
+from ringlight.extensions.sip_ml.wholes.interconnect import (
+    Division,
+    Interconnect,
+    PhaseLight,
+)
 from ringlight.extensions.sip_ml.workload_phases import phases_of
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.steps import sent_in_steps
@@ -62,17 +66,25 @@ def _hold(run: Draft, job: JobPlan, holder: dict[str, str]) -> None:
 
 def _check_built(run: Draft, job: JobPlan) -> None:
     if not job.ranks:
-        raise ValueError(f"jobs.{job.name}.gpus: {run.where} is built for what its GPUs send; give ranks")
+        raise ValueError(
+            f"jobs.{job.name}.gpus: {run.where} is built for what its GPUs send; give ranks"
+        )
     if job.on_loss == "swap":
         plane = job.plane(run.fabric)
-        raise ValueError(f"jobs.{job.name}: {plane} is built for its GPUs; none takes a lost one's place")
+        raise ValueError(
+            f"jobs.{job.name}: {plane} is built for its GPUs; none takes a lost one's place"
+        )
 
 
 def _check_divided(run: Draft, job: JobPlan) -> None:
     if job.workload is None:
-        raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
+        raise ValueError(
+            f"jobs.{job.name}.workload: {run.where} divides its light for one; give it"
+        )
     if len(run.jobs) > 1:
-        raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
+        raise ValueError(
+            f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one"
+        )
 
 
 def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
@@ -81,11 +93,15 @@ def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
         return
     what = job.loop.collective if job.workload is None else job.workload
     if (problem := _beyond(what, job.ranks, job.gpus, switches)) is not None:
-        raise ValueError(f"{run.where}.interconnect.switches: job {job.name}: {problem}")
+        raise ValueError(
+            f"{run.where}.interconnect.switches: job {job.name}: {problem}"
+        )
 
 
 @lru_cache(maxsize=16)
-def _beyond(what: str | Workload, ranks: tuple[str, ...], gpus: int, switches: int) -> str | None:
+def _beyond(
+    what: str | Workload, ranks: tuple[str, ...], gpus: int, switches: int
+) -> str | None:
     """Return which rank sends to more others than switches join it to; None if none does.
 
     ``what``: a collective or a workload; points of a sweep have most in common.
@@ -105,13 +121,19 @@ def check_phases(run: Draft, job: JobPlan, plane: Plane) -> None:
     """Check that light can be set for each phase of a job. Raises ValueError."""
     where = f"jobs.{job.name}.workload.light"
     if light_of_phases(plane.fabric) is None:
-        on = f"{run.where}.interconnect" if plane.standing and not plane.shared else str(plane)
+        on = (
+            f"{run.where}.interconnect"
+            if plane.standing and not plane.shared
+            else str(plane)
+        )
         raise ValueError(
             f"{where}: phases need optical circuit switches of their own whose dark time is known "
             f"(an interconnect of kind parallel-ocs with dark and without interval), not {on}"
         )
     if len(run.jobs) > 1:
-        raise ValueError(f"{where}: {len(run.jobs)} jobs, and light follows the phases of one")
+        raise ValueError(
+            f"{where}: {len(run.jobs)} jobs, and light follows the phases of one"
+        )
     assert job.workload is not None
     if job.gpus > MOST_JOINED:
         return
@@ -151,7 +173,9 @@ def only_simulated(interconnect: Interconnect, plan: RunPlan) -> str | None:
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if interconnect.division is not None:
         return _too_fast(plan.setting, interconnect.division)
-    if interconnect.phases is not None and any(job.light == "phases" for job in plan.jobs):
+    if interconnect.phases is not None and any(
+        job.light == "phases" for job in plan.jobs
+    ):
         return _taken_for_lost(plan.setting, sum(interconnect.phases))
     return None
 
@@ -186,7 +210,11 @@ def patience_s(interconnect: Interconnect, job: JobPlan, gpus: int) -> float:
 
     ``gpus``: those of the interconnect.
     """
-    if job.light == "phases" and interconnect.phases is not None and job.workload is not None:
+    if (
+        job.light == "phases"
+        and interconnect.phases is not None
+        and job.workload is not None
+    ):
         # Of an iteration, all turns one after another.
         return len(phases_of(job.workload).phases) * sum(interconnect.phases)
     if (division := interconnect.division) is None:

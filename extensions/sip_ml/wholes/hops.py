@@ -35,7 +35,9 @@ def neighbours(counts: IntArray) -> HopArray:
     return table
 
 
-def ways(hops: HopArray, next_to: HopArray, sources: IntArray, destinations: IntArray) -> HopArray:
+def ways(
+    hops: HopArray, next_to: HopArray, sources: IntArray, destinations: IntArray
+) -> HopArray:
     """Return the GPUs that each pair's way passes, both ends included, then -1: [hops + 1, pairs].
 
     ``hops`` as of :func:`hops_between`, ``next_to`` as of :func:`neighbours`; every pair has a way. If m next
@@ -49,7 +51,9 @@ def ways(hops: HopArray, next_to: HopArray, sources: IntArray, destinations: Int
         moving = moving[place[moving] != destinations[moving]]
         here, to = place[moving], destinations[moving]
         options = next_to[here]
-        nearer = (options >= 0) & (hops[options, to[:, None]] == hops[here, to][:, None] - 1)
+        nearer = (options >= 0) & (
+            hops[options, to[:, None]] == hops[here, to][:, None] - 1
+        )
         number[moving], choice = np.divmod(number[moving], nearer.sum(axis=1))
         column = (np.cumsum(nearer, axis=1) > choice[:, None]).argmax(axis=1)
         place = np.full(len(sources), -1, dtype=np.int32)

@@ -119,7 +119,9 @@ def of_circuits(gpus: int, switches: int) -> Counts:
     These are SiP-OCS, one-shot graphs and rotors. Each of a GPU's fibres has one wavelength.
     """
     ports = gpus * switches
-    return Counts(gpus, ports, ports, ports, optical_switches=switches, optical_ports=ports)
+    return Counts(
+        gpus, ports, ports, ports, optical_switches=switches, optical_ports=ports
+    )
 
 
 def of_ring(gpus: int, wavelengths: int) -> Counts:

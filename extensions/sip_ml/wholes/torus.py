@@ -90,12 +90,19 @@ class TorusOfGpus(Interconnect):
         torus, ports = self.torus, 2 * self.torus.switched
         switches, cables = int(ports > 0), torus.links - torus.switched
         return Counts(
-            gpus, gpus * torus.ports, ports, ports, optical_switches=switches, optical_ports=ports,
+            gpus,
+            gpus * torus.ports,
+            ports,
+            ports,
+            optical_switches=switches,
+            optical_ports=ports,
             copper_cables=cables,
-        )  # fmt: skip
+        )
 
 
-def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+def ways(
+    torus: Torus, sources: IntArray, destinations: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
     """Return the links of every pair's way: ``offsets`` [pairs + 1], GPUs [links] and ports [links].
 
     Pair k's links are ``offsets[k]`` to ``offsets[k + 1]`` of the others. Of each link the GPU is that at its
@@ -106,7 +113,9 @@ def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntAr
 
     place = sources.copy()
     owners, gpus, ports = [], [], []
-    for side, stride, (forwards, backwards) in zip(torus.sides, torus.strides, torus.port, strict=True):
+    for side, stride, (forwards, backwards) in zip(
+        torus.sides, torus.strides, torus.port, strict=True
+    ):
         here, there = place // stride % side, destinations // stride % side
         ahead = (there - here) % side
         back = (2 * ahead > side) | ((2 * ahead == side) & (here % 2 == 1))
@@ -120,5 +129,11 @@ def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntAr
         place = place + (there - here) * stride
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(sources)))))
-    return offsets.astype(np.int64), np.concatenate(gpus)[order], np.concatenate(ports)[order]
+    offsets = np.concatenate(
+        ([0], np.cumsum(np.bincount(owner, minlength=len(sources))))
+    )
+    return (
+        offsets.astype(np.int64),
+        np.concatenate(gpus)[order],
+        np.concatenate(ports)[order],
+    )

@@ -34,4 +34,11 @@ class GridOfGpus(Interconnect):
         There is one transceiver for each of the two, or one whose light both take.
         """
         ours, switches = self.transceivers * gpus, self.rows + self.columns
-        return Counts(gpus, 2 * gpus, ours, ours, optical_switches=switches, optical_ports=2 * gpus)
+        return Counts(
+            gpus,
+            2 * gpus,
+            ours,
+            ours,
+            optical_switches=switches,
+            optical_ports=2 * gpus,
+        )

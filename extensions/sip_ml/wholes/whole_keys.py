@@ -51,7 +51,9 @@ class ServersSpec(_InterconnectSpec):
 
     def made(self) -> Interconnect:
         if self.gpus % self.each:
-            raise ValueError(f"each: {self.gpus} GPUs do not fill servers of {self.each}")
+            raise ValueError(
+                f"each: {self.gpus} GPUs do not fill servers of {self.each}"
+            )
         return Servers(self.each, self.inside, self.rate)
 
 
@@ -70,19 +72,33 @@ class ParallelOcsSpec(_InterconnectSpec):
     def made(self) -> Interconnect:
         if self.interval is None:
             if self.decision is not None:
-                raise ValueError("decision: it goes with interval and dark; without them, light is set once")
+                raise ValueError(
+                    "decision: it goes with interval and dark; without them, light is set once"
+                )
             if self.guard is not None and self.dark is None:
-                raise ValueError("guard: it goes with dark; without it, light is set once")
+                raise ValueError(
+                    "guard: it goes with dark; without it, light is set once"
+                )
             phased = self.dark is not None
             return ParallelOcs(
-                self.switches, self.rate, dark_s=self.dark or 0.0, guard_s=self.guard or 0.0, phased=phased
+                self.switches,
+                self.rate,
+                dark_s=self.dark or 0.0,
+                guard_s=self.guard or 0.0,
+                phased=phased,
             )
         if self.dark is None:
-            raise ValueError("interval: it goes with dark; without both, light is set once")
+            raise ValueError(
+                "interval: it goes with dark; without both, light is set once"
+            )
         if self.guard is not None:
-            raise ValueError("guard: it is of light that is set for phases, and goes with no interval")
+            raise ValueError(
+                "guard: it is of light that is set for phases, and goes with no interval"
+            )
         _check_interval(self.interval)
-        return ParallelOcs(self.switches, self.rate, self.interval, self.dark, self.decision or 0.0)
+        return ParallelOcs(
+            self.switches, self.rate, self.interval, self.dark, self.decision or 0.0
+        )
 
 
 def _check_interval(interval_s: float) -> None:
@@ -103,7 +119,9 @@ class DemandRingSpec(_InterconnectSpec):
     def made(self) -> Interconnect:
         each_way = _each_way(self.rate, self.wavelength)
         _check_interval(self.interval)
-        return DemandRing(each_way, self.wavelength, self.interval, self.dark, self.decision)
+        return DemandRing(
+            each_way, self.wavelength, self.interval, self.dark, self.decision
+        )
 
 
 def _each_way(rate_bps: float, wavelength_bps: float) -> int:
@@ -117,7 +135,9 @@ def _each_way(rate_bps: float, wavelength_bps: float) -> int:
             f"rate: {2 * each_way:g} wavelengths do not divide into two directions of whole numbers"
         )
     if each_way > _MOST_EACH_WAY:
-        raise ValueError(f"wavelength: {each_way:g} in each direction; at most {_MOST_EACH_WAY}")
+        raise ValueError(
+            f"wavelength: {each_way:g} in each direction; at most {_MOST_EACH_WAY}"
+        )
     return round(each_way)
 
 
@@ -133,7 +153,9 @@ class TorusSpec(_InterconnectSpec):
             raise ValueError(f"sides: {self.sides}; each must be at least 2")
         torus = Torus(self.sides)
         if torus.gpus != self.gpus:
-            raise ValueError(f"sides: {self.sides} are {torus.gpus} GPUs, and there are {self.gpus}")
+            raise ValueError(
+                f"sides: {self.sides} are {torus.gpus} GPUs, and there are {self.gpus}"
+            )
         return TorusOfGpus(torus, self.rate, self.hop)
 
 
@@ -144,7 +166,9 @@ class OneShotSpec(_InterconnectSpec):
 
     def made(self) -> Interconnect:
         if self.degree >= self.gpus:
-            raise ValueError(f"degree: {self.degree}; {self.gpus} GPUs can have one of 1 to {self.gpus - 1}")
+            raise ValueError(
+                f"degree: {self.degree}; {self.gpus} GPUs can have one of 1 to {self.gpus - 1}"
+            )
         return OneShot(self.degree, self.rate, self.hop)
 
 
@@ -159,11 +183,16 @@ class RotorSpec(_InterconnectSpec):
 
     def made(self) -> Interconnect:
         if not self.dark < self.slot:
-            raise ValueError(f"dark: {self.dark:g} s; it must be below the slot of {self.slot:g} s")
+            raise ValueError(
+                f"dark: {self.dark:g} s; it must be below the slot of {self.slot:g} s"
+            )
         if self.ports >= self.gpus:
-            raise ValueError(f"ports: {self.ports}; {self.gpus} GPUs can have 1 to {self.gpus - 1}")
+            raise ValueError(
+                f"ports: {self.ports}; {self.gpus} GPUs can have 1 to {self.gpus - 1}"
+            )
         return Rotors(
-            Rotor(self.gpus, self.ports, self.rate / self.ports, self.slot, self.dark), self.indirect
+            Rotor(self.gpus, self.ports, self.rate / self.ports, self.slot, self.dark),
+            self.indirect,
         )
 
 
@@ -183,7 +212,9 @@ class GridOfGpusSpec(_InterconnectSpec):
                 f"rows: {self.rows} of {self.columns} columns are {self.rows * self.columns} GPUs, "
                 f"and there are {self.gpus}"
             )
-        return GridOfGpus(self.rows, self.columns, self.rate, self.transceivers, self.set_up)
+        return GridOfGpus(
+            self.rows, self.columns, self.rate, self.transceivers, self.set_up
+        )
 
 
 class WavelengthRingSpec(_InterconnectSpec):
@@ -195,7 +226,9 @@ class WavelengthRingSpec(_InterconnectSpec):
     dark: Duration = 0.0
 
     def made(self) -> Interconnect:
-        return WavelengthRing(_each_way(self.rate, self.wavelength), self.wavelength, self.dark)
+        return WavelengthRing(
+            _each_way(self.rate, self.wavelength), self.wavelength, self.dark
+        )
 
 
 class HopRingSpec(Strict):
@@ -215,20 +248,38 @@ class HopRingSpec(Strict):
         Raises ValueError for a reach that is not less than ``gpus``.
         """
         if self.reach >= self.gpus:
-            raise ValueError(f"reach: {self.reach}; of {self.gpus} servers it is at most {self.gpus - 1}")
-        gpus = [Gpu.numbered(f"g{index}", f"s{index}", self.gpu, index) for index in range(self.gpus)]
-        return hop_ring_fabric(HopRing(self.gpus, self.reach, self.rate, self.dark), gpus)
+            raise ValueError(
+                f"reach: {self.reach}; of {self.gpus} servers it is at most {self.gpus - 1}"
+            )
+        gpus = [
+            Gpu.numbered(f"g{index}", f"s{index}", self.gpu, index)
+            for index in range(self.gpus)
+        ]
+        return hop_ring_fabric(
+            HopRing(self.gpus, self.reach, self.rate, self.dark), gpus
+        )
 
 
 #: By the word of a scenario.
 KINDS = (
-    *("ideal", "servers", "parallel-ocs", "demand-ring", "torus", "one-shot", "rotor", "grid"),
+    *(
+        "ideal",
+        "servers",
+        "parallel-ocs",
+        "demand-ring",
+        "torus",
+        "one-shot",
+        "rotor",
+        "grid",
+    ),
     "wavelength-ring",
 )
 
 
 def _kind_tag(value: object) -> str | None:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    kind = (
+        value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    )
     return f"{KIND_TAG}{kind}" if kind in KINDS else None
 
 
@@ -243,7 +294,9 @@ InterconnectSpec = Annotated[
     | Annotated[GridOfGpusSpec, Tag("kind-grid")]
     | Annotated[WavelengthRingSpec, Tag("kind-wavelength-ring")],
     Discriminator(
-        _kind_tag, custom_error_type="kind", custom_error_message=f"its kind is one of {', '.join(KINDS)}"
+        _kind_tag,
+        custom_error_type="kind",
+        custom_error_message=f"its kind is one of {', '.join(KINDS)}",
     ),
 ]
 
@@ -254,7 +307,9 @@ def _interconnected(spec: InterconnectSpec) -> Fabric:
         Gpu.numbered(f"g{index}", f"s{index // made.server_size}", spec.gpu, index)
         for index in range(spec.gpus)
     ]
-    return Fabric({gpu.name: gpu for gpu in gpus}, {}, {}, (), parts={"interconnect": made})
+    return Fabric(
+        {gpu.name: gpu for gpu in gpus}, {}, {}, (), parts={"interconnect": made}
+    )
 
 
 def _plugged(fabric: Fabric) -> Fabric:
@@ -269,6 +324,10 @@ def _counts(fabric: Fabric) -> Counts:
 
 
 INTERCONNECT = FabricKey(
-    InterconnectSpec | None, whole=_interconnected, plugged=_plugged, slowed=slowed, counts=_counts
+    InterconnectSpec | None,
+    whole=_interconnected,
+    plugged=_plugged,
+    slowed=slowed,
+    counts=_counts,
 )
 HOP_RING = FabricKey(HopRingSpec | None, whole=HopRingSpec.fabric)

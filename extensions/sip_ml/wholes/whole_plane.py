@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ringlight.extensions.sip_ml.wholes.fitting import check_run, only_simulated, patience_s
+from ringlight.extensions.sip_ml.wholes.fitting import (
+    check_run,
+    only_simulated,
+    patience_s,
+)
 from ringlight.extensions.sip_ml.wholes.interconnect import Interconnect
 from ringlight.fabric.planes.base import NETWORK_S, Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
@@ -101,7 +105,9 @@ class WholePlane(Plane):
         from ringlight.extensions.sip_ml.allocation.dividing import divider
 
         divides, nodes = divider(self.fabric), self.nodes
-        for hops, first in itertools.product(sorted({1, 3 % len(nodes)} - {0}), range(2)):
+        for hops, first in itertools.product(
+            sorted({1, 3 % len(nodes)} - {0}), range(2)
+        ):
             pairs = [(i, (i + hops) % len(nodes)) for i in range(first, len(nodes), 2)]
             while pairs:
                 demand = np.zeros((len(nodes), len(nodes)))
@@ -113,11 +119,13 @@ class WholePlane(Plane):
                 pairs = lit_pairs
             yield [
                 LinkTestStream(
-                    nodes[i], nodes[j], ((f"lightpaths of {nodes[i]}", f"{nodes[i]} to {nodes[j]}"),),
+                    nodes[i],
+                    nodes[j],
+                    ((f"lightpaths of {nodes[i]}", f"{nodes[i]} to {nodes[j]}"),),
                     float(counts[i, j]) * divides.rate_bps,
                 )
                 for i, j in pairs
-            ]  # fmt: skip
+            ]
 
 
 def wholes(fabric: Fabric) -> list[WholePlane]:

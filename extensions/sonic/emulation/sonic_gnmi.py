@@ -52,12 +52,22 @@ _NATIVE = ("", "sonic-db", "sonic_db")
 
 def _check_origin(prefix: Any, path: Any) -> None:
     """Raises CallError for an origin that has no such path."""
-    origin, names = path.origin or prefix.origin, [elem.name for elem in (*prefix.elem, *path.elem)]
+    origin, names = (
+        path.origin or prefix.origin,
+        [elem.name for elem in (*prefix.elem, *path.elem)],
+    )
     native = bool(names) and names[0] in DATABASES
     # Some clients take the module before the first name for an origin.
     known = _NATIVE if native else ("", "openconfig", *names[:1])
-    if origin not in known or (prefix.target or path.target) not in ("", "OC-YANG", *DATABASES):
-        raise CallError(Status.INVALID_ARGUMENT, f"origin {origin[:20]!r} has no /{'/'.join(names)[:60]}")
+    if origin not in known or (prefix.target or path.target) not in (
+        "",
+        "OC-YANG",
+        *DATABASES,
+    ):
+        raise CallError(
+            Status.INVALID_ARGUMENT,
+            f"origin {origin[:20]!r} has no /{'/'.join(names)[:60]}",
+        )
 
 
 class SonicSession(GnmiSession):
@@ -79,7 +89,11 @@ class SonicSession(GnmiSession):
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
         value = as_json(node)
         if place and place[0].name not in DATABASES:
-            name = place[-1].name if encoding == gnmi.JSON else f"{place[0].name}:{place[-1].name}"
+            name = (
+                place[-1].name
+                if encoding == gnmi.JSON
+                else f"{place[0].name}:{place[-1].name}"
+            )
             value = {name: [value] if place[-1].keys else value}
         return json_value(value, encoding)
 
@@ -106,7 +120,12 @@ class SonicSession(GnmiSession):
                     change.delete(path)
                 if replaces and item.val.WhichOneof("value") is None:
                     continue
-                change.update(path, model_value(given_path, _unwrapped(read_value(item.val), given_path)))
+                change.update(
+                    path,
+                    model_value(
+                        given_path, _unwrapped(read_value(item.val), given_path)
+                    ),
+                )
         try:
             return change.commands(), lambda: None
         except InUse as error:
@@ -126,12 +145,21 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
 
 def _unwrapped(value: Any, path: Path) -> Any:
     """A value without the name of its node around it."""
-    if not isinstance(value, dict) or len(value) != 1 or not path or path[0].name in DATABASES:
+    if (
+        not isinstance(value, dict)
+        or len(value) != 1
+        or not path
+        or path[0].name in DATABASES
+    ):
         return value
     ((name, inner),) = value.items()
     if bare(name) != path[-1].name:
         return value
-    return inner[0] if path[-1].keys and isinstance(inner, list) and len(inner) == 1 else inner
+    return (
+        inner[0]
+        if path[-1].keys and isinstance(inner, list) and len(inner) == 1
+        else inner
+    )
 
 
 PROTOCOL = ManagementProtocol(

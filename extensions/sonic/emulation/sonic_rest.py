@@ -29,7 +29,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from ringlight.extensions.gnmi.yang_tree import Path, Step, TreeError, bare, bare_entry, find
+from ringlight.extensions.gnmi.yang_tree import (
+    Path,
+    Step,
+    TreeError,
+    bare,
+    bare_entry,
+    find,
+)
 from ringlight.extensions.http.http_session import (
     Answer,
     HttpError,
@@ -38,7 +45,12 @@ from ringlight.extensions.http.http_session import (
     Response,
     basic_login,
 )
-from ringlight.extensions.http.restconf_errors import JSON, RestconfError, error_body, from_device
+from ringlight.extensions.http.restconf_errors import (
+    JSON,
+    RestconfError,
+    error_body,
+    from_device,
+)
 from ringlight.extensions.sonic.emulation.sonic_tree import (
     CONFIG,
     KEYS,
@@ -62,7 +74,9 @@ from ringlight.testbed.emulation.optical.session import ManagementProtocol, Swit
 DATA, OPERATIONS = "/restconf/data", "/restconf/operations"
 BULK = f"{CONFIG}:bulk-update"
 _READ = "GET, HEAD, OPTIONS"
-_SEGMENT = re.compile(r"(?:([A-Za-z_][\w.-]*):)?([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL)
+_SEGMENT = re.compile(
+    r"(?:([A-Za-z_][\w.-]*):)?([A-Za-z_][\w.-]*)(?:=(.*))?", re.DOTALL
+)
 
 
 def read_path(text: str) -> Path:
@@ -80,7 +94,9 @@ def read_path(text: str) -> Path:
         if key is not None:
             values = [unquote(value) for value in key.split(",")]
             if len(values) != leaves.count(",") + 1 or "*" in values:
-                raise RestconfError(400, "invalid-value", f"{name}: its key is {leaves}")
+                raise RestconfError(
+                    400, "invalid-value", f"{name}: its key is {leaves}"
+                )
             keys = tuple(sorted(zip(leaves.split(","), values, strict=True)))
         steps.append(Step(name, keys))
     return tuple(steps)
@@ -131,12 +147,20 @@ class SonicRestSession(HttpSession):
         if self._switch.users and (login is None or not self._switch.admits(*login)):
             raise RestconfError(401, "access-denied", "user and password are wanted")
         if self._device.wavelengths:
-            raise RestconfError(501, "operation-not-supported", "the model has no wavelengths")
+            raise RestconfError(
+                501, "operation-not-supported", "the model has no wavelengths"
+            )
         if request.url.query:
-            raise RestconfError(400, "invalid-value", "query parameters are not supported")
+            raise RestconfError(
+                400, "invalid-value", "query parameters are not supported"
+            )
         place = request.url.path
         if place.startswith(f"{OPERATIONS}/"):
-            return (yield from self._operate(request, place.removeprefix(f"{OPERATIONS}/"), now_ns))
+            return (
+                yield from self._operate(
+                    request, place.removeprefix(f"{OPERATIONS}/"), now_ns
+                )
+            )
         if not place.startswith(f"{DATA}/"):
             raise RestconfError(404, "unknown-element", f"there is no {place[:100]}")
         path, method = read_path(place.removeprefix(DATA)), request.method
@@ -144,7 +168,11 @@ class SonicRestSession(HttpSession):
         if method == "OPTIONS":
             return Response(200, b"", {"allow": allowed, "accept-patch": JSON})
         if method not in allowed.split(", "):
-            raise RestconfError(405, "operation-not-supported", f"{method} is not possible here: {allowed}")
+            raise RestconfError(
+                405,
+                "operation-not-supported",
+                f"{method} is not possible here: {allowed}",
+            )
         if method in ("GET", "HEAD"):
             return self._get(path, now_ns)
         # Nothing can change between the check and the write: the device has nothing else to do.
@@ -169,7 +197,11 @@ class SonicRestSession(HttpSession):
             body: dict[str, Any] = {}
         else:
             body = {f"{path[0].name}:{path[-1].name}": value}
-        return Response(200, json.dumps(body, separators=(",", ":")).encode(), {"content-type": JSON})
+        return Response(
+            200,
+            json.dumps(body, separators=(",", ":")).encode(),
+            {"content-type": JSON},
+        )
 
     def _ask_for(self, change: SonicTreeChange, request: Request, path: Path) -> int:
         """Puts what a request asks for into the change; the status of its success. Raises RestconfError."""
@@ -187,7 +219,9 @@ class SonicRestSession(HttpSession):
                 for row in value if isinstance(value, list) else []:
                     name = bare_entry(row).get("cross_connect_id")
                     if name in change.planned:
-                        raise RestconfError(409, "data-exists", f"{name} is there already")
+                        raise RestconfError(
+                            409, "data-exists", f"{name} is there already"
+                        )
                 change.update(path, {WIRE_LIST: value})
                 return 201
             if method == "PATCH" and not there and path[-1].keys:
@@ -218,12 +252,18 @@ class SonicRestSession(HttpSession):
                 yield None
             if ticket.error is not None:
                 refusal = from_device(ticket.error)
-                raise RestconfError(refusal.status, refusal.tag, by_name(str(refusal), self._device.size))
+                raise RestconfError(
+                    refusal.status,
+                    refusal.tag,
+                    by_name(str(refusal), self._device.size),
+                )
         return Response(204)
 
     def _operate(self, request: Request, name: str, now_ns: int) -> Answer:
         if name != BULK:
-            raise RestconfError(404, "unknown-element", f"there is no operation {name[:60]}")
+            raise RestconfError(
+                404, "unknown-element", f"there is no operation {name[:60]}"
+            )
         if request.method == "OPTIONS":
             return Response(200, b"", {"allow": "OPTIONS, POST"})
         if request.method != "POST":
@@ -237,7 +277,11 @@ class SonicRestSession(HttpSession):
         while self._device.next_ns is not None:
             now_ns = yield None
         change = SonicTreeChange(self._device)
-        gone = [key for key in delete if isinstance(key, str) and change.planned.pop(key, None) is not None]
+        gone = [
+            key
+            for key in delete
+            if isinstance(key, str) and change.planned.pop(key, None) is not None
+        ]
         try:
             change.update(WIRES, {WIRE_LIST: add})
         except TreeError as error:

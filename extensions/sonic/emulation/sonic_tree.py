@@ -47,7 +47,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringlight.extensions.gnmi.yang_tree import Entries, Path, Step, TreeError, flatten, shown
+from ringlight.extensions.gnmi.yang_tree import (
+    Entries,
+    Path,
+    Step,
+    TreeError,
+    flatten,
+    shown,
+)
 from ringlight.testbed.emulation.optical.commands import (
     Admin,
     Command,
@@ -66,14 +73,22 @@ METADATA, METADATA_TABLE = "sonic-device_metadata", "DEVICE_METADATA"
 #: By name of node: the module that it is of, where it is not its parent's.
 MODULES = {CONFIG: CONFIG, STATES: STATES, METADATA: METADATA}
 #: Section 5 of the document: the switch's type is what SONiC starts its parts by.
-_METADATA = {"hostname": "sonic", "hwsku": "OCS-V", "switch_type": "ocs", "type": "SonicOCS"}
+_METADATA = {
+    "hostname": "sonic",
+    "hwsku": "OCS-V",
+    "switch_type": "ocs",
+    "type": "SonicOCS",
+}
 #: Databases as SONiC has them, and the module that says the same.
 DATABASES = {"CONFIG_DB": CONFIG, "STATE_DB": STATES}
 _HOST = "localhost"
 #: Key leaves of lists.
 WIRE_LIST, PORT_LIST = "OCS_CROSS_CONNECT_LIST", "OCS_PORT_LIST"
 KEYS = {PORT_LIST: "simplex_port_id", WIRE_LIST: "cross_connect_id"}
-LOSS_LIST, LOSS_KEYS = "OCS_FACTORY_INSERTION_LOSS_LIST", "cross_connect_id,frequency_THz,temperature_C"
+LOSS_LIST, LOSS_KEYS = (
+    "OCS_FACTORY_INSERTION_LOSS_LIST",
+    "cross_connect_id,frequency_THz,temperature_C",
+)
 #: Most paths that a list of all of them is told of; 128 x 128 are 2 MB.
 MAX_PATHS = 128 * 128
 #: As in the design document's examples.
@@ -83,7 +98,10 @@ _STATES = {"normal": True, "force_blocked": False}
 _PORT = re.compile(r"([1-9]\d{0,4})([AB])")
 
 ROOT = {module: (Step(module),) for module in (CONFIG, STATES, METADATA)}
-WIRES, PORTS = (*ROOT[CONFIG], Step("OCS_CROSS_CONNECT")), (*ROOT[CONFIG], Step("OCS_PORT"))
+WIRES, PORTS = (
+    (*ROOT[CONFIG], Step("OCS_CROSS_CONNECT")),
+    (*ROOT[CONFIG], Step("OCS_PORT")),
+)
 
 
 class TooBig(TreeError):
@@ -144,11 +162,19 @@ def tree(device: OpticalDevice, now_ns: int, path: Path) -> dict[str, Any]:
     for top, module in [*((name, name) for name in makers), *DATABASES.items()]:
         if path and path[0].name not in ("*", top):
             continue
-        made = {name: make() for name, make in makers[module].items() if below in ("*", name)}
+        made = {
+            name: make()
+            for name, make in makers[module].items()
+            if below in ("*", name)
+        }
         if top == module:
-            document[top] = {name: {f"{name}_LIST": entries} for name, entries in made.items()}
+            document[top] = {
+                name: {f"{name}_LIST": entries} for name, entries in made.items()
+            }
         else:
-            document[top] = {_HOST: {name: _hashes(entries) for name, entries in made.items()}}
+            document[top] = {
+                _HOST: {name: _hashes(entries) for name, entries in made.items()}
+            }
     if not path or path[0].name in ("*", METADATA):
         document[METADATA] = {METADATA_TABLE: {_HOST: dict(_METADATA)}}
     if "CONFIG_DB" in document and below in ("*", METADATA_TABLE):
@@ -160,7 +186,9 @@ def _hashes(entries: Entries) -> dict[str, Any]:
     """A table of a database: fields by key."""
     keys = entries.key.split(",")
     return {
-        key.replace(",", "|"): {leaf: value for leaf, value in entry.items() if leaf not in keys}
+        key.replace(",", "|"): {
+            leaf: value for leaf, value in entry.items() if leaf not in keys
+        }
         for key, entry in entries.items()
         if isinstance(entry, dict)
     }
@@ -172,7 +200,9 @@ def model_path(path: Path) -> Path:
         return path
     names = [step.name for step in path]
     if any(step.keys for step in path) or names[1:2] not in ([], [_HOST], ["*"]):
-        raise TreeError(f"{shown(path)}: a path in a database is {names[0]}/{_HOST}/TABLE/KEY/FIELD")
+        raise TreeError(
+            f"{shown(path)}: a path in a database is {names[0]}/{_HOST}/TABLE/KEY/FIELD"
+        )
     steps = [Step(DATABASES[names[0]]), *(Step(name) for name in names[2:3])]
     if len(names) > 3:
         table = f"{names[2]}_LIST"
@@ -201,7 +231,9 @@ def _config_ports(device: OpticalDevice, names: list[str]) -> Entries:
         row = {"simplex_port_id": name}
         if device.label(port):
             row["label"] = device.label(port)
-        row["state"] = "force_blocked" if device.admin(port) is Admin.DISABLED else "normal"
+        row["state"] = (
+            "force_blocked" if device.admin(port) is Admin.DISABLED else "normal"
+        )
         entries[name] = row
     return entries
 
@@ -218,7 +250,10 @@ def _config_wires(device: OpticalDevice) -> Entries:
 def _statuses(device: OpticalDevice, now_ns: int) -> dict[int, str]:
     """Status of every port: `OpticalDevice.port_state` of all of them at once."""
     admin = {port: device.admin(port) for port in range(1, 2 * device.size + 1)}
-    statuses = {port: "failed" if state is Admin.FAILED else "blocked" for port, state in admin.items()}
+    statuses = {
+        port: "failed" if state is Admin.FAILED else "blocked"
+        for port, state in admin.items()
+    }
     for wire in device.cross_connects():
         if admin[wire.ingress] is admin[wire.egress] is Admin.ENABLED:
             statuses[wire.ingress] = statuses[wire.egress] = (
@@ -230,7 +265,11 @@ def _statuses(device: OpticalDevice, now_ns: int) -> dict[int, str]:
 def _state_ports(device: OpticalDevice, names: list[str], now_ns: int) -> Entries:
     statuses, entries = _statuses(device, now_ns), Entries(key="simplex_port_id")
     for port, name in enumerate(names, start=1):
-        row = {"simplex_port_id": name, "connector_type": CONNECTOR, "connector_pin": PINS[name[-1]]}
+        row = {
+            "simplex_port_id": name,
+            "connector_type": CONNECTOR,
+            "connector_pin": PINS[name[-1]],
+        }
         if (peer := device.peer(port)) is not None:
             row["target_simplex_port_id"] = names[peer - 1]
         entries[name] = row | {"status": statuses[port]}
@@ -259,7 +298,9 @@ def _possible(device: OpticalDevice, path: Path) -> Iterator[tuple[str, Wire]]:
         # Who asks for everything gets what is, and not also what could be.
         return
     elif size * size > MAX_PATHS:
-        raise TooBig(f"{path[1].name} of all {size * size} cross-connects is too long: name one")
+        raise TooBig(
+            f"{path[1].name} of all {size * size} cross-connects is too long: name one"
+        )
     else:
         for ingress in range(1, size + 1):
             for egress in range(size + 1, 2 * size + 1):
@@ -295,7 +336,10 @@ def as_json(node: Any) -> Any:
         return list(node.values())
     if not isinstance(node, dict):
         return node
-    return {name: as_json(child) if isinstance(child, dict) else child for name, child in node.items()}
+    return {
+        name: as_json(child) if isinstance(child, dict) else child
+        for name, child in node.items()
+    }
 
 
 # Changing
@@ -304,7 +348,9 @@ def as_json(node: Any) -> Any:
 def _named_wire(path: Path) -> str | None:
     """The id of the cross-connect that a path leads to or into."""
     match path[: len(WIRES) + 1]:
-        case (*place, Step(name, ((_, key),))) if tuple(place) == WIRES and name == WIRE_LIST:
+        case (*place, Step(name, ((_, key),))) if (
+            tuple(place) == WIRES and name == WIRE_LIST
+        ):
             return key
     return None
 
@@ -320,7 +366,10 @@ class SonicTreeChange:
     labels: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._before = {wire_id(wire, self.device.size): wire for wire in self.device.cross_connects()}
+        self._before = {
+            wire_id(wire, self.device.size): wire
+            for wire in self.device.cross_connects()
+        }
         self.planned = {name: {} for name in self._before}
 
     def exists(self, path: Path) -> bool:
@@ -366,10 +415,16 @@ class SonicTreeChange:
         self.planned.setdefault(name, {}).update(sides)
 
     def _wire(self, name: str, leaf: str, value: Any) -> None:
-        if leaf not in ("cross_connect_id", "a_side", "b_side") or not isinstance(value, str):
-            raise TreeError(f"cross-connect {name[:40]}: {leaf} cannot be set to {str(value)[:40]!r}")
+        if leaf not in ("cross_connect_id", "a_side", "b_side") or not isinstance(
+            value, str
+        ):
+            raise TreeError(
+                f"cross-connect {name[:40]}: {leaf} cannot be set to {str(value)[:40]!r}"
+            )
         if leaf == "cross_connect_id" and value != name:
-            raise TreeError(f"cross-connect {name[:40]}: its id is {value[:40]!r} inside")
+            raise TreeError(
+                f"cross-connect {name[:40]}: its id is {value[:40]!r} inside"
+            )
         self.add(name, {} if leaf == "cross_connect_id" else {leaf: value})
 
     def _port(self, name: str, leaf: str, value: Any) -> None:
@@ -382,7 +437,9 @@ class SonicTreeChange:
             case "label" if isinstance(value, str):
                 self.labels[port] = value
             case _:
-                raise TreeError(f"port {name}: {leaf} cannot be set to {str(value)[:40]!r}")
+                raise TreeError(
+                    f"port {name}: {leaf} cannot be set to {str(value)[:40]!r}"
+                )
 
     def commands(self) -> list[Command]:
         """Return the device's commands. Raises TreeError."""
@@ -391,15 +448,22 @@ class SonicTreeChange:
         used: dict[int, str] = {}
         for name, sides in self.planned.items():
             wire = self._before.get(name) or wire_of(name, size)
-            own_sides = {"a_side": port_name(wire.ingress, size), "b_side": port_name(wire.egress, size)}
+            own_sides = {
+                "a_side": port_name(wire.ingress, size),
+                "b_side": port_name(wire.egress, size),
+            }
             if sides and {**own_sides, **sides} != own_sides:
                 raise TreeError(f"cross-connect {name}: its sides are those of its id")
             for port in wire[:2]:
                 if port in used:
-                    raise InUse(f"port {port_name(port, size)} is wanted by both {used[port]} and {name}")
+                    raise InUse(
+                        f"port {port_name(port, size)} is wanted by both {used[port]} and {name}"
+                    )
                 used[port] = name
             after[name] = wire
-        remove = tuple(sorted(self._before[name] for name in self._before.keys() - after.keys()))
+        remove = tuple(
+            sorted(self._before[name] for name in self._before.keys() - after.keys())
+        )
         add = tuple(sorted(after[name] for name in after.keys() - self._before.keys()))
         commands: list[Rewire | SetAdmin | SetLabel] = []
         if add or remove:
@@ -410,10 +474,16 @@ class SonicTreeChange:
             if (self.device.admin(port) is Admin.DISABLED) is enabled
         }
         for enabled in (True, False):
-            ports = tuple(sorted(port for port, state in disabled.items() if state is enabled))
+            ports = tuple(
+                sorted(port for port, state in disabled.items() if state is enabled)
+            )
             if ports:
                 commands.append(SetAdmin(ports, enabled))
-        labels = {port: label for port, label in self.labels.items() if self.device.label(port) != label}
+        labels = {
+            port: label
+            for port, label in self.labels.items()
+            if self.device.label(port) != label
+        }
         commands.extend(SetLabel(port, label) for port, label in sorted(labels.items()))
         return [Together(tuple(commands))] if len(commands) > 1 else [*commands]
 

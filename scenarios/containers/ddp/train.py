@@ -24,7 +24,13 @@ torch.set_num_threads(1)
 torch.manual_seed(7)
 width = arguments.width
 model = DistributedDataParallel(
-    nn.Sequential(nn.Linear(32, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
+    nn.Sequential(
+        nn.Linear(32, width),
+        nn.Tanh(),
+        nn.Linear(width, width),
+        nn.Tanh(),
+        nn.Linear(width, 1),
+    )
 )
 optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
 data = torch.Generator().manual_seed(100 + rank)
@@ -39,5 +45,8 @@ for step in range(arguments.steps):
     dist.all_reduce(shown)
     if rank == 0:
         # The same clock as that of the run's events.
-        print(f"step {step} loss {(shown / size).item()!r} at {time.monotonic():.3f} s", flush=True)
+        print(
+            f"step {step} loss {(shown / size).item()!r} at {time.monotonic():.3f} s",
+            flush=True,
+        )
 dist.destroy_process_group()

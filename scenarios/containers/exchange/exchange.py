@@ -6,7 +6,9 @@ import socket
 import sys
 import time
 
-rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+rank, size, port = (
+    int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+)
 addresses = os.environ["RINGLIGHT_ADDRESSES"].split(",")
 count = int(sys.argv[1])
 

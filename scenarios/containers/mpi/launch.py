@@ -33,7 +33,14 @@ def first(program: list[str]) -> int:
         "OMPI_MCA_plm_rsh_agent": f"{sys.executable} {__file__}",
     }
     environment["OMPI_MCA_plm_rsh_no_tree_spawn"] = "1"
-    where = ["--host", ",".join(["localhost", *hosts[1:]]), "-np", str(len(hosts)), "--map-by", "node"]
+    where = [
+        "--host",
+        ",".join(["localhost", *hosts[1:]]),
+        "-np",
+        str(len(hosts)),
+        "--map-by",
+        "node",
+    ]
     # Else a daemon leaves its session, and its container would end with that.
     command = ["mpirun", "--leave-session-attached", *where, *program]
     return subprocess.run(command, env=environment, check=False).returncode
@@ -42,7 +49,9 @@ def first(program: list[str]) -> int:
 def remote(host: str, command: str) -> int:
     """In place of ssh: the command to the rank at that address, what it says back, its exit code."""
     with connected(host) as connection, connection.makefile("rwb") as lines:
-        lines.write(json.dumps({"job": os.environ[TOKEN], "command": command}).encode() + b"\n")
+        lines.write(
+            json.dumps({"job": os.environ[TOKEN], "command": command}).encode() + b"\n"
+        )
         lines.flush()
         answer = lines.readline()
     return json.loads(answer)["code"] if answer else 255
@@ -70,7 +79,9 @@ def wait() -> int:
         if asked["job"] != os.environ[TOKEN]:
             return 1
         # mpirun quotes the command for a shell, as of ssh.
-        code = subprocess.run(["/bin/sh", "-c", asked["command"]], check=False).returncode
+        code = subprocess.run(
+            ["/bin/sh", "-c", asked["command"]], check=False
+        ).returncode
         lines.write(json.dumps({"code": code}).encode() + b"\n")
     return code
 

@@ -60,7 +60,9 @@ def take_state(directory: Path, iteration: int, data: bytes, uid: int) -> None:
     """Have a state that was chosen on another machine be the only one here. Raises OSError."""
     make_directory(directory, uid)
     part = directory / ".resume"
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
+    with open(
+        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb"
+    ) as file:
         file.write(data)
     os.chown(part, uid, uid, follow_symlinks=False)
     for path in directory.iterdir():

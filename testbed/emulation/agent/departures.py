@@ -36,7 +36,9 @@ class Departures:
     def settle(self, gpus: Collection[str] | None = None) -> None:
         """Have those that are about to leave these GPUs (None: any) do so now."""
         with self._lock:
-            self._leaving = [removal for removal in self._leaving if removal[2].is_alive()]
+            self._leaving = [
+                removal for removal in self._leaving if removal[2].is_alive()
+            ]
             mine = [
                 removal
                 for removal in self._leaving

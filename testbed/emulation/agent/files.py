@@ -33,7 +33,11 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
             event = json.loads(_ENCODER.encode(event).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    return (
+        event
+        if isinstance(event, dict) and isinstance(event.get("event"), str)
+        else None
+    )
 
 
 def _told_on(value: object) -> bytes:
@@ -49,7 +53,9 @@ def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
     The worker chooses what the name refers to. A link out of its directory or a pipe is not followed. Raises
     OSError.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    )
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
@@ -63,7 +69,9 @@ def write_whole(path: Path, data: bytes) -> None:
     The directory belongs to the worker, who may have put links there: a new name is made and moved.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644
+    )
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
     temporary.rename(path)
@@ -74,8 +82,14 @@ def make_anew(directory: Path, mode: int) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     if directory.exists():
         numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
-        used = [int(m[1]) for p in directory.parent.iterdir() if (m := numbers.fullmatch(p.name))]
-        directory.rename(directory.with_name(f"{directory.name}.{max(used, default=0) + 1}"))
+        used = [
+            int(m[1])
+            for p in directory.parent.iterdir()
+            if (m := numbers.fullmatch(p.name))
+        ]
+        directory.rename(
+            directory.with_name(f"{directory.name}.{max(used, default=0) + 1}")
+        )
     directory.mkdir(mode=mode)
 
 

@@ -51,7 +51,11 @@ class IdleHosts:
                 raise AgentError(503, "the testbed is stopping")
             busy = workers()
             taken = {host.gpu for host in busy} | self._hosts.keys()
-            new = [gpu for gpu in self._fabric.gpus if gpu not in taken and self._network.is_plugged(gpu)]
+            new = [
+                gpu
+                for gpu in self._fabric.gpus
+                if gpu not in taken and self._network.is_plugged(gpu)
+            ]
             try:
                 for gpu in new:
                     self._hosts[gpu] = self._network.add_idle(gpu)
@@ -67,7 +71,11 @@ class IdleHosts:
                     self._introduced.add(host)
 
     def _others(self, gpu: str) -> list[tuple[str, str]]:
-        return [(other.ip, other.mac) for other in self._fabric.gpus.values() if other.name != gpu]
+        return [
+            (other.ip, other.mac)
+            for other in self._fabric.gpus.values()
+            if other.name != gpu
+        ]
 
     def leave(self, gpus: Collection[str]) -> None:
         """Give way to workers."""
@@ -82,7 +90,11 @@ class IdleHosts:
         """Have the idle hosts of these GPUs announce their place on the network. Return the GPUs for which
         nothing was announced."""
         with self._lock:
-            there = [gpu for gpu in gpus if gpu in self._hosts and self._network.announce(self._hosts[gpu])]
+            there = [
+                gpu
+                for gpu in gpus
+                if gpu in self._hosts and self._network.announce(self._hosts[gpu])
+            ]
         return [gpu for gpu in gpus if gpu not in there]
 
     def close(self) -> None:
@@ -108,7 +120,10 @@ class IdleHosts:
 
 
 def host_entries(
-    fabric: Fabric, workers: Iterable[tuple[WorkerHost, bool]], idle: Collection[str], prefix: str
+    fabric: Fabric,
+    workers: Iterable[tuple[WorkerHost, bool]],
+    idle: Collection[str],
+    prefix: str,
 ) -> list[dict[str, Any]]:
     """Return each GPU's address and the path of the network namespace with its NIC, None if there is no such
     namespace.
@@ -120,7 +135,12 @@ def host_entries(
     holders = {host.gpu: (host, runs) for host, runs in workers}
     entries = []
     for gpu in fabric.gpus.values():
-        entry: dict[str, Any] = {"gpu": gpu.name, "ip": gpu.ip, "kind": "none", "namespace": None}
+        entry: dict[str, Any] = {
+            "gpu": gpu.name,
+            "ip": gpu.ip,
+            "kind": "none",
+            "namespace": None,
+        }
         if gpu.name in holders:
             host, runs = holders[gpu.name]
             place = host.place
@@ -130,7 +150,9 @@ def host_entries(
                 if isinstance(host, DockerHost):
                     # A guest shares the worker's network.
                     guest = host.guest is not None and host.guest.pidfd is not None
-                    entry["container"] = f"{prefix}{place.home.name}{'.guest' if guest else ''}"
+                    entry["container"] = (
+                        f"{prefix}{place.home.name}{'.guest' if guest else ''}"
+                    )
         elif gpu.name in idle:
             entry |= {"kind": "idle", "namespace": str(NETNS_DIR / (prefix + gpu.name))}
         entries.append(entry)

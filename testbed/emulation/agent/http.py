@@ -16,7 +16,12 @@ from ringlight.controller.web.serving import HttpServer
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.worker_requests import Digest, Name, SpareRequest, WorkerRequest
+from ringlight.testbed.emulation.agent.worker_requests import (
+    Digest,
+    Name,
+    SpareRequest,
+    WorkerRequest,
+)
 from ringlight.testbed.emulation.onic.tables import PeerLight, Transmitter
 
 #: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.
@@ -82,7 +87,10 @@ class LightSpec(BaseModel):
     paths: list[LightpathSpec] = []
 
     def chosen(self) -> PeerLight:
-        return PeerLight(self.lit, tuple(Transmitter(path.port, path.wavelength) for path in self.paths))
+        return PeerLight(
+            self.lit,
+            tuple(Transmitter(path.port, path.wavelength) for path in self.paths),
+        )
 
 
 class LabWorkers(Protocol):
@@ -106,7 +114,9 @@ class LabWorkers(Protocol):
     def close(self) -> object: ...
 
 
-def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]) -> FastAPI:
+def make_app(
+    workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]
+) -> FastAPI:
     """Return the application that serves the HTTP interface. ``about``: the reply of ``/v1/health``."""
     app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
     app.add_middleware(
@@ -137,7 +147,9 @@ def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: M
         return workers.start_spares(spares)
 
     @app.put(_WORKLOADS + "{digest}")
-    async def put_workload(digest: Annotated[str, Digest], request: Request) -> dict[str, Any]:
+    async def put_workload(
+        digest: Annotated[str, Digest], request: Request
+    ) -> dict[str, Any]:
         async with uploads(request.receive) as (part, uploaded_digest):
             workers.put_workload(digest, part, uploaded_digest)
         return {"sha256": digest}
@@ -171,9 +183,12 @@ def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: M
         return onics.set_transmitters(gpu, chosen)
 
     @app.put("/v1/lightpaths")
-    def set_lightpaths(lights_by_gpu: dict[str, dict[str, LightSpec]]) -> dict[str, Any]:
+    def set_lightpaths(
+        lights_by_gpu: dict[str, dict[str, LightSpec]],
+    ) -> dict[str, Any]:
         chosen = {
-            gpu: {ip: light.chosen() for ip, light in lights.items()} for gpu, lights in lights_by_gpu.items()
+            gpu: {ip: light.chosen() for ip, light in lights.items()}
+            for gpu, lights in lights_by_gpu.items()
         }
         return lightpaths.replace(chosen)
 

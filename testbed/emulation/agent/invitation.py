@@ -9,7 +9,9 @@ from ringlight.testbed.emulation.guests import Guest, GuestPlan
 from ringlight.testbed.emulation.worker_hosts import WorkerHost
 
 
-def invite(plan: GuestPlan, host: WorkerHost, peers: Sequence[str], image: str | None) -> Guest:
+def invite(
+    plan: GuestPlan, host: WorkerHost, peers: Sequence[str], image: str | None
+) -> Guest:
     """Return a guest in the network of a worker, not started yet.
 
     ``peers``: addresses of all ranks; ``image``: that of workers. Raises WorkerError, and ValueError if there

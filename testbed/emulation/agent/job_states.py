@@ -32,27 +32,39 @@ class JobStates:
         try:
             return choose_state(checkpoint_directory(self._directory, job), without)
         except OSError as error:
-            raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
+            raise AgentError(
+                500, f"job {job}: its checkpoint: {error.strerror or error}"
+            ) from None
 
     def content(self, job: str, iteration: int) -> bytes:
         """Return the content of the state from which a job resumes, for another host. Raises AgentError."""
         try:
             return read_from(
-                chosen_state(checkpoint_directory(self._directory, job), iteration), 0, STATE_BYTES
+                chosen_state(checkpoint_directory(self._directory, job), iteration),
+                0,
+                STATE_BYTES,
             )
         except OSError as error:
-            raise AgentError(404, f"job {job}: its state: {error.strerror or error}") from None
+            raise AgentError(
+                404, f"job {job}: its state: {error.strerror or error}"
+            ) from None
 
     def take(self, job: str, iteration: int, data: bytes) -> None:
         """The same, from another host. Raises AgentError."""
         try:
-            take_state(checkpoint_directory(self._directory, job), iteration, data, WORKER_UID)
+            take_state(
+                checkpoint_directory(self._directory, job), iteration, data, WORKER_UID
+            )
         except OSError as error:
-            raise AgentError(500, f"job {job}: its state: {error.strerror or error}") from None
+            raise AgentError(
+                500, f"job {job}: its state: {error.strerror or error}"
+            ) from None
 
     def remove(self, job: str) -> None:
         """A job needs its states no more. Raises AgentError."""
         try:
             remove_directory(checkpoint_directory(self._directory, job))
         except OSError as error:
-            raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
+            raise AgentError(
+                500, f"job {job}: its checkpoint: {error.strerror or error}"
+            ) from None

@@ -7,13 +7,19 @@ from typing import Any
 
 from ringlight.containers.worker.resident import FIRST
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.agent.checkpoints import checkpoint_directory, make_directory
+from ringlight.testbed.emulation.agent.checkpoints import (
+    checkpoint_directory,
+    make_directory,
+)
 from ringlight.testbed.emulation.agent.files import make_anew, make_worker_directory
 from ringlight.testbed.emulation.agent.invitation import invite
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.worker import Worker
-from ringlight.testbed.emulation.agent.worker_requests import SpareRequest, WorkerRequest
+from ringlight.testbed.emulation.agent.worker_requests import (
+    SpareRequest,
+    WorkerRequest,
+)
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.onic.wiring import onic_directory
@@ -58,11 +64,15 @@ class Launcher:
             command=self._command,
             image=self._image,
             onic=self._onic_directory(request.gpu),
-            checkpoint=checkpoint_directory(self._directory, request.job) if request.checkpoint else None,
+            checkpoint=checkpoint_directory(self._directory, request.job)
+            if request.checkpoint
+            else None,
             guest=request.guest,
         )
 
-    def lodged(self, request: WorkerRequest | SpareRequest, name: str, rank: int) -> WorkerPlace:
+    def lodged(
+        self, request: WorkerRequest | SpareRequest, name: str, rank: int
+    ) -> WorkerPlace:
         """Return the place of a worker that stays, before its first attempt."""
         residence = self._directory / name
         return WorkerPlace(
@@ -98,7 +108,11 @@ class Launcher:
             spec = spec | self._keys_of_devices(request)
             if windows := self._network.windows_to(place.gpu, addresses(spec)):
                 spec = spec | {"windows_bytes": windows}
-            graph = None if request.graph is None else (self._workloads / request.graph).read_bytes()
+            graph = (
+                None
+                if request.graph is None
+                else (self._workloads / request.graph).read_bytes()
+            )
             make_worker_directory(place.directory, spec, worker.host.uid, graph)
             if at_hand:
                 assert worker.host.orders is not None
@@ -110,7 +124,9 @@ class Launcher:
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
             if place.guest is not None:
-                worker.host.guest = invite(place.guest, worker.host, addresses(spec), self._image)
+                worker.host.guest = invite(
+                    place.guest, worker.host, addresses(spec), self._image
+                )
         except (AgentError, ValueError, *Failures) as error:
             return str(error)
         return None
@@ -123,11 +139,21 @@ class Launcher:
 
     def _onic_directory(self, gpu: str) -> Path | None:
         onic = self._fabric.onics.get(gpu)
-        return None if onic is None or onic.standing else onic_directory(self._directory.parent, gpu)
+        return (
+            None
+            if onic is None or onic.standing
+            else onic_directory(self._directory.parent, gpu)
+        )
 
-    def _neighbours(self, place: WorkerPlace, spec: dict[str, Any]) -> list[tuple[str, str]]:
+    def _neighbours(
+        self, place: WorkerPlace, spec: dict[str, Any]
+    ) -> list[tuple[str, str]]:
         gpus = [self._fabric.gpu_by_ip(ip) for ip in addresses(spec)]
-        return [(gpu.ip, gpu.mac) for gpu in gpus if gpu is not None and gpu.name != place.gpu]
+        return [
+            (gpu.ip, gpu.mac)
+            for gpu in gpus
+            if gpu is not None and gpu.name != place.gpu
+        ]
 
 
 def addresses(spec: dict[str, Any]) -> list[str]:

@@ -65,7 +65,9 @@ class Lightpaths:
                 traffic.close()
             self._tables.clear()
 
-    def replace(self, lights_by_gpu: Mapping[str, Mapping[str, PeerLight]]) -> dict[str, dict[str, Any]]:
+    def replace(
+        self, lights_by_gpu: Mapping[str, Mapping[str, PeerLight]]
+    ) -> dict[str, dict[str, Any]]:
         """Set the complete light of each GPU in ``lights_by_gpu``, by peer's address. Return the light as
         read back from the kernel.
 
@@ -78,7 +80,10 @@ class Lightpaths:
             with self._opened(gpu) as (table, _):
                 table.replace(lights)
                 result[gpu] = {
-                    ip: {"lit": light.lit, "paths": [path._asdict() for path in light.paths]}
+                    ip: {
+                        "lit": light.lit,
+                        "paths": [path._asdict() for path in light.paths],
+                    }
                     for ip, light in sorted(table.read().items())
                 }
         return result
@@ -92,7 +97,9 @@ class Lightpaths:
         if onic is None or not onic.standing:
             return
         with self._opened(gpu) as (_, traffic):
-            self._posting[gpu] = _Posting(directory / POSTED, tuple(addresses), traffic.peers())
+            self._posting[gpu] = _Posting(
+                directory / POSTED, tuple(addresses), traffic.peers()
+            )
 
     def end(self, gpu: str) -> None:
         """The worker at ``gpu`` is gone, if it was one that posts."""
@@ -110,7 +117,9 @@ class Lightpaths:
             with self._lock:
                 posting = list(self._posting.items())
             turns = {gpu: _turned(worker) for gpu, worker in posting}
-            if time.monotonic() >= deadline or any(known.get(gpu, 0) != n for gpu, n in turns.items()):
+            if time.monotonic() >= deadline or any(
+                known.get(gpu, 0) != n for gpu, n in turns.items()
+            ):
                 return turns
             time.sleep(LOOK_S)
 
@@ -148,7 +157,9 @@ class Lightpaths:
                     self._tables[gpu] = _open(pins)
                 yield self._tables[gpu]
         except OSError as error:
-            raise AgentError(500, f"O-NIC {gpu}: lightpaths: {error.strerror or error}") from None
+            raise AgentError(
+                500, f"O-NIC {gpu}: lightpaths: {error.strerror or error}"
+            ) from None
 
     def _check(self, gpu: str, lights: Mapping[str, PeerLight]) -> None:
         onic = self._fabric.onics.get(gpu)
@@ -161,7 +172,9 @@ class Lightpaths:
         used: set[Transmitter] = set()
         for ip, light in lights.items():
             if self._gpu_of_ip.get(ip, gpu) == gpu:
-                raise AgentError(422, f"O-NIC {gpu}: {ip} is the address of no other GPU")
+                raise AgentError(
+                    422, f"O-NIC {gpu}: {ip} is the address of no other GPU"
+                )
             if len(light.paths) > MOST_LIGHTPATHS:
                 count = f"{len(light.paths)} lightpaths, at most {MOST_LIGHTPATHS}"
                 raise AgentError(422, f"O-NIC {gpu}: {ip} has {count}")
@@ -189,7 +202,11 @@ def _problem(path: Transmitter, ports: int, wavelengths: int) -> str | None:
     if path.port >= ports:
         return f"there is no port {path.port} (0..{ports - 1})"
     if path.wavelength is None:
-        return f"port {path.port}: which wavelength (0..{wavelengths - 1})?" if wavelengths else None
+        return (
+            f"port {path.port}: which wavelength (0..{wavelengths - 1})?"
+            if wavelengths
+            else None
+        )
     if not wavelengths:
         return f"port {path.port} has no wavelengths, and {path.wavelength} is named"
     if path.wavelength >= wavelengths:
@@ -198,7 +215,9 @@ def _problem(path: Transmitter, ports: int, wavelengths: int) -> str | None:
 
 
 def _named(path: Transmitter) -> str:
-    return f"port {path.port}" + ("" if path.wavelength is None else f" wavelength {path.wavelength}")
+    return f"port {path.port}" + (
+        "" if path.wavelength is None else f" wavelength {path.wavelength}"
+    )
 
 
 def _posted(worker: _Posting) -> list[int]:
@@ -211,12 +230,17 @@ def _posted(worker: _Posting) -> list[int]:
     except OSError as error:
         log.warning("%s cannot be read: %s", worker.file, error.strerror or error)
         data = b""
-    return [number for (number,) in _NUMBER.iter_unpack(data.ljust(count * _NUMBER.size, b"\0"))]
+    return [
+        number
+        for (number,) in _NUMBER.iter_unpack(data.ljust(count * _NUMBER.size, b"\0"))
+    ]
 
 
 def _turned(worker: _Posting) -> int:
     try:
-        data = read_from(worker.file, len(worker.addresses) * _NUMBER.size, _NUMBER.size)
+        data = read_from(
+            worker.file, len(worker.addresses) * _NUMBER.size, _NUMBER.size
+        )
     except OSError:
         # It has not begun; what is wrong with the file is said where its bytes are read.
         return 0

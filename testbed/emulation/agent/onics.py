@@ -27,7 +27,9 @@ class Onics:
         stay 0."""
         return read_light(self._fabric, self._bpf_dir)
 
-    def set_transmitters(self, gpu: str, routes: Mapping[str, Transmitter]) -> dict[str, Any]:
+    def set_transmitters(
+        self, gpu: str, routes: Mapping[str, Transmitter]
+    ) -> dict[str, Any]:
         """Set the complete transmit table of a GPU's O-NIC to ``routes``, by peer's address. Return the table
         as read back from the kernel.
 
@@ -37,14 +39,21 @@ class Onics:
         if onic is None:
             raise AgentError(404, f"GPU {gpu} has no O-NIC")
         if onic.standing:
-            raise AgentError(409, f"the light of O-NIC {gpu} stands; PUT /v1/lightpaths sets it")
+            raise AgentError(
+                409, f"the light of O-NIC {gpu} stands; PUT /v1/lightpaths sets it"
+            )
         wavelengths = array_wavelengths(self._fabric, gpu)
         if wavelengths is None:
-            raise AgentError(409, f"the lasers of O-NIC {gpu} are tunable; its own agent sets its routes")
+            raise AgentError(
+                409,
+                f"the lasers of O-NIC {gpu} are tunable; its own agent sets its routes",
+            )
         for ip, chosen in routes.items():
             peer = self._fabric.gpu_by_ip(ip)
             if peer is None or peer.name == gpu:
-                raise AgentError(422, f"O-NIC {gpu}: {ip} is the address of no other GPU")
+                raise AgentError(
+                    422, f"O-NIC {gpu}: {ip} is the address of no other GPU"
+                )
             if chosen.wavelength is None or chosen.wavelength >= wavelengths:
                 text = f"O-NIC {gpu}: {ip}: there is no wavelength {chosen.wavelength} (0..{wavelengths - 1})"
                 raise AgentError(422, text)
@@ -57,4 +66,6 @@ class Onics:
             finally:
                 table.close()
         except OSError as error:
-            raise AgentError(500, f"O-NIC {gpu}: transmit table: {error.strerror or error}") from None
+            raise AgentError(
+                500, f"O-NIC {gpu}: transmit table: {error.strerror or error}"
+            ) from None

@@ -9,7 +9,10 @@ from dataclasses import replace
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.worker import Worker
-from ringlight.testbed.emulation.agent.worker_requests import SpareRequest, WorkerRequest
+from ringlight.testbed.emulation.agent.worker_requests import (
+    SpareRequest,
+    WorkerRequest,
+)
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
@@ -28,7 +31,12 @@ class Roster:
         place: Callable[[WorkerRequest], WorkerPlace],
         make_host: Callable[[WorkerPlace], WorkerHost],
     ) -> None:
-        self._fabric, self._network, self._place, self._make_host = fabric, network, place, make_host
+        self._fabric, self._network, self._place, self._make_host = (
+            fabric,
+            network,
+            place,
+            make_host,
+        )
         self.lock = threading.RLock()
         self._workers: dict[str, Worker] = {}
         self._lost: set[str] = set()
@@ -80,18 +88,27 @@ class Roster:
                 elif name in self._workers or name in places:
                     raise AgentError(409, f"there is a worker {name} already")
                 if request.gpu in taken:
-                    raise AgentError(409, f"GPU {request.gpu} is taken by worker {taken[request.gpu]}")
+                    raise AgentError(
+                        409,
+                        f"GPU {request.gpu} is taken by worker {taken[request.gpu]}",
+                    )
                 taken[request.gpu] = name
                 places[name] = self._place(request)
             for there in residents.values():
                 del self._workers[there.place.id]
             workers = {}
             for name, place in places.items():
-                host = residents[name].host if name in residents else self._make_host(place)
+                host = (
+                    residents[name].host
+                    if name in residents
+                    else self._make_host(place)
+                )
                 if name in residents:
                     residence = host.place.home
                     directory = residence / f"r{requests_of[name].attempt}"
-                    host.place = replace(place, residence=residence, directory=directory)
+                    host.place = replace(
+                        place, residence=residence, directory=directory
+                    )
                 workers[name] = Worker(host)
             self._workers |= workers
             return list(workers.values())
@@ -112,21 +129,28 @@ class Roster:
     def in_the_way(self, chosen: list[WorkerRequest]) -> list[Worker]:
         """Return the ended workers of earlier attempts on the GPUs of those that are to start."""
         with self.lock:
-            retried = {(request.job, request.gpu) for request in chosen if request.attempt}
+            retried = {
+                (request.job, request.gpu) for request in chosen if request.attempt
+            }
             return [
-                w for w in self._workers.values()
+                w
+                for w in self._workers.values()
                 if (w.place.job, w.place.gpu) in retried and w.state == "exited"
-            ]  # fmt: skip
+            ]
 
     def left_of(self, workers: list[Worker]) -> list[Worker]:
         """Return what is left of earlier attempts of these workers' jobs."""
         with self.lock:
             jobs, ids = {w.place.job for w in workers}, {w.place.id for w in workers}
             return [
-                w for name, w in self._workers.items()
-                if w.place.job in jobs and name not in ids
-                and (w.state == "exited" or (w.state == "waiting" and w.place.rank >= 0))
-            ]  # fmt: skip
+                w
+                for name, w in self._workers.items()
+                if w.place.job in jobs
+                and name not in ids
+                and (
+                    w.state == "exited" or (w.state == "waiting" and w.place.rank >= 0)
+                )
+            ]
 
     def _check(self, gpu: str, who: str) -> None:
         """Raises AgentError for a GPU on which nothing can start."""
@@ -142,5 +166,9 @@ class Roster:
     def _at_hand(self, request: WorkerRequest) -> Worker | None:
         """Return the resident of the same job that waits on a GPU."""
         where = (request.job, request.gpu)
-        candidates = (w for w in self._workers.values() if (w.place.job, w.place.gpu) == where)
-        return next((w for w in candidates if w.state == "waiting" and request.stays), None)
+        candidates = (
+            w for w in self._workers.values() if (w.place.job, w.place.gpu) == where
+        )
+        return next(
+            (w for w in candidates if w.state == "waiting" and request.stays), None
+        )

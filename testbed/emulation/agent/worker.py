@@ -9,7 +9,12 @@ from typing import Any, Literal
 
 from ringlight.testbed.emulation.agent.files import read_from
 from ringlight.testbed.emulation.guests import GuestEnd
-from ringlight.testbed.emulation.worker_hosts import STDERR_TAIL_BYTES, Outcome, WorkerHost, WorkerPlace
+from ringlight.testbed.emulation.worker_hosts import (
+    STDERR_TAIL_BYTES,
+    Outcome,
+    WorkerHost,
+    WorkerPlace,
+)
 
 
 @dataclass
@@ -58,6 +63,8 @@ class Worker:
 def _tail(path: Path) -> str:
     """The end of what a guest said."""
     try:
-        return read_from(path, max(0, path.lstat().st_size - STDERR_TAIL_BYTES)).decode(errors="replace")
+        return read_from(path, max(0, path.lstat().st_size - STDERR_TAIL_BYTES)).decode(
+            errors="replace"
+        )
     except OSError as error:
         return f"(no {path.name}: {error.strerror})"

@@ -29,7 +29,9 @@ class WorkerEvents:
     def note(self, worker: Worker, event: dict[str, Any]) -> None:
         """Add an event of a worker."""
         place = worker.place
-        self._events.append(event | {"job": place.job, "worker": place.id, "rank": place.rank})
+        self._events.append(
+            event | {"job": place.job, "worker": place.id, "rank": place.rank}
+        )
 
     def read(self, worker: Worker) -> None:
         """Take up the whole lines that the worker has appended since the last time."""
@@ -38,7 +40,11 @@ class WorkerEvents:
         except FileNotFoundError:
             return
         except OSError as error:
-            log.warning("events of worker %s cannot be read: %s", worker.place.id, error.strerror)
+            log.warning(
+                "events of worker %s cannot be read: %s",
+                worker.place.id,
+                error.strerror,
+            )
             return
         whole = data.rfind(b"\n") + 1
         if not whole and len(data) > MAX_LINE_BYTES:
@@ -47,6 +53,10 @@ class WorkerEvents:
         for line in data[:whole].splitlines():
             event = parse_event(line)
             if event is None:
-                log.warning("worker %s wrote a line that is no event: %.80r", worker.place.id, line)
+                log.warning(
+                    "worker %s wrote a line that is no event: %.80r",
+                    worker.place.id,
+                    line,
+                )
             else:
                 self.note(worker, event)

@@ -39,9 +39,18 @@ class WorkerGuests:
     """
 
     def __init__(
-        self, directory: Path, events: WorkerEvents, lock: threading.RLock, wake: Callable[[], None]
+        self,
+        directory: Path,
+        events: WorkerEvents,
+        lock: threading.RLock,
+        wake: Callable[[], None],
     ) -> None:
-        self._directory, self._events, self._lock, self._wake = directory, events, lock, wake
+        self._directory, self._events, self._lock, self._wake = (
+            directory,
+            events,
+            lock,
+            wake,
+        )
 
     def begin(self, worker: Worker, start_s: float) -> None:
         """Start a worker's guest at ``start_s``, in a thread of its own."""
@@ -55,7 +64,9 @@ class WorkerGuests:
             started = guest.start()
         except DockerFailures as error:
             # Before the cause Docker names each program that it went through.
-            cause = docker_reason(error).rpartition("unable to start container process: ")[2]
+            cause = docker_reason(error).rpartition(
+                "unable to start container process: "
+            )[2]
             why = GuestEnd(time.monotonic(), NOT_STARTED, None, False, cause)
             self._note_guest_end(worker, why)
             return
@@ -75,7 +86,9 @@ class WorkerGuests:
                 why = guest.overdrawn()
             except OSError as error:
                 log.warning(
-                    "the space that the guest of worker %s takes cannot be told: %s", worker.place.id, error
+                    "the space that the guest of worker %s takes cannot be told: %s",
+                    worker.place.id,
+                    error,
                 )
                 why = None
             if why is not None:
@@ -92,10 +105,16 @@ class WorkerGuests:
         try:
             end = guest.end()
         except DockerFailures as error:
-            end = GuestEnd(time.monotonic(), None, None, False, f"Docker: {docker_reason(error)}")
+            end = GuestEnd(
+                time.monotonic(), None, None, False, f"Docker: {docker_reason(error)}"
+            )
         except Exception as error:
-            log.exception("how the command of worker %s ended cannot be told", worker.place.id)
-            end = GuestEnd(time.monotonic(), None, None, False, f"internal error: {error}")
+            log.exception(
+                "how the command of worker %s ended cannot be told", worker.place.id
+            )
+            end = GuestEnd(
+                time.monotonic(), None, None, False, f"internal error: {error}"
+            )
         self._note_guest_end(worker, end)
 
     def _note_guest_end(self, worker: Worker, end: GuestEnd) -> None:
@@ -111,7 +130,11 @@ class WorkerGuests:
         try:
             write_whole(worker.place.directory / ENDED, b"")
         except OSError as error:
-            log.error("worker %s is not told that its command has ended: %s", worker.place.id, error.strerror)
+            log.error(
+                "worker %s is not told that its command has ended: %s",
+                worker.place.id,
+                error.strerror,
+            )
 
     def save_output(self, worker: Worker) -> None:
         """Write the output of a worker's guest into the worker's directory."""
@@ -127,16 +150,27 @@ class WorkerGuests:
     def output(self, name: str, worker: Worker | None) -> dict[str, str]:
         """Return what the guest of a worker wrote, by stream; ``worker``: None if it has been removed. Raises
         AgentError."""
-        if worker is not None and worker.host.guest is not None and worker.guest_end is None:
+        if (
+            worker is not None
+            and worker.host.guest is not None
+            and worker.guest_end is None
+        ):
             try:
                 streams = worker.host.guest.output()
             except DockerFailures as error:
-                raise AgentError(503, f"worker {name}: Docker: {docker_reason(error)}") from None
+                raise AgentError(
+                    503, f"worker {name}: Docker: {docker_reason(error)}"
+                ) from None
         else:
             try:
                 streams = {
-                    stream: read_from(self._directory / name / f"{stream}.txt", 0) for stream in STREAMS
+                    stream: read_from(self._directory / name / f"{stream}.txt", 0)
+                    for stream in STREAMS
                 }
             except OSError as error:
-                raise AgentError(404, f"worker {name}: no output of a command: {error.strerror}") from None
-        return {stream: text.decode(errors="replace") for stream, text in streams.items()}
+                raise AgentError(
+                    404, f"worker {name}: no output of a command: {error.strerror}"
+                ) from None
+        return {
+            stream: text.decode(errors="replace") for stream, text in streams.items()
+        }

@@ -39,7 +39,9 @@ class WorkerRequest(BaseModel):
     def stays(self) -> bool:
         """Return whether the worker's process stays for later attempts, because nothing but the NIC ties it
         to its GPU."""
-        return self.checkpoint and "onic" not in self.spec and not self.spec.get("posted")
+        return (
+            self.checkpoint and "onic" not in self.spec and not self.spec.get("posted")
+        )
 
 
 class SpareRequest(BaseModel):

@@ -33,10 +33,18 @@ from ringlight.testbed.emulation.agent.roster import Roster
 from ringlight.testbed.emulation.agent.worker import Worker
 from ringlight.testbed.emulation.agent.worker_events import WorkerEvents
 from ringlight.testbed.emulation.agent.worker_guests import WorkerGuests
-from ringlight.testbed.emulation.agent.worker_requests import SpareRequest, WorkerRequest
+from ringlight.testbed.emulation.agent.worker_requests import (
+    SpareRequest,
+    WorkerRequest,
+)
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
-from ringlight.testbed.emulation.worker_hosts import Outcome, WorkerHost, WorkerPlace, describe
+from ringlight.testbed.emulation.worker_hosts import (
+    Outcome,
+    WorkerHost,
+    WorkerPlace,
+    describe,
+)
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +77,9 @@ class Workers:
         self.states = JobStates(directory / "workers")
         self._lightpaths = lightpaths
         self._idle = idle
-        self._launcher = Launcher(fabric, network, lightpaths, directory / "workers", command, image)
+        self._launcher = Launcher(
+            fabric, network, lightpaths, directory / "workers", command, image
+        )
         self._roster = Roster(fabric, network, self._launcher.place, make_host)
         self._events = WorkerEvents()
         #: Ends so far, of whatever worker.
@@ -80,7 +90,9 @@ class Workers:
         self._lock = self._roster.lock
         self._ended_one = threading.Condition(self._lock)
         self._pool = ThreadPoolExecutor(PARALLEL_STARTS, "workers")
-        self._guests = WorkerGuests(directory / "workers", self._events, self._lock, self._wake)
+        self._guests = WorkerGuests(
+            directory / "workers", self._events, self._lock, self._wake
+        )
         self._deaths = DeathWatch(self._watched)
 
     # -- starting
@@ -102,7 +114,10 @@ class Workers:
                 for worker, error in zip(
                     workers,
                     self._pool.map(
-                        lambda w: self._launcher.start(w, requests_by_worker[w.place.id]), workers
+                        lambda w: self._launcher.start(
+                            w, requests_by_worker[w.place.id]
+                        ),
+                        workers,
                     ),
                     strict=True,
                 )
@@ -116,7 +131,9 @@ class Workers:
             if failures:
                 worker, reason = failures[0]
                 place = worker.place
-                raise AgentError(500, f"job {place.job} rank {place.rank} on {place.gpu}: {reason}")
+                raise AgentError(
+                    500, f"job {place.job} rank {place.rank} on {place.gpu}: {reason}"
+                )
         except BaseException:
             self._remove(workers)
             raise
@@ -127,7 +144,9 @@ class Workers:
         self._wake()
         if left := self._roster.left_of(workers):
             self._departures.later(left)
-        return [{"id": w.place.id, "gpu": w.place.gpu, "state": w.state} for w in workers]
+        return [
+            {"id": w.place.id, "gpu": w.place.gpu, "state": w.state} for w in workers
+        ]
 
     def start_spares(self, spares: Iterable[SpareRequest]) -> list[dict[str, Any]]:
         """Start the processes of spares, which wait to become workers. Return the description of each spare.
@@ -147,7 +166,9 @@ class Workers:
                 self._network.attach([request.gpu])
             except Failures as error:
                 self._remove([worker])
-                raise AgentError(500, f"spare of job {request.job} on {request.gpu}: {error}") from None
+                raise AgentError(
+                    500, f"spare of job {request.job} on {request.gpu}: {error}"
+                ) from None
             with self._lock:
                 if worker.state == "starting":
                     worker.state = "waiting"
@@ -164,7 +185,9 @@ class Workers:
         try:
             part.replace(self.workloads / digest)
         except OSError as error:
-            raise AgentError(500, f"workload {digest}: {error.strerror or error}") from None
+            raise AgentError(
+                500, f"workload {digest}: {error.strerror or error}"
+            ) from None
 
     # -- watching
 
@@ -179,9 +202,17 @@ class Workers:
             }
             for worker in self._roster:
                 guest = worker.host.guest
-                if guest is not None and worker.state != "removed" and worker.guest_end is None:
+                if (
+                    guest is not None
+                    and worker.state != "removed"
+                    and worker.guest_end is None
+                ):
                     ends[guest.pidfd] = partial(self._guests.ended, worker)
-        return {descriptor: act for descriptor, act in ends.items() if descriptor is not None}
+        return {
+            descriptor: act
+            for descriptor, act in ends.items()
+            if descriptor is not None
+        }
 
     def _ended(self, worker: Worker) -> None:
         died = time.monotonic()
@@ -220,7 +251,9 @@ class Workers:
         """Return how many workers have ended so far. Waits until the number differs from ``known``, or for
         ``wait_s`` seconds."""
         with self._ended_one:
-            self._ended_one.wait_for(lambda: self._ends != known or self._roster.closed, wait_s)
+            self._ended_one.wait_for(
+                lambda: self._ends != known or self._roster.closed, wait_s
+            )
             return self._ends
 
     def report(self, cursor: int) -> dict[str, Any]:
@@ -254,7 +287,11 @@ class Workers:
                 raise AgentError(503, str(error)) from None
         with self._lock:
             busy = {w.place.gpu: w.host for w in self._roster if w.lives}
-        quiet = [gpu for gpu in gpus if gpu not in busy or not self._network.announce(busy[gpu])]
+        quiet = [
+            gpu
+            for gpu in gpus
+            if gpu not in busy or not self._network.announce(busy[gpu])
+        ]
         return self._idle.announce(quiet)
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
@@ -265,7 +302,9 @@ class Workers:
         if fill:
             self._idle.fill(lambda: [worker.host for worker in self.workers()])
         workers = [(worker.host, worker.lives) for worker in self.workers()]
-        return host_entries(self._fabric, workers, self._idle.gpus(), self._network.lab.prefix)
+        return host_entries(
+            self._fabric, workers, self._idle.gpus(), self._network.lab.prefix
+        )
 
     def set_lost(self, gpu: str, lost: bool) -> None:
         """Start no worker on a GPU from now on, or do so again."""
@@ -277,10 +316,16 @@ class Workers:
         """End all workers of a job, so that it can go on: what stays waits, and ended ones are left as they
         are. Raises AgentError."""
         with self._lock:
-            mine = [w for w in self._roster if w.place.job == job and w.state != "waiting"]
-            residents = [w for w in mine if w.host.orders is not None and w.state == "running"]
+            mine = [
+                w for w in self._roster if w.place.job == job and w.state != "waiting"
+            ]
+            residents = [
+                w for w in mine if w.host.orders is not None and w.state == "running"
+            ]
         stopped = {
-            w.place.id for w, done in zip(residents, self._pool.map(_stop, residents), strict=True) if done
+            w.place.id
+            for w, done in zip(residents, self._pool.map(_stop, residents), strict=True)
+            if done
         }
         with self._lock:
             for worker in residents:
@@ -311,13 +356,18 @@ class Workers:
         """Write each worker's ``go`` file. Raises AgentError when there is no such worker."""
         chosen = [self._get(name) for name in ids]
         for worker in chosen:
-            write_whole(worker.place.directory / "go", json.dumps({"at": start_s}).encode())
+            write_whole(
+                worker.place.directory / "go", json.dumps({"at": start_s}).encode()
+            )
             with self._lock:
                 begins = worker.host.guest is not None and not worker.begun
                 worker.begun = worker.begun or begins
             if begins:
                 threading.Thread(
-                    target=self._guests.begin, args=(worker, start_s), name="guest", daemon=True
+                    target=self._guests.begin,
+                    args=(worker, start_s),
+                    name="guest",
+                    daemon=True,
                 ).start()
 
     def _get(self, name: str) -> Worker:

@@ -17,7 +17,11 @@ _IFA_F_NOPREFIXROUTE = 0x200
 _RTAX_RTO_MIN = 13
 _NUD_PERMANENT = 0x80
 #: nlmsghdr, what follows it in an acknowledgement, and ndmsg with its two attributes.
-_HEADER, _ERROR, _NEIGHBOUR = struct.Struct("=IHHII"), struct.Struct("=i"), struct.Struct("=BxxxiHBB")
+_HEADER, _ERROR, _NEIGHBOUR = (
+    struct.Struct("=IHHII"),
+    struct.Struct("=i"),
+    struct.Struct("=BxxxiHBB"),
+)
 _DESTINATION, _LINK_ADDRESS = struct.Struct("=HH4s"), struct.Struct("=HH6sxx")
 _RTM_NEWNEIGH, _NDA_DST, _NDA_LLADDR = 28, 1, 2
 #: NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_CREATE.
@@ -48,8 +52,19 @@ def address(
     """
     network = ipaddress.ip_interface(f"{ip}/{prefix}").network
     with failing(f"address {ip}/{prefix}"):
-        netlink.addr("add", index=index, address=ip, prefixlen=prefix, IFA_FLAGS=_IFA_F_NOPREFIXROUTE)
-        route: dict[str, Any] = {"dst": str(network), "oif": index, "scope": 253, "prefsrc": ip}
+        netlink.addr(
+            "add",
+            index=index,
+            address=ip,
+            prefixlen=prefix,
+            IFA_FLAGS=_IFA_F_NOPREFIXROUTE,
+        )
+        route: dict[str, Any] = {
+            "dst": str(network),
+            "oif": index,
+            "scope": 253,
+            "prefsrc": ip,
+        }
         # Every segment is acknowledged at once: a delayed acknowledgement (40 ms) would look like wire time
         # to a sender that waits for delivery.
         route["metrics"] = {"quickack": 1}
@@ -61,7 +76,10 @@ def address(
             route["metrics"]["initcwnd"] = first_segments
         if rto_min_s is not None:
             # The kernel heeds this one only where it is locked.
-            route["metrics"] |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": max(1, round(rto_min_s * 1000))}
+            route["metrics"] |= {
+                "lock": 1 << _RTAX_RTO_MIN,
+                "rto_min": max(1, round(rto_min_s * 1000)),
+            }
         netlink.route("replace", **route)
     know(index, neighbours)
 
@@ -75,7 +93,9 @@ def know(index: int, neighbours: Sequence[tuple[str, str]]) -> None:
     messages = [_neighbour(index, ip, mac) for ip, mac in neighbours]
     with (
         failing(f"interface {index}: neighbours"),
-        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel,
+        socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE
+        ) as kernel,
     ):
         kernel.settimeout(_ANSWER_S)
         for start in range(0, len(messages), _NEIGHBOURS_AT_ONCE):
@@ -92,16 +112,24 @@ def _neighbour(index: int, ip: str, mac: str) -> bytes:
     message = _NEIGHBOUR.pack(socket.AF_INET, index, _NUD_PERMANENT, 0, 0)
     message += _DESTINATION.pack(_DESTINATION.size, _NDA_DST, socket.inet_aton(ip))
     message += _LINK_ADDRESS.pack(10, _NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
-    return _HEADER.pack(_HEADER.size + len(message), _RTM_NEWNEIGH, _REPLACE, 0, 0) + message
+    return (
+        _HEADER.pack(_HEADER.size + len(message), _RTM_NEWNEIGH, _REPLACE, 0, 0)
+        + message
+    )
 
 
-def announce(name: str, ip: str, mac: str, neighbours: Sequence[tuple[str, str]] = ()) -> None:
+def announce(
+    name: str, ip: str, mac: str, neighbours: Sequence[tuple[str, str]] = ()
+) -> None:
     """Say on an interface of the calling thread's namespace who is there. Raises NetworkError.
 
     An ARP announcement to all (RFC 5227), and an unsolicited ARP answer to each of ``neighbours``,
     ``(ip, mac)``.
     """
-    with failing(f"{name}: ARP announcement"), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+    with (
+        failing(f"{name}: ARP announcement"),
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out,
+    ):
         out.bind((name, 0))
         out.send(arp_frame(_ARP_REQUEST, mac, ip, _EVERYBODY, ip))
         for other, its_mac in neighbours:
@@ -113,4 +141,9 @@ def arp_frame(operation: int, mac: str, ip: str, to_mac: str, to_ip: str) -> byt
     own, other = (bytes.fromhex(text.replace(":", "")) for text in (mac, to_mac))
     target_mac = bytes(6) if operation == _ARP_REQUEST else other
     addresses = own + socket.inet_aton(ip) + target_mac + socket.inet_aton(to_ip)
-    return other + own + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, operation) + addresses
+    return (
+        other
+        + own
+        + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, operation)
+        + addresses
+    )

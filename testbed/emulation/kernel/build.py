@@ -30,7 +30,9 @@ def _includes() -> list[str]:
     return [f"-I/usr/include/{platform.machine()}-linux-gnu", f"-I{HEADERS}"]
 
 
-def build_object(source: Path, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
+def build_object(
+    source: Path, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang"
+) -> Path:
     """Compile ``source`` into ``directory`` unless that has been done, and return the object file.
 
     Safe if other processes do the same at the same time. Raises BuildError.
@@ -45,13 +47,20 @@ def build_program(source: Path) -> Path:
 
 
 def _built(source: Path, directory: Path, command: list[str], suffix: str) -> Path:
-    texts = [source.read_bytes(), *(path.read_bytes() for path in sorted(HEADERS.glob("*.h")))]
-    digest = hashlib.sha256("\0".join(command[1:]).encode() + b"".join(texts)).hexdigest()[:16]
+    texts = [
+        source.read_bytes(),
+        *(path.read_bytes() for path in sorted(HEADERS.glob("*.h"))),
+    ]
+    digest = hashlib.sha256(
+        "\0".join(command[1:]).encode() + b"".join(texts)
+    ).hexdigest()[:16]
     target = directory / f"{source.stem}-{digest}{suffix}"
     if target.is_file():
         return target
     directory.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=directory, prefix=f".{source.stem}-", suffix=suffix)
+    handle, name = tempfile.mkstemp(
+        dir=directory, prefix=f".{source.stem}-", suffix=suffix
+    )
     os.close(handle)
     temporary = Path(name)
     try:
@@ -63,14 +72,20 @@ def _built(source: Path, directory: Path, command: list[str], suffix: str) -> Pa
             check=False,
         )
         if result.returncode:
-            lines = [line for line in result.stderr.splitlines() if "error" in line] or ["no message"]
-            raise BuildError(f"{source.name}: clang failed ({result.returncode}): {lines[0]}")
+            lines = [
+                line for line in result.stderr.splitlines() if "error" in line
+            ] or ["no message"]
+            raise BuildError(
+                f"{source.name}: clang failed ({result.returncode}): {lines[0]}"
+            )
         temporary.chmod(0o644 if suffix else 0o755)
         temporary.replace(target)
     except FileNotFoundError:
         raise BuildError(f"{source.name}: {command[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise BuildError(f"{source.name}: {command[0]} took more than {COMPILE_TIMEOUT_S:g} s") from None
+        raise BuildError(
+            f"{source.name}: {command[0]} took more than {COMPILE_TIMEOUT_S:g} s"
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
     return target

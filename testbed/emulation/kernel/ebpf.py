@@ -73,7 +73,10 @@ def _collect(level: int, text: bytes, arguments: int) -> int:
     if level == 0:
         buffer = ctypes.create_string_buffer(4096)
         ctypes.CDLL(None).vsnprintf(
-            buffer, ctypes.c_size_t(len(buffer)), ctypes.c_char_p(text), ctypes.c_void_p(arguments)
+            buffer,
+            ctypes.c_size_t(len(buffer)),
+            ctypes.c_char_p(text),
+            ctypes.c_void_p(arguments),
         )
         _messages.append(buffer.value.decode(errors="replace").strip())
         del _messages[:-20]
@@ -81,7 +84,9 @@ def _collect(level: int, text: bytes, arguments: int) -> int:
 
 
 #: Kept here, for libbpf keeps only the address.
-_collector = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_collect)
+_collector = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+)(_collect)
 
 
 @cache
@@ -89,7 +94,9 @@ def _library() -> ctypes.CDLL:
     try:
         lib = ctypes.CDLL("libbpf.so.1", use_errno=True)
     except OSError:
-        raise EbpfError(errno.ENOENT, "libbpf.so.1 is not installed (Debian package libbpf1)") from None
+        raise EbpfError(
+            errno.ENOENT, "libbpf.so.1 is not installed (Debian package libbpf1)"
+        ) from None
     pointers = (
         "bpf_object__open_file",
         "bpf_object__find_map_by_name",
@@ -107,7 +114,9 @@ def _fail(code: int, what: str) -> EbpfError:
     detail = _messages[-1].splitlines()[-1] if _messages else ""
     _messages.clear()
     number = abs(code) or errno.EIO
-    return EbpfError(number, f"{what}: {os.strerror(number)}" + (f" ({detail})" if detail else ""))
+    return EbpfError(
+        number, f"{what}: {os.strerror(number)}" + (f" ({detail})" if detail else "")
+    )
 
 
 def _path(path: Path) -> ctypes.c_char_p:
@@ -117,14 +126,18 @@ def _path(path: Path) -> ctypes.c_char_p:
 class Map:
     """One BPF map, reached by its descriptor. Keys and values are bytes of the map's own sizes."""
 
-    def __init__(self, name: str, descriptor: int, key_size: int, value_size: int) -> None:
+    def __init__(
+        self, name: str, descriptor: int, key_size: int, value_size: int
+    ) -> None:
         self.name, self.descriptor = name, descriptor
         self.key_size, self.value_size = key_size, value_size
 
     def update(self, key: bytes, value: bytes) -> None:
         if len(key) != self.key_size or len(value) != self.value_size:
             raise ValueError(f"map {self.name}: key or value of the wrong size")
-        if _library().bpf_map_update_elem(self.descriptor, key, value, ctypes.c_uint64(0)):
+        if _library().bpf_map_update_elem(
+            self.descriptor, key, value, ctypes.c_uint64(0)
+        ):
             raise _fail(ctypes.get_errno(), f"map {self.name}: update")
 
     def lookup(self, key: bytes) -> bytes | None:
@@ -196,7 +209,9 @@ def load(
 
     try:
         for name, capacity in entries.items():
-            if code := lib.bpf_map__set_max_entries(found_map(name), ctypes.c_uint32(capacity)):
+            if code := lib.bpf_map__set_max_entries(
+                found_map(name), ctypes.c_uint32(capacity)
+            ):
                 raise _fail(code, f"{object_file.name}: map {name}: size")
         for name, descriptor in (shared or {}).items():
             if code := lib.bpf_map__reuse_fd(found_map(name), descriptor):
@@ -211,14 +226,22 @@ def load(
         while pointer:
             candidate = ctypes.c_void_p(pointer)
             # Addresses tell which: the wrappers are new objects at each call.
-            chosen = any(candidate.value == program.value for program in pointers.values())
+            chosen = any(
+                candidate.value == program.value for program in pointers.values()
+            )
             lib.bpf_program__set_autoload(candidate, ctypes.c_bool(chosen))
             pointer = lib.bpf_object__next_program(obj, candidate)
         if code := lib.bpf_object__load(obj):
             raise _fail(code, f"{object_file.name}: load")
         # Duplicates, because closing the object closes its own descriptors.
-        maps = {name: Map(name, os.dup(lib.bpf_map__fd(found_map(name))), *sizes[name]) for name in sizes}
-        loaded = {name: os.dup(lib.bpf_program__fd(program)) for name, program in pointers.items()}
+        maps = {
+            name: Map(name, os.dup(lib.bpf_map__fd(found_map(name))), *sizes[name])
+            for name in sizes
+        }
+        loaded = {
+            name: os.dup(lib.bpf_program__fd(program))
+            for name, program in pointers.items()
+        }
         return loaded, maps
     finally:
         lib.bpf_object__close(obj)
@@ -229,7 +252,12 @@ def create_map(name: str, key_size: int, value_size: int, capacity: int) -> Map:
     EbpfError."""
     options = _MapOptions(sz=ctypes.sizeof(_MapOptions), map_flags=_F_NO_PREALLOC)
     descriptor = _library().bpf_map_create(
-        _MAP_TYPE_HASH, name.encode(), key_size, value_size, capacity, ctypes.byref(options)
+        _MAP_TYPE_HASH,
+        name.encode(),
+        key_size,
+        value_size,
+        capacity,
+        ctypes.byref(options),
     )
     if descriptor < 0:
         raise _fail(ctypes.get_errno(), f"map {name}: create")
@@ -252,7 +280,9 @@ def open_pinned(path: Path) -> int:
 def program_id(descriptor: int) -> int:
     info = _ProgInfoHead()
     size = ctypes.c_uint32(ctypes.sizeof(info))
-    if _library().bpf_obj_get_info_by_fd(descriptor, ctypes.byref(info), ctypes.byref(size)):
+    if _library().bpf_obj_get_info_by_fd(
+        descriptor, ctypes.byref(info), ctypes.byref(size)
+    ):
         raise _fail(ctypes.get_errno(), "program information")
     return int(info.id)
 
@@ -277,7 +307,9 @@ def _attach(ifindex: int, where: int, descriptor: int) -> bool:
     lib = _library()
     _messages.clear()
     hook = _TcHook(ctypes.sizeof(_TcHook), ifindex, where, 0)
-    options = _TcOptions(sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY)
+    options = _TcOptions(
+        sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY
+    )
     attached = lib.bpf_tc_query(ctypes.byref(hook), ctypes.byref(options)) == 0
     if attached and options.prog_id == program_id(descriptor):
         return False
@@ -301,7 +333,9 @@ def detach_egress(ifindex: int) -> None:
     """Take our filter away from what an interface sends; it must be there."""
     _messages.clear()
     hook = _TcHook(ctypes.sizeof(_TcHook), ifindex, _TC_EGRESS, 0)
-    options = _TcOptions(sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY)
+    options = _TcOptions(
+        sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY
+    )
     if code := _library().bpf_tc_detach(ctypes.byref(hook), ctypes.byref(options)):
         raise _fail(code, f"interface {ifindex}: detach")
     _messages.clear()
@@ -312,7 +346,9 @@ def attach_xdp(ifindex: int, descriptor: int | None) -> None:
     in generic mode, which every interface has; None: no program."""
     _messages.clear()
     program = ctypes.c_int(-1 if descriptor is None else descriptor)
-    if code := _library().bpf_xdp_attach(ifindex, program, ctypes.c_uint32(_XDP_GENERIC), None):
+    if code := _library().bpf_xdp_attach(
+        ifindex, program, ctypes.c_uint32(_XDP_GENERIC), None
+    ):
         raise _fail(code, f"interface {ifindex}: XDP")
     _messages.clear()
 
@@ -329,7 +365,13 @@ def ensure_bpffs(path: Path = BPFFS) -> None:
     if status.type & 0xFFFFFFFF == _BPFFS_MAGIC:
         return
     result = subprocess.run(
-        ["mount", "-t", "bpf", "bpf", str(path)], capture_output=True, text=True, timeout=10, check=False
+        ["mount", "-t", "bpf", "bpf", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
     )
     if result.returncode:
-        raise EbpfError(errno.EIO, f"{path}: cannot mount bpffs: {result.stderr.strip()}")
+        raise EbpfError(
+            errno.EIO, f"{path}: cannot mount bpffs: {result.stderr.strip()}"
+        )

@@ -14,7 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from ringlight.testbed.emulation.kernel.network_errors import NetworkError, check, failing
+from ringlight.testbed.emulation.kernel.network_errors import (
+    NetworkError,
+    check,
+    failing,
+)
 from ringlight.testbed.emulation.kernel.shaping import TC_S
 
 T = TypeVar("T")
@@ -26,7 +30,10 @@ NETNS_DIR, _SYSCTLS = Path("/run/netns"), Path("/proc/sys/net")
 #: has first is the first window that it tells: from 87,380 bytes, the kernel's own, it told two to four
 #: frames of 9,000 bytes, and the next ones of a new connection waited behind what went the other way. The
 #: first all-reduce of a ring in both directions took 372 ms so, 359 ms with this; 325 ms are simulated.
-_TCP_BUFFERS = {"ipv4/tcp_rmem": "10240 786432 16777216", "ipv4/tcp_wmem": "10240 87380 16777216"}
+_TCP_BUFFERS = {
+    "ipv4/tcp_rmem": "10240 786432 16777216",
+    "ipv4/tcp_wmem": "10240 87380 16777216",
+}
 
 _CLONE_NEWNET = 0x40000000
 _MS_BIND, _MS_REC, _MS_SHARED = 0x1000, 0x4000, 0x100000
@@ -58,7 +65,9 @@ def in_thread(function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
     return outcome[0]
 
 
-def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
+def in_namespace(
+    descriptor: int, function: Callable[[], T], timeout_s: float = THREAD_S
+) -> T:
     """Run ``function`` in a thread inside the network namespace behind an open file descriptor. Return its
     result.
 
@@ -80,7 +89,9 @@ def open_namespace(pid: int) -> int:
 
 def is_own_namespace(descriptor: int | None) -> bool:
     """Return whether the descriptor is of this process's own network namespace, or None."""
-    return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat("/proc/self/ns/net"))
+    return descriptor is None or os.path.samestat(
+        os.fstat(descriptor), os.stat("/proc/self/ns/net")
+    )
 
 
 def _provide_directory() -> None:
@@ -94,8 +105,14 @@ def _provide_directory() -> None:
         fcntl.flock(directory, fcntl.LOCK_EX)
         # It is not to be shared where it is no mount.
         if _libc.mount(b"", path, b"none", _MS_SHARED | _MS_REC, None) < 0:
-            check(_libc.mount(path, path, b"none", _MS_BIND | _MS_REC, None), f"mounting {NETNS_DIR}")
-            check(_libc.mount(b"", path, b"none", _MS_SHARED | _MS_REC, None), f"sharing {NETNS_DIR}")
+            check(
+                _libc.mount(path, path, b"none", _MS_BIND | _MS_REC, None),
+                f"mounting {NETNS_DIR}",
+            )
+            check(
+                _libc.mount(b"", path, b"none", _MS_SHARED | _MS_REC, None),
+                f"sharing {NETNS_DIR}",
+            )
     finally:
         os.close(directory)
 
@@ -111,7 +128,10 @@ def create_namespace(name: str) -> int:
     def unshare_and_bind() -> int:
         check(_libc.unshare(_CLONE_NEWNET), f"network namespace {name}")
         here = b"/proc/thread-self/ns/net"
-        check(_libc.mount(here, str(path).encode(), b"none", _MS_BIND, None), f"network namespace {name}")
+        check(
+            _libc.mount(here, str(path).encode(), b"none", _MS_BIND, None),
+            f"network namespace {name}",
+        )
         _set_here(_TCP_BUFFERS)
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -130,7 +150,9 @@ def delete_namespace(name: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def configure_namespace(congestion_control: str = "reno", reordering: int | None = None) -> None:
+def configure_namespace(
+    congestion_control: str = "reno", reordering: int | None = None
+) -> None:
     """Settings of the namespace that the calling thread is in.
 
     ``reordering``: segments by which one may come late before TCP calls it lost; None for the kernel's own.
@@ -148,7 +170,11 @@ def configure_namespace(congestion_control: str = "reno", reordering: int | None
     }
     if reordering is not None:
         settings["ipv4/tcp_reordering"] = str(reordering)
-    for key in ("ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6", "ipv4/tcp_shrink_window"):
+    for key in (
+        "ipv6/conf/all/disable_ipv6",
+        "ipv6/conf/default/disable_ipv6",
+        "ipv4/tcp_shrink_window",
+    ):
         if (_SYSCTLS / key).exists():
             settings[key] = "1"
     _set_here(settings)

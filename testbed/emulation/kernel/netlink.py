@@ -26,7 +26,10 @@ from ringlight.testbed.emulation.kernel.network_errors import NetworkError, fail
 
 # pyroute2 does not know the two attributes of linux/if_link.h that come after those it knows.
 if ifinfbase.nla_map[-1][0] == "IFLA_ALLMULTI":
-    ifinfbase.nla_map += (("IFLA_DEVLINK_PORT", "hex"), ("IFLA_GSO_IPV4_MAX_SIZE", "uint32"))
+    ifinfbase.nla_map += (
+        ("IFLA_DEVLINK_PORT", "hex"),
+        ("IFLA_GSO_IPV4_MAX_SIZE", "uint32"),
+    )
 
 MTU_BYTES = 9000
 FRAME_BYTES = MTU_BYTES + 14
@@ -59,7 +62,10 @@ def set_merging(name: str, enabled: bool) -> None:
 def _set_feature(name: str, command: int, enabled: bool, what: str) -> None:
     value = ctypes.create_string_buffer(struct.pack("=II", command, enabled))
     request = struct.pack("16sP", name.encode(), ctypes.addressof(value))
-    with failing(f"{name}: {what}"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    with (
+        failing(f"{name}: {what}"),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
+    ):
         fcntl.ioctl(s, _SIOCETHTOOL, request)
 
 
@@ -124,7 +130,12 @@ def create_veth(
     large, where the kernel would cut up what is larger than `USUAL_BURST_BYTES`.
     """
     far: dict[str, Any] = {"ifname": peer, "mtu": MTU_BYTES}
-    near: dict[str, Any] = {"ifname": name, "mtu": MTU_BYTES, "kind": "veth", "peer": far}
+    near: dict[str, Any] = {
+        "ifname": name,
+        "mtu": MTU_BYTES,
+        "kind": "veth",
+        "peer": far,
+    }
     if group:
         near["group"] = group
     for end, where in ((near, namespace), (far, peer_namespace)):
@@ -162,7 +173,11 @@ def link_state(netlink: IPRoute, name: str) -> LinkState | None:
     with failing(name):
         index = _found(name)
         try:
-            flags = None if index is None else int(netlink.link("get", index=index)[0]["flags"])
+            flags = (
+                None
+                if index is None
+                else int(netlink.link("get", index=index)[0]["flags"])
+            )
         except NetlinkError as error:
             if error.code != errno.ENODEV:
                 raise
@@ -175,7 +190,9 @@ def state_of(flags: int) -> LinkState:
     return LinkState(bool(flags & _IFF_UP), bool(flags & _IFF_LOWER_UP))
 
 
-def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None) -> bool:
+def set_state(
+    netlink: IPRoute, name: str, *, up: bool, group: int | None = None
+) -> bool:
     """Bring an interface up or down, and into a group. Return whether the interface exists. Raises
     NetworkError."""
     index = _found(name)
@@ -216,14 +233,18 @@ def delete_group(netlink: IPRoute, group: int) -> None:
         netlink.link("del", group=group)
     except NetlinkError as error:
         if error.code != errno.ENODEV:
-            raise NetworkError(f"interface group {group}: {os.strerror(error.code)}") from None
+            raise NetworkError(
+                f"interface group {group}: {os.strerror(error.code)}"
+            ) from None
 
 
 def interfaces_called(prefix: str) -> list[str]:
     """Return the interfaces of the calling thread's namespace whose names begin with ``prefix``, sorted."""
     with IPRoute() as here:
         names = [link.get("ifname") for link in here.get_links()]
-    return sorted(name for name in names if isinstance(name, str) and name.startswith(prefix))
+    return sorted(
+        name for name in names if isinstance(name, str) and name.startswith(prefix)
+    )
 
 
 def remove_interfaces(prefix: str, group: int, timeout_s: float = 5.0) -> list[str]:

@@ -99,17 +99,27 @@ def parse_links(data: bytes) -> Iterator[tuple[bool, Link]]:
                     break
                 if attribute == _IFLA_IFNAME:
                     name = (
-                        data[attribute_offset + _ATTRIBUTE.size : attribute_offset + size]
+                        data[
+                            attribute_offset + _ATTRIBUTE.size : attribute_offset + size
+                        ]
                         .rstrip(b"\0")
                         .decode()
                     )
                 elif attribute == _IFLA_GROUP:
-                    (group,) = struct.unpack_from("=I", data, attribute_offset + _ATTRIBUTE.size)
+                    (group,) = struct.unpack_from(
+                        "=I", data, attribute_offset + _ATTRIBUTE.size
+                    )
                 attribute_offset += (size + 3) & ~3
             # Other families (bridge) report the same interface a second time.
             if name is not None and family == socket.AF_UNSPEC:
-                up, carrier = bool(flags & IFF_UP), bool(flags & IFF_UP and flags & IFF_LOWER_UP)
-                yield kind == _RTM_NEWLINK, Link(name, index, carrier, up, group == HELD_GROUP)
+                up, carrier = (
+                    bool(flags & IFF_UP),
+                    bool(flags & IFF_UP and flags & IFF_LOWER_UP),
+                )
+                yield (
+                    kind == _RTM_NEWLINK,
+                    Link(name, index, carrier, up, group == HELD_GROUP),
+                )
         offset += (length + 3) & ~3
 
 
@@ -121,7 +131,9 @@ class LinkWatcher:
 
     def __init__(self, netns: str | None) -> None:
         with entered(netns):
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+            self._socket = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE
+            )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.bind((0, _RTMGRP_LINK))
         self._socket.setblocking(False)
@@ -136,7 +148,13 @@ class LinkWatcher:
 
     def _dump(self) -> None:
         request = _IFINFO.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-        header = _HEADER.pack(_HEADER.size + len(request), _RTM_GETLINK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0)
+        header = _HEADER.pack(
+            _HEADER.size + len(request),
+            _RTM_GETLINK,
+            _NLM_F_REQUEST | _NLM_F_DUMP,
+            1,
+            0,
+        )
         self._socket.send(header + request)
 
     def changed(self) -> dict[int, Link]:
@@ -175,12 +193,18 @@ def set_up(link: Link) -> None:
     """
     set_ipv6_off(link.name)
     body = _IFINFO.pack(socket.AF_UNSPEC, 0, link.ifindex, IFF_UP, IFF_UP)
-    header = _HEADER.pack(_HEADER.size + len(body), _RTM_NEWLINK, _NLM_F_REQUEST | _NLM_F_ACK, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
+    header = _HEADER.pack(
+        _HEADER.size + len(body), _RTM_NEWLINK, _NLM_F_REQUEST | _NLM_F_ACK, 1, 0
+    )
+    with socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE
+    ) as netlink:
         netlink.settimeout(5)
         netlink.send(header + body)
         reply = netlink.recv(1 << 16)
     _, kind, _, _, _ = _HEADER.unpack_from(reply)
-    code = struct.unpack_from("=i", reply, _HEADER.size)[0] if kind == _NLMSG_ERROR else 0
+    code = (
+        struct.unpack_from("=i", reply, _HEADER.size)[0] if kind == _NLMSG_ERROR else 0
+    )
     if code:
         raise OSError(-code, f"interface {link.name}: {os.strerror(-code)}")

@@ -57,7 +57,12 @@ def queue_bytes(rate_bps: float, queue_s: float) -> int:
 
 
 def shape(
-    netlink: IPRoute, index: int, rate_bps: float, queue_s: float, *, least_queue_bytes: int = 0
+    netlink: IPRoute,
+    index: int,
+    rate_bps: float,
+    queue_s: float,
+    *,
+    least_queue_bytes: int = 0,
 ) -> None:
     """Shape an interface's egress to ``rate_bps`` bits per second with one queue of ``queue_s`` seconds."""
     burst = bucket_bytes(rate_bps)
@@ -74,7 +79,13 @@ def shape(
 
 
 def shape_wavelengths(
-    netlink: IPRoute, index: int, rate_bps: float, queue_s: float, count: int, *, least_queue_bytes: int = 0
+    netlink: IPRoute,
+    index: int,
+    rate_bps: float,
+    queue_s: float,
+    count: int,
+    *,
+    least_queue_bytes: int = 0,
 ) -> None:
     """An interface as a fibre: ``count`` wavelengths of ``rate_bps`` bit/s, each with its own queue.
 
@@ -99,14 +110,18 @@ def shape_wavelengths(
                 cburst=slack,
                 quantum=FRAME_BYTES,
             )
-            netlink.tc("add", "bfifo", index, (0x10 + number) << 16, parent=leaf, limit=limit)
+            netlink.tc(
+                "add", "bfifo", index, (0x10 + number) << 16, parent=leaf, limit=limit
+            )
 
 
 #: By what flows take turns: whom a frame is from, whom it goes to, or both.
 By = Literal["src", "dst", "pair"]
 
 
-def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[str]) -> None:
+def shape_shared(
+    ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[str]
+) -> None:
     """As :func:`shape`, with each link's rate shared evenly among the IPv4 ``hosts`` that waiting frames come
     from or go to, or among the pairs of hosts that they go between.
 
@@ -149,7 +164,9 @@ def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[
         for name, rate_bps, queue_s, by in chosen
         for line in _shared(name, rate_bps, queue_s, *turns[by], late=by == "dst")
     ]
-    _batch(lines, "rate of 1 port" if len(chosen) == 1 else f"rates of {len(chosen)} ports")
+    _batch(
+        lines, "rate of 1 port" if len(chosen) == 1 else f"rates of {len(chosen)} ports"
+    )
 
 
 def _batch(lines: Iterable[str], what: str) -> None:
@@ -215,7 +232,10 @@ def _turns(hosts: Sequence[str], by: By) -> tuple[int, str]:
 
     The addresses are numbered from the lowest. A packet without a turn of its own shares those of others.
     """
-    least, most = (extreme(int(ipaddress.IPv4Address(host)) for host in hosts) for extreme in (min, max))
+    least, most = (
+        extreme(int(ipaddress.IPv4Address(host)) for host in hosts)
+        for extreme in (min, max)
+    )
     count = most - least + 1
     if by == "pair":
         turns = count**2 if count**2 < PAIRS else PAIRS
@@ -237,7 +257,13 @@ def _turns(hosts: Sequence[str], by: By) -> tuple[int, str]:
 
 
 def _shared(
-    name: str, rate_bps: float, queue_s: float, turns: int, classifier: str, *, late: bool
+    name: str,
+    rate_bps: float,
+    queue_s: float,
+    turns: int,
+    classifier: str,
+    *,
+    late: bool,
 ) -> Iterator[str]:
     """Commands of tc for one interface. ``late``: its timers run beside a worker."""
     share_bps = max(8000, round(rate_bps / (turns + 1)))

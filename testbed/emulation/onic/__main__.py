@@ -21,16 +21,32 @@ NICENESS = -20
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ringlight.testbed.emulation.onic", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ringlight.testbed.emulation.onic", description=__doc__
+    )
     parser.add_argument("--gpu", required=True)
-    parser.add_argument("--listen", required=True, help="host:port on the control network")
-    parser.add_argument("--directory", type=Path, required=True, help="for its sockets and its map")
-    parser.add_argument("--pins", type=Path, required=True, help="BPF maps of this O-NIC")
-    parser.add_argument("--lasers", type=Path, required=True, help="pinned map of the lab's lasers")
-    parser.add_argument("--laser-ids", required=True, help="numbers of its lasers by port, such as 4,5")
+    parser.add_argument(
+        "--listen", required=True, help="host:port on the control network"
+    )
+    parser.add_argument(
+        "--directory", type=Path, required=True, help="for its sockets and its map"
+    )
+    parser.add_argument(
+        "--pins", type=Path, required=True, help="BPF maps of this O-NIC"
+    )
+    parser.add_argument(
+        "--lasers", type=Path, required=True, help="pinned map of the lab's lasers"
+    )
+    parser.add_argument(
+        "--laser-ids", required=True, help="numbers of its lasers by port, such as 4,5"
+    )
     parser.add_argument("--tuning", type=float, default=0.0, help="emulated seconds")
-    parser.add_argument("--lease", type=float, default=Times().lease_s, help="emulated seconds")
-    parser.add_argument("--time-dilation", type=float, default=1.0, help="times longer that all takes")
+    parser.add_argument(
+        "--lease", type=float, default=Times().lease_s, help="emulated seconds"
+    )
+    parser.add_argument(
+        "--time-dilation", type=float, default=1.0, help="times longer that all takes"
+    )
     parser.add_argument("--allow-faults", action="store_true")
     return parser
 
@@ -50,7 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
             ports=len(ids),
             allow_faults=chosen.allow_faults,
         )
-        agent = Agent(settings, BpfLaser.open(chosen.lasers, ids), BpfRoutes(chosen.pins))
+        agent = Agent(
+            settings, BpfLaser.open(chosen.lasers, ids), BpfRoutes(chosen.pins)
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()

@@ -8,7 +8,12 @@ from typing import Any
 
 from ringlight.fabric.parts import OpticalSwitch, Port
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.onic.tables import LightpathKey, PathCount, read_counters, read_traffic
+from ringlight.testbed.emulation.onic.tables import (
+    LightpathKey,
+    PathCount,
+    read_counters,
+    read_traffic,
+)
 from ringlight.testbed.emulation.optical.datapath import Datapath
 
 #: What a WSS counts, summed over its ports. The first two stay 0 in every correct run.
@@ -46,7 +51,8 @@ def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
     sent to O-NICs for which it was not meant. Raises EbpfError.
     """
     onics = {
-        gpu: asdict(read_counters(bpf_dir / f"onic-{gpu}", onic.ports)) for gpu, onic in fabric.onics.items()
+        gpu: asdict(read_counters(bpf_dir / f"onic-{gpu}", onic.ports))
+        for gpu, onic in fabric.onics.items()
     }
     for gpu, onic in fabric.onics.items():
         if onic.standing:
@@ -70,13 +76,19 @@ def read_lightpaths(pins: Path) -> dict[str, list[dict[str, Any]]]:
     O-NIC and the ``wavelength``. Raises EbpfError.
     """
     traffic = read_traffic(pins)
-    peers = [{"peer": peer, **count._asdict()} for peer, count in sorted(traffic.peers.items())]
+    peers = [
+        {"peer": peer, **count._asdict()}
+        for peer, count in sorted(traffic.peers.items())
+    ]
     return {"peers": peers} | {
         way: [
             {"peer": peer, "port": port, "wavelength": wavelength, **count._asdict()}
             for (peer, port, wavelength), count in sorted(counts.items(), key=_in_order)
         ]
-        for way, counts in (("sent", traffic.sent_on), ("received", traffic.received_on))
+        for way, counts in (
+            ("sent", traffic.sent_on),
+            ("received", traffic.received_on),
+        )
     }
 
 
@@ -85,7 +97,9 @@ def _in_order(item: tuple[LightpathKey, PathCount]) -> tuple[str, int, int]:
     return peer, port, -1 if wavelength is None else wavelength
 
 
-def _misdirected(fabric: Fabric, switch: OpticalSwitch, onics: dict[str, dict[str, Any]]) -> int:
+def _misdirected(
+    fabric: Fabric, switch: OpticalSwitch, onics: dict[str, dict[str, Any]]
+) -> int:
     packets = 0
     for faceplate in range(1, switch.size + 1):
         end = Port(switch.name, faceplate)
@@ -93,5 +107,7 @@ def _misdirected(fabric: Fabric, switch: OpticalSwitch, onics: dict[str, dict[st
         if link is not None:
             far = link.other(end)
             # Light that goes on to another WSS is that one's to direct.
-            packets += onics[far.node]["misdirected"][far.number] if far.node in onics else 0
+            packets += (
+                onics[far.node]["misdirected"][far.number] if far.node in onics else 0
+            )
     return packets

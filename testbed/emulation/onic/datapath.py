@@ -39,7 +39,9 @@ class OnicDatapath:
     ``standing``: of an O-NIC whose light stands, the class of the first queue of each peer, by IPv4 address.
     """
 
-    def __init__(self, pins: Path, mac: str, standing: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, pins: Path, mac: str, standing: Mapping[str, int] | None = None
+    ) -> None:
         ebpf.ensure_bpffs()
         self.pins = pins
         names = _PROGRAMS if standing is None else _STANDING
@@ -47,7 +49,9 @@ class OnicDatapath:
         self._programs = {port: programs[name] for port, name in names.items()}
         self._maps = maps
         try:
-            maps["identity"].update(U32.pack(0), IDENTITY.pack(LAYOUT, bytes.fromhex(mac.replace(":", ""))))
+            maps["identity"].update(
+                U32.pack(0), IDENTITY.pack(LAYOUT, bytes.fromhex(mac.replace(":", "")))
+            )
             name_peers(maps["peers"], standing or {})
             pins.mkdir(parents=True, mode=0o700)
             for name, item in maps.items():
@@ -64,7 +68,9 @@ class OnicDatapath:
         self._maps["ports"].update(U32.pack(port), U32.pack(ifindex))
         if port < FIBRES:
             self._maps["fibre_of_ifindex"].update(U32.pack(ifindex), U32.pack(port))
-        ebpf.attach_ingress(comes_in or ifindex, self._programs[FIBRE if port < FIBRES else port])
+        ebpf.attach_ingress(
+            comes_in or ifindex, self._programs[FIBRE if port < FIBRES else port]
+        )
 
     def close(self) -> None:
         """Let go of it; pins and attached programs stay."""

@@ -26,7 +26,11 @@ def emulate(manage: Path, faults: Mapping[str, Any]) -> None:
             stream.flush()
             answer = json.loads(stream.readline() or b"{}")
     if answer.get("ok") is not True:
-        raise ConnectionError(f"agent of O-NIC {gpu}: {answer.get('error', 'it hung up')}")
+        raise ConnectionError(
+            f"agent of O-NIC {gpu}: {answer.get('error', 'it hung up')}"
+        )
     for name, value in faults.items():
         if (actual := answer["emulate"].get(name)) != value:
-            raise ConnectionError(f"agent of O-NIC {gpu}: {name} is {actual}, not {value}")
+            raise ConnectionError(
+                f"agent of O-NIC {gpu}: {name} is {actual}, not {value}"
+            )

@@ -23,8 +23,20 @@ U32 = struct.Struct("=I")
 IDENTITY = struct.Struct("=I6s2x")
 #: Fibre port and tag: of an array of transmitters the channel + 1, of a tunable laser 0.
 _ROUTE = struct.Struct("=II")
-_OF_GPU = ("control_tx_packets", "control_tx_bytes", "control_rx_packets", "control_rx_bytes", "unrouted")
-_OF_FIBRE = ("light_tx_packets", "light_tx_bytes", "light_rx_packets", "light_rx_bytes", "misdirected")
+_OF_GPU = (
+    "control_tx_packets",
+    "control_tx_bytes",
+    "control_rx_packets",
+    "control_rx_bytes",
+    "unrouted",
+)
+_OF_FIBRE = (
+    "light_tx_packets",
+    "light_tx_bytes",
+    "light_rx_packets",
+    "light_rx_bytes",
+    "misdirected",
+)
 _COUNTERS = struct.Struct(f"={len(_OF_GPU)}Q")
 _FIBRE = struct.Struct(f"={len(_OF_FIBRE)}Q")
 #: Whether it is lit, how many paths, whose turn; then the paths, each a fibre port and a tag.
@@ -80,8 +92,13 @@ def read_counters(pins: Path, ports: int) -> Counters:
     with closing(open_map(pins, "counters")) as table:
         of_gpu = _COUNTERS.unpack(table.lookup(U32.pack(0)) or bytes(_COUNTERS.size))
     with closing(open_map(pins, "fibres")) as table:
-        fibres = [_FIBRE.unpack(table.lookup(U32.pack(port)) or bytes(_FIBRE.size)) for port in range(ports)]
-    by_fibre: dict[str, Any] = dict(zip(_OF_FIBRE, zip(*fibres, strict=True), strict=True))
+        fibres = [
+            _FIBRE.unpack(table.lookup(U32.pack(port)) or bytes(_FIBRE.size))
+            for port in range(ports)
+        ]
+    by_fibre: dict[str, Any] = dict(
+        zip(_OF_FIBRE, zip(*fibres, strict=True), strict=True)
+    )
     return Counters(**by_fibre, **dict(zip(_OF_GPU, of_gpu, strict=True)))
 
 
@@ -127,7 +144,8 @@ class RouteTable(_Tables):
     def replace(self, routes: Mapping[str, Transmitter]) -> None:
         """Makes these the whole table. A peer that keeps its transmitter is not touched."""
         entries = {
-            socket.inet_aton(ip): _ROUTE.pack(port, _tag(channel)) for ip, (port, channel) in routes.items()
+            socket.inet_aton(ip): _ROUTE.pack(port, _tag(channel))
+            for ip, (port, channel) in routes.items()
         }
         (table,) = self._maps
         present = dict(table.items())
@@ -163,7 +181,9 @@ class LightTable(_Tables):
 
     def replace(self, lights: Mapping[str, PeerLight]) -> None:
         """Makes these the whole table, each peer's light at once. Raises ValueError, EbpfError."""
-        entries = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
+        entries = {
+            socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()
+        }
         (table,) = self._maps
         for peer in set(table.keys()) - entries.keys():
             table.delete(peer)
@@ -174,16 +194,22 @@ class LightTable(_Tables):
         lights = {}
         for peer, value in self._maps[0].items():
             is_lit, count, _ = _LIGHT.unpack_from(value)
-            paths = [_PATH.unpack_from(value, _LIGHT.size + number * _PATH.size) for number in range(count)]
+            paths = [
+                _PATH.unpack_from(value, _LIGHT.size + number * _PATH.size)
+                for number in range(count)
+            ]
             lights[socket.inet_ntoa(peer)] = PeerLight(
-                bool(is_lit), tuple(Transmitter(port, _channel(tag)) for port, tag in paths)
+                bool(is_lit),
+                tuple(Transmitter(port, _channel(tag)) for port, tag in paths),
             )
         return lights
 
 
 def _pack(ip: str, light: PeerLight) -> bytes:
     if len(light.paths) > MOST_LIGHTPATHS:
-        raise ValueError(f"{ip} has {len(light.paths)} lightpaths, at most {MOST_LIGHTPATHS}")
+        raise ValueError(
+            f"{ip} has {len(light.paths)} lightpaths, at most {MOST_LIGHTPATHS}"
+        )
     paths = b"".join(_PATH.pack(port, _tag(channel)) for port, channel in light.paths)
     head = _LIGHT.pack(light.lit, len(light.paths), 0)
     return head + paths.ljust(MOST_LIGHTPATHS * _PATH.size, b"\0")
@@ -225,7 +251,9 @@ class TrafficTable(_Tables):
         counts = {}
         for peer, value in self._maps[0].items():
             _, fresh, payload, words, held = _PEER.unpack(value)
-            counts[socket.inet_ntoa(peer)] = PeerCount(fresh, max(0, payload - fresh), words, held)
+            counts[socket.inet_ntoa(peer)] = PeerCount(
+                fresh, max(0, payload - fresh), words, held
+            )
         return counts
 
     def sent_on(self) -> dict[LightpathKey, PathCount]:
@@ -240,7 +268,9 @@ def _carried(table: ebpf.Map) -> dict[LightpathKey, PathCount]:
     counts: dict[LightpathKey, PathCount] = {}
     for key, value in table.items():
         peer, port, tag = _LIGHTPATH.unpack(key)
-        counts[socket.inet_ntoa(peer), port, _channel(tag)] = PathCount(*_CARRIED.unpack(value))
+        counts[socket.inet_ntoa(peer), port, _channel(tag)] = PathCount(
+            *_CARRIED.unpack(value)
+        )
     return counts
 
 

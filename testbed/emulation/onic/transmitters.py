@@ -28,7 +28,9 @@ class BpfLaser:
     def close(self) -> None:
         self._lasers.close()
 
-    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
+    def tune(
+        self, port: int, wavelength: int, ready_in_s: float, until_s: float
+    ) -> float:
         """Tune to ``wavelength``, dark for ``ready_in_s`` seconds and then lit until ``until_s``. Return the
         time at which it is lit (CLOCK_MONOTONIC seconds).
 
@@ -49,7 +51,9 @@ class BpfLaser:
         """Return the wavelength that the kernel has for the port's laser, None if the laser is off or its
         time is over."""
         tuned = self._lasers.read(self._ids[port])
-        return tuned.wavelength if tuned and time.monotonic_ns() < tuned.until_ns else None
+        return (
+            tuned.wavelength if tuned and time.monotonic_ns() < tuned.until_ns else None
+        )
 
 
 class BpfRoutes:

@@ -89,7 +89,9 @@ class Standing:
 class OnicNode(ShellLess):
     """The namespace of one O-NIC and its packet side."""
 
-    def __init__(self, name: str, *, lab: Lab, gpu: Gpu, netns: str, pins: Path, **params: Any) -> None:
+    def __init__(
+        self, name: str, *, lab: Lab, gpu: Gpu, netns: str, pins: Path, **params: Any
+    ) -> None:
         self.lab = lab
         self.gpu = gpu
         self.netns = netns
@@ -115,7 +117,9 @@ class OnicNode(ShellLess):
             queues = None if standing is None else standing.queues
             datapath = self.datapath = OnicDatapath(self.pins, self.gpu.mac, queues)
         except OSError as error:
-            raise NetworkError(f"O-NIC of {self.gpu.name}: {error.strerror or error}") from None
+            raise NetworkError(
+                f"O-NIC of {self.gpu.name}: {error.strerror or error}"
+            ) from None
 
         def inside() -> None:
             namespaces.configure_namespace()
@@ -128,14 +132,28 @@ class OnicNode(ShellLess):
                     self._plug(datapath, number, netlink.set_up(here, f"p{number}"))
                 if standing is not None:
                     netlink.create_veth(here, QUEUE_NAME, QUEUED_NAME)
-                    shaping.shape_peers(QUEUE_NAME, standing.rate_bps, len(standing.peers), standing.most)
-                    queue, queued = (netlink.set_up(here, name) for name in (QUEUE_NAME, QUEUED_NAME))
+                    shaping.shape_peers(
+                        QUEUE_NAME,
+                        standing.rate_bps,
+                        len(standing.peers),
+                        standing.most,
+                    )
+                    queue, queued = (
+                        netlink.set_up(here, name) for name in (QUEUE_NAME, QUEUED_NAME)
+                    )
                     self._plug(datapath, QUEUE, queue, queued)
                 index = netlink.set_up(here, CONTROL_NAME)
                 self._plug(datapath, CONTROL, index)
                 neighbours = [(control_ip(gpu), control_mac(gpu)) for gpu in agents]
                 ip = control_ip(self.gpu)
-                addressing.address(here, index, ip, CONTROL_PREFIX, rto_min_s=None, neighbours=neighbours)
+                addressing.address(
+                    here,
+                    index,
+                    ip,
+                    CONTROL_PREFIX,
+                    rto_min_s=None,
+                    neighbours=neighbours,
+                )
 
         assert self.namespace is not None
         namespaces.in_namespace(self.namespace, inside)
@@ -154,11 +172,15 @@ class OnicNode(ShellLess):
         assert self.namespace is not None
         namespaces.in_namespace(self.namespace, inside)
 
-    def _plug(self, datapath: OnicDatapath, port: int, index: int, comes_in: int | None = None) -> None:
+    def _plug(
+        self, datapath: OnicDatapath, port: int, index: int, comes_in: int | None = None
+    ) -> None:
         try:
             datapath.plug(port, index, comes_in)
         except OSError as error:
-            raise NetworkError(f"O-NIC of {self.gpu.name}: {error.strerror or error}") from None
+            raise NetworkError(
+                f"O-NIC of {self.gpu.name}: {error.strerror or error}"
+            ) from None
 
     def terminate(self) -> None:
         """Forget the namespace; it ends when the agent's process has."""
@@ -172,13 +194,18 @@ class OnicNode(ShellLess):
         super().terminate()
 
 
-def _shape(here: IPRoute, index: int, rate_bps: float, queue_s: float, wavelengths: int | None) -> None:
+def _shape(
+    here: IPRoute, index: int, rate_bps: float, queue_s: float, wavelengths: int | None
+) -> None:
     """A fibre port of one tunable laser, or of so many transmitters at once."""
     if wavelengths is None:
-        shaping.shape(here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES)
+        shaping.shape(
+            here, index, rate_bps, queue_s, least_queue_bytes=PORT_QUEUE_BYTES
+        )
     else:
         shaping.shape_wavelengths(
-            *(here, index, rate_bps, queue_s, wavelengths), least_queue_bytes=PORT_QUEUE_BYTES
+            *(here, index, rate_bps, queue_s, wavelengths),
+            least_queue_bytes=PORT_QUEUE_BYTES,
         )
 
 
@@ -201,7 +228,9 @@ class ControlNetwork:
                 for key in ("all", "default"):
                     set_ipv6_off(key)
                 with failing("control network"):
-                    here.link("add", ifname=BRIDGE, kind="bridge", mtu=netlink.MTU_BYTES)
+                    here.link(
+                        "add", ifname=BRIDGE, kind="bridge", mtu=netlink.MTU_BYTES
+                    )
                 bridge = netlink.set_up(here, BRIDGE)
                 for name, onic in zip(names, onics, strict=True):
                     netlink.create_veth(
@@ -212,12 +241,20 @@ class ControlNetwork:
                         peer_mac=control_mac(onic.gpu),
                     )
                 with failing("control network"):
-                    index_of = {link.get("ifname"): link["index"] for link in here.get_links()}
+                    index_of = {
+                        link.get("ifname"): link["index"] for link in here.get_links()
+                    }
                     for name, onic in zip(names, onics, strict=True):
                         port = index_of[name]
                         here.link("set", index=port, master=bridge, state="up")
                         for mac in (onic.gpu.mac, control_mac(onic.gpu)):
-                            here.fdb("add", ifindex=port, lladdr=mac, state=_NUD_NOARP, flags=_NTF_MASTER)
+                            here.fdb(
+                                "add",
+                                ifindex=port,
+                                lladdr=mac,
+                                state=_NUD_NOARP,
+                                flags=_NTF_MASTER,
+                            )
 
         namespaces.in_namespace(namespace, inside)
 
@@ -242,16 +279,22 @@ def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
     return channels(fabric, Port(gpu, 0))
 
 
-def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]) -> Standing | None:
+def standing_light(
+    fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]
+) -> Standing | None:
     """Return the settings of an O-NIC with permanent light, None for other O-NICs. ``rate_bps``: turns a real
     rate into the emulated rate."""
     onic = fabric.onics[gpu]
     if not onic.standing:
         return None
-    standing = (peer for peer, other in fabric.onics.items() if other.standing and peer != gpu)
+    standing = (
+        peer for peer, other in fabric.onics.items() if other.standing and peer != gpu
+    )
     peers = tuple(fabric.gpus[peer].ip for peer in standing)
     colours = channels(fabric, Port(gpu, 0)) or 1
-    return Standing(peers, rate_bps(fabric.link_at[Port(gpu, 0)].rate_bps), onic.ports * colours)
+    return Standing(
+        peers, rate_bps(fabric.link_at[Port(gpu, 0)].rate_bps), onic.ports * colours
+    )
 
 
 def is_tagged(fabric: Fabric, switch: str) -> bool:
@@ -264,7 +307,11 @@ def is_tagged(fabric: Fabric, switch: str) -> bool:
         if switch in (link.a.node, link.b.node)
         for port in (link.a, link.b)
     }
-    return any(onic.transmitters == "array" for gpu, onic in fabric.onics.items() if gpu in ends)
+    return any(
+        onic.transmitters == "array"
+        for gpu, onic in fabric.onics.items()
+        if gpu in ends
+    )
 
 
 def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:

@@ -59,9 +59,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m ringlight.testbed.emulation.optical", description=__doc__
     )
     parser.add_argument("--name", required=True, help="the switch's name in the fabric")
-    parser.add_argument("--lab", default="", help="id of the lab it belongs to (told in the log)")
-    parser.add_argument("--size", type=int, required=True, help="duplex faceplate ports")
-    parser.add_argument("--listen", type=_address, default=("127.0.0.1", 5025), help="host:port for SCPI")
+    parser.add_argument(
+        "--lab", default="", help="id of the lab it belongs to (told in the log)"
+    )
+    parser.add_argument(
+        "--size", type=int, required=True, help="duplex faceplate ports"
+    )
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        default=("127.0.0.1", 5025),
+        help="host:port for SCPI",
+    )
     parser.add_argument(
         "--serve",
         type=_served,
@@ -84,11 +93,22 @@ def _parser() -> argparse.ArgumentParser:
         help="REST of the switch itself: what it really does, faults",
     )
     parser.add_argument(
-        "--rest-token-file", type=Path, metavar="FILE", help="the token that every call of it then needs"
+        "--rest-token-file",
+        type=Path,
+        metavar="FILE",
+        help="the token that every call of it then needs",
     )
     parser.add_argument("--profile", choices=sorted(profiles()), default="mems")
-    parser.add_argument("--netns", help="namespace (name or path) whose interfaces p1, p2, … are the ports")
-    parser.add_argument("--pins", type=Path, required=True, help="directory in bpffs of this switch alone")
+    parser.add_argument(
+        "--netns",
+        help="namespace (name or path) whose interfaces p1, p2, … are the ports",
+    )
+    parser.add_argument(
+        "--pins",
+        type=Path,
+        required=True,
+        help="directory in bpffs of this switch alone",
+    )
     parser.add_argument(
         "--recovery",
         type=Recovery,
@@ -96,27 +116,48 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODE",
         help="what a start does to light: maintain, restore or remove it (as last told; maintain)",
     )
-    parser.add_argument("--time-dilation", type=float, default=1.0, help="times longer that delays take")
+    parser.add_argument(
+        "--time-dilation", type=float, default=1.0, help="times longer that delays take"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--wavelengths", type=int, default=0, help="channels, which makes it a WSS")
-    parser.add_argument("--lasers", type=Path, help="pinned map of the lab's tunable lasers; for a WSS")
+    parser.add_argument(
+        "--wavelengths", type=int, default=0, help="channels, which makes it a WSS"
+    )
+    parser.add_argument(
+        "--lasers", type=Path, help="pinned map of the lab's tunable lasers; for a WSS"
+    )
     parser.add_argument(
         "--tagged",
         action="store_true",
         help="a WSS to which light tells its colour itself, by its 802.1Q tag",
     )
     parser.add_argument(
-        "--laser", type=_laser, action="append", default=[], help="port=id, of the laser plugged into a port"
+        "--laser",
+        type=_laser,
+        action="append",
+        default=[],
+        help="port=id, of the laser plugged into a port",
     )
-    parser.add_argument("--loss", type=float, help="dB of a pass, in place of the profile's")
-    parser.add_argument("--dark", type=float, help="seconds that a new cross-connect is dark, likewise")
+    parser.add_argument(
+        "--loss", type=float, help="dB of a pass, in place of the profile's"
+    )
+    parser.add_argument(
+        "--dark", type=float, help="seconds that a new cross-connect is dark, likewise"
+    )
     parser.add_argument("--light", type=Path, help="file that tells of the lab's light")
-    parser.add_argument("--failed-port", type=int, action="append", default=[], help="a broken port")
     parser.add_argument(
-        "--idle-timeout", type=float, default=IDLE_TIMEOUT_S, help="seconds; idle clients are dropped"
+        "--failed-port", type=int, action="append", default=[], help="a broken port"
     )
     parser.add_argument(
-        "--ready", type=Path, help="file to write addresses and pid to once clients can connect"
+        "--idle-timeout",
+        type=float,
+        default=IDLE_TIMEOUT_S,
+        help="seconds; idle clients are dropped",
+    )
+    parser.add_argument(
+        "--ready",
+        type=Path,
+        help="file to write addresses and pid to once clients can connect",
     )
     return parser
 
@@ -131,13 +172,21 @@ def main(arguments: list[str] | None = None) -> int:
     if (chosen.wavelengths > 0) != (chosen.lasers is not None or chosen.tagged):
         parser.error("--wavelengths and --lasers (or --tagged) go together")
     if chosen.wavelengths > 0 and chosen.size > MAX_SELECTIVE_PORTS:
-        parser.error(f"--size {chosen.size}: a WSS has at most {MAX_SELECTIVE_PORTS} ports")
+        parser.error(
+            f"--size {chosen.size}: a WSS has at most {MAX_SELECTIVE_PORTS} ports"
+        )
     try:
-        tokens = None if chosen.rest_token_file is None else read_tokens(chosen.rest_token_file)
+        tokens = (
+            None
+            if chosen.rest_token_file is None
+            else read_tokens(chosen.rest_token_file)
+        )
     except StartError as error:
         parser.error(f"--rest-token-file {error}")
     if chosen.rest is not None and tokens is None and not is_loopback(chosen.rest[0]):
-        parser.error(f"--rest {chosen.rest[0]}: not a loopback address; that needs --rest-token-file")
+        parser.error(
+            f"--rest {chosen.rest[0]}: not a loopback address; that needs --rest-token-file"
+        )
     if len({name for name, _ in chosen.serve} | {"scpi"}) != len(chosen.serve) + 1:
         parser.error("--serve: each protocol once, scpi by --listen")
     if chosen.wavelengths > 0 and chosen.serve:
@@ -149,8 +198,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--time-dilation {chosen.time_dilation}: must be more than 0")
     for port in chosen.failed_port:
         if not 1 <= port <= 2 * chosen.size:
-            parser.error(f"--failed-port {port}: there is no such port (1..{2 * chosen.size})")
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {chosen.lab}/{chosen.name} %(message)s")
+            parser.error(
+                f"--failed-port {port}: there is no such port (1..{2 * chosen.size})"
+            )
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s {chosen.lab}/{chosen.name} %(message)s"
+    )
     try:
         light = LightPlan.read(chosen.light) if chosen.light is not None else None
     except (OSError, ValueError) as error:
@@ -186,10 +239,16 @@ def main(arguments: list[str] | None = None) -> int:
     server.stop_on_signals()
     addresses = server.addresses
     listing = ", ".join(f"{name} {where}" for name, where in addresses.items())
-    logging.info("ready at %s: %s", listing, "light as it was" if server.resumed else "all dark")
+    logging.info(
+        "ready at %s: %s", listing, "light as it was" if server.resumed else "all dark"
+    )
     if chosen.ready is not None:
         temporary = chosen.ready.with_name(f".{chosen.ready.name}.{os.getpid()}")
-        ready = {"address": addresses["scpi"], "addresses": addresses, "pid": os.getpid()}
+        ready = {
+            "address": addresses["scpi"],
+            "addresses": addresses,
+            "pid": os.getpid(),
+        }
         if server.rest_address is not None:
             ready["rest"] = server.rest_address
         temporary.write_text(json.dumps(ready) + "\n")

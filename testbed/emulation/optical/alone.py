@@ -35,7 +35,9 @@ def read_served(text: str, profile: str) -> tuple[str, Address]:
     name, separator, where = text.partition("=")
     protocol = protocol_named(name)
     if name not in protocols_of(profile):
-        raise ValueError(f"a {profile} does not speak {name}; it speaks {', '.join(protocols_of(profile))}")
+        raise ValueError(
+            f"a {profile} does not speak {name}; it speaks {', '.join(protocols_of(profile))}"
+        )
     return name, read_address(where) if separator else ("127.0.0.1", protocol.port)
 
 
@@ -61,16 +63,24 @@ def read_users(file: Path) -> dict[str, str]:
     return passwords
 
 
-def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str]) -> None:
+def check_reach(
+    served: Sequence[tuple[str, Address]], users: Mapping[str, str]
+) -> None:
     """Raises ValueError for a protocol that others than this machine's users could use without a login."""
-    without_login = {kind.protocol for kind in driver_kinds().values() if not kind.login}
+    without_login = {
+        kind.protocol for kind in driver_kinds().values() if not kind.login
+    }
     for name, (host, _) in served:
         if is_loopback(host):
             continue
         if name in without_login:
-            raise ValueError(f"{name}={host}: it has no login, and is served on loopback only")
+            raise ValueError(
+                f"{name}={host}: it has no login, and is served on loopback only"
+            )
         if not users:
-            raise ValueError(f"{name}={host}: beyond loopback it needs users (--users FILE)")
+            raise ValueError(
+                f"{name}={host}: beyond loopback it needs users (--users FILE)"
+            )
 
 
 def checked(settings: Settings) -> Settings:
@@ -80,7 +90,9 @@ def checked(settings: Settings) -> Settings:
     Raises ValueError.
     """
     profile = settings.profile.name
-    served = settings.serve or tuple(read_served(protocol, profile) for protocol in protocols_of(profile))
+    served = settings.serve or tuple(
+        read_served(protocol, profile) for protocol in protocols_of(profile)
+    )
     names = [protocol for protocol, _ in served]
     for protocol, (host, port) in served:
         if names.count(protocol) > 1:
@@ -89,7 +101,9 @@ def checked(settings: Settings) -> Settings:
     check_reach(served, settings.users)
     rest = settings.rest
     if rest is not None and settings.rest_tokens is None and not is_loopback(rest[0]):
-        raise ValueError(f"REST at {rest[0]}: beyond loopback it needs tokens (--rest-token-file FILE)")
+        raise ValueError(
+            f"REST at {rest[0]}: beyond loopback it needs tokens (--rest-token-file FILE)"
+        )
     for port in settings.failed_ports:
         if not 1 <= port <= 2 * settings.size:
             raise ValueError(f"there is no port {port} (1..{2 * settings.size})")
@@ -114,4 +128,6 @@ def example(protocol: str, address: str, user: str) -> str:
         return protocol_named(protocol).example.format_map(placeholders)
     except KeyError as error:
         known = ", ".join(f"{{{name}}}" for name in placeholders)
-        raise ValueError(f"the example of {protocol}: {{{error.args[0]}}} is none of {known}") from None
+        raise ValueError(
+            f"the example of {protocol}: {{{error.args[0]}}} is none of {known}"
+        ) from None

@@ -52,8 +52,14 @@ class Clients:
     which a client is dropped, seconds; ``dark_s``: longest dark time of a new cross-connect, seconds.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, idle_timeout_s: float, dark_s: float) -> None:
-        self._selector, self._idle_timeout_s, self._dark_s = selector, idle_timeout_s, dark_s
+    def __init__(
+        self, selector: selectors.BaseSelector, idle_timeout_s: float, dark_s: float
+    ) -> None:
+        self._selector, self._idle_timeout_s, self._dark_s = (
+            selector,
+            idle_timeout_s,
+            dark_s,
+        )
         self._clients: dict[socket.socket, Client] = {}
 
     def __len__(self) -> int:
@@ -69,7 +75,10 @@ class Clients:
 
     def expiries_s(self) -> list[float]:
         """Return the times at which clients will have been silent too long, seconds of CLOCK_MONOTONIC."""
-        return [client.heard_s + self._patience_s(client) for client in self._clients.values()]
+        return [
+            client.heard_s + self._patience_s(client)
+            for client in self._clients.values()
+        ]
 
     def advance(self, now_ns: int) -> None:
         """Have all sessions do what they can now."""
@@ -89,7 +98,10 @@ class Clients:
             if client.events & selectors.EVENT_READ:
                 self._read(client)
             if client.connection in self._clients and self._has_expired(client):
-                log.info("a client was idle for %g s and is dropped", self._patience_s(client))
+                log.info(
+                    "a client was idle for %g s and is dropped",
+                    self._patience_s(client),
+                )
                 self._drop(client)
 
     def close(self) -> None:
@@ -97,7 +109,9 @@ class Clients:
         for client in self:
             self._drop(client)
 
-    def accept(self, listener: socket.socket, session: Callable[[], FaultySession]) -> None:
+    def accept(
+        self, listener: socket.socket, session: Callable[[], FaultySession]
+    ) -> None:
         """Take in whoever calls, with a new session, unless there are too many."""
         try:
             connection, _ = listener.accept()
@@ -105,7 +119,10 @@ class Clients:
             log.warning("accept: %s", error)
             return
         if len(self._clients) >= MAX_CLIENTS and not self._make_room():
-            log.warning("%d clients, and none that is silent: a newcomer is turned away", len(self._clients))
+            log.warning(
+                "%d clients, and none that is silent: a newcomer is turned away",
+                len(self._clients),
+            )
             connection.close()
             return
         connection.setblocking(False)
@@ -121,10 +138,17 @@ class Clients:
         silent = [client for client in clients if client.half_open]
         if not silent:
             since_s = time.monotonic() - YIELD_S
-            silent = [client for client in clients if client.session.idle and client.heard_s <= since_s]
+            silent = [
+                client
+                for client in clients
+                if client.session.idle and client.heard_s <= since_s
+            ]
         if not silent:
             return False
-        log.warning("%d clients: the one that was silent longest gives way to a newcomer", len(clients))
+        log.warning(
+            "%d clients: the one that was silent longest gives way to a newcomer",
+            len(clients),
+        )
         self._drop(min(silent, key=lambda client: client.heard_s))
         return True
 
@@ -156,7 +180,9 @@ class Clients:
                 self._drop(client)
                 return
         # A client that has said all it wants to say still gets its replies.
-        if (client.session.over or (client.ended and client.session.idle)) and not client.unread:
+        if (
+            client.session.over or (client.ended and client.session.idle)
+        ) and not client.unread:
             self._drop(client)
             return
         if len(client.unread) > MAX_UNREAD_BYTES:
@@ -176,9 +202,13 @@ class Clients:
         if not events:
             self._selector.unregister(client.connection)
         elif client.events:
-            self._selector.modify(client.connection, events, partial(self._read, client))
+            self._selector.modify(
+                client.connection, events, partial(self._read, client)
+            )
         else:
-            self._selector.register(client.connection, events, partial(self._read, client))
+            self._selector.register(
+                client.connection, events, partial(self._read, client)
+            )
         client.events = events
 
     def _has_expired(self, client: Client) -> bool:

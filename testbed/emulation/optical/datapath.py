@@ -17,11 +17,21 @@ from typing import Any
 from ringlight.testbed.emulation.kernel import ebpf
 from ringlight.testbed.emulation.kernel.build import build_object
 from ringlight.testbed.emulation.kernel.survival import POWERS, survival
-from ringlight.testbed.emulation.optical.commands import Admin, Recovery, Spot, Stored, TunedEgress
+from ringlight.testbed.emulation.optical.commands import (
+    Admin,
+    Recovery,
+    Spot,
+    Stored,
+    TunedEgress,
+)
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.
-PROGRAM, SELECTIVE_PROGRAM, TAGGED_PROGRAM = "cross_connect_ingress", "wavelength_ingress", "tagged_ingress"
+PROGRAM, SELECTIVE_PROGRAM, TAGGED_PROGRAM = (
+    "cross_connect_ingress",
+    "wavelength_ingress",
+    "tagged_ingress",
+)
 #: Raise when a map's shape changes: a device never resumes maps that it would misread.
 LAYOUT = 4
 #: Most faceplate ports of a WSS: the kernel program looks at each when light is newly tuned.
@@ -126,7 +136,9 @@ class Datapath:
     ``resumed`` tells that they were already there: the light has burnt on and nothing was changed.
     """
 
-    def __init__(self, program: int, maps: Mapping[str, ebpf.Map], resumed: bool) -> None:
+    def __init__(
+        self, program: int, maps: Mapping[str, ebpf.Map], resumed: bool
+    ) -> None:
         self._program = program
         self._maps = maps
         self.resumed = resumed
@@ -151,9 +163,17 @@ class Datapath:
         if (pins / "program").exists():
             datapath = cls.resume(pins)
             identity = datapath._maps["identity"]
-            layout, size, colours, by_tag, label = _IDENTITY.unpack(identity.lookup(_U32.pack(0)) or b"")
+            layout, size, colours, by_tag, label = _IDENTITY.unpack(
+                identity.lookup(_U32.pack(0)) or b""
+            )
             owner = label.rstrip(b"\0").decode(errors="replace")
-            if (layout, size, colours, bool(by_tag), owner) != (LAYOUT, ports, wavelengths, tagged, name):
+            if (layout, size, colours, bool(by_tag), owner) != (
+                LAYOUT,
+                ports,
+                wavelengths,
+                tagged,
+                name,
+            ):
                 datapath.close()
                 way = ("", " by tag")
                 raise ValueError(
@@ -165,7 +185,9 @@ class Datapath:
         object_file = build_object(SOURCE)
         remove_pins(pins)
         pins.mkdir(parents=True, mode=0o700)
-        capacity = {key: ports + 1 for key in _SIZES if key not in ("identity", "sources")}
+        capacity = {
+            key: ports + 1 for key in _SIZES if key not in ("identity", "sources")
+        }
         shared: dict[str, int] = {}
         if selective:
             capacity["cross_connects"] = capacity["dim"] = (ports + 1) * wavelengths
@@ -173,13 +195,20 @@ class Datapath:
             capacity["sources"] = ports // 2 + 1
             if selective.lasers is not None:
                 shared["lasers"] = selective.lasers
-        kind = PROGRAM if selective is None else TAGGED_PROGRAM if tagged else SELECTIVE_PROGRAM
+        kind = (
+            PROGRAM
+            if selective is None
+            else TAGGED_PROGRAM
+            if tagged
+            else SELECTIVE_PROGRAM
+        )
         programs, maps = ebpf.load(object_file, [kind], _SIZES, capacity, shared)
         datapath = cls(programs[kind], maps, resumed=False)
         for ingress, laser in (selective.laser_of_ingress if selective else {}).items():
             maps["sources"].update(_U32.pack(ingress), _SOURCE.pack(laser + 1, 0, 0))
         maps["identity"].update(
-            _U32.pack(0), _IDENTITY.pack(LAYOUT, ports, wavelengths, tagged, name.encode())
+            _U32.pack(0),
+            _IDENTITY.pack(LAYOUT, ports, wavelengths, tagged, name.encode()),
         )
         for key, item in maps.items():
             ebpf.pin(item.descriptor, pins / key)
@@ -190,7 +219,10 @@ class Datapath:
     def resume(cls, pins: Path) -> Datapath:
         """Return the datapath pinned in ``pins``, for a restarted device or a reader of counters."""
         program = ebpf.open_pinned(pins / "program")
-        maps = {key: ebpf.Map(key, ebpf.open_pinned(pins / key), *size) for key, size in _SIZES.items()}
+        maps = {
+            key: ebpf.Map(key, ebpf.open_pinned(pins / key), *size)
+            for key, size in _SIZES.items()
+        }
         return cls(program, maps, resumed=True)
 
     def close(self) -> None:
@@ -208,7 +240,12 @@ class Datapath:
     # Light paths
 
     def connect(
-        self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None, loss_db: float = 0.0
+        self,
+        ingress: int,
+        egress: int,
+        ready_ns: int,
+        wavelength: int | None = None,
+        loss_db: float = 0.0,
     ) -> None:
         """Light from ``ingress`` goes to ``egress``, from ``ready_ns`` on; dark until then."""
         self._maps["cross_connects"].update(
@@ -217,7 +254,9 @@ class Datapath:
         )
 
     def disconnect(self, ingress: int, wavelength: int | None = None) -> None:
-        self._maps["cross_connects"].delete(_LIGHT.pack(ingress, _wire_wavelength(wavelength)))
+        self._maps["cross_connects"].delete(
+            _LIGHT.pack(ingress, _wire_wavelength(wavelength))
+        )
 
     def cross_connects(self) -> dict[tuple[int, int | None], TunedEgress]:
         """Return every cross-connect in the kernel, by ingress and wavelength."""
@@ -225,7 +264,9 @@ class Datapath:
         for key, value in self._maps["cross_connects"].items():
             ingress, wavelength = _LIGHT.unpack(key)
             egress, _, ready_ns, _ = _CROSS_CONNECT.unpack(value)
-            lights[ingress, wavelength - 1 if wavelength else None] = TunedEgress(egress, ready_ns)
+            lights[ingress, wavelength - 1 if wavelength else None] = TunedEgress(
+                egress, ready_ns
+            )
         return lights
 
     def wires(self) -> dict[Spot, tuple[int, float]]:
@@ -237,7 +278,10 @@ class Datapath:
             ingress, wavelength = _LIGHT.unpack(key)
             egress, loss, _, _ = _CROSS_CONNECT.unpack(value)
             if not {ingress, egress} & gated.keys():
-                wires[ingress, wavelength - 1 if wavelength else None] = (egress, loss / 1000)
+                wires[ingress, wavelength - 1 if wavelength else None] = (
+                    egress,
+                    loss / 1000,
+                )
         return wires
 
     def set_dim(self, spots: Mapping[Spot, float]) -> None:
@@ -270,9 +314,12 @@ class Datapath:
     def admin(self) -> dict[int, Admin]:
         """Return the state of every port that is not enabled."""
         states = {
-            _U32.unpack(key)[0]: Admin(_PORT.unpack(value)[1]) for key, value in self._maps["ports"].items()
+            _U32.unpack(key)[0]: Admin(_PORT.unpack(value)[1])
+            for key, value in self._maps["ports"].items()
         }
-        return {port: admin for port, admin in states.items() if admin is not Admin.ENABLED}
+        return {
+            port: admin for port, admin in states.items() if admin is not Admin.ENABLED
+        }
 
     def set_label(self, port: int, label: str) -> None:
         if label:
@@ -282,12 +329,16 @@ class Datapath:
 
     def set_recovery(self, recovery: Recovery) -> None:
         """Store what the next start does with light, as the label of port 0."""
-        self._maps["labels"].update(_U32.pack(_NO_PORT), _LABEL.pack(recovery.value.encode()))
+        self._maps["labels"].update(
+            _U32.pack(_NO_PORT), _LABEL.pack(recovery.value.encode())
+        )
 
     def stored(self) -> Stored:
         """Return the state that a device keeps over a restart."""
         labels = {
-            _U32.unpack(key)[0]: _LABEL.unpack(value)[0].rstrip(b"\0").decode(errors="replace")
+            _U32.unpack(key)[0]: _LABEL.unpack(value)[0]
+            .rstrip(b"\0")
+            .decode(errors="replace")
             for key, value in self._maps["labels"].items()
         }
         recovery = Recovery(labels.pop(_NO_PORT, Recovery.MAINTAIN))
@@ -302,7 +353,9 @@ class Datapath:
         Packets that the interface receives enter at ``ingress``. Packets that leave at ``egress`` are sent by
         the interface.
         """
-        known = self._maps["port_of_ifindex"].lookup(_U32.pack(ifindex)) == _U32.pack(ingress)
+        known = self._maps["port_of_ifindex"].lookup(_U32.pack(ifindex)) == _U32.pack(
+            ingress
+        )
         if not known:
             self._maps["port_of_ifindex"].update(_U32.pack(ifindex), _U32.pack(ingress))
         for port in (ingress, egress):
@@ -323,7 +376,8 @@ class Datapath:
     def plugged(self) -> dict[int, int]:
         """Return the ingress port of each interface index that is plugged in."""
         return {
-            _U32.unpack(key)[0]: _U32.unpack(value)[0] for key, value in self._maps["port_of_ifindex"].items()
+            _U32.unpack(key)[0]: _U32.unpack(value)[0]
+            for key, value in self._maps["port_of_ifindex"].items()
         }
 
     def counters(self, port: int) -> Counters:

@@ -89,7 +89,9 @@ class OpticalDevice:
         self.ports_revision = 0
         self._received: dict[int, bool] = {}
         #: Power (dBm) that comes in at an ingress on a wavelength, None for none; told by who knows the lab.
-        self.arriving_dbm: Callable[[int, int | None], float | None] = lambda *_: profile.launch_dbm
+        self.arriving_dbm: Callable[[int, int | None], float | None] = lambda *_: (
+            profile.launch_dbm
+        )
         #: Least power (dBm) that must leave an egress which leads to a receiver.
         self.least_dbm: Mapping[int, float] = {}
         self._queue: deque[_Turn] = deque()
@@ -138,7 +140,9 @@ class OpticalDevice:
             self._queue.popleft()
             self._free_ns = now_ns
             try:
-                effects += self._carry_out(turn.command, now_ns, turn.ticket, turn.mishap)
+                effects += self._carry_out(
+                    turn.command, now_ns, turn.ticket, turn.mishap
+                )
             except DeviceError as error:
                 turn.ticket.error = error
             turn.ticket.done = True
@@ -159,12 +163,18 @@ class OpticalDevice:
         each_s, touched = self.profile.command_per_xc_s, 0
         if each_s:
             with contextlib.suppress(DeviceError):
-                parts = command.commands if isinstance(command, Together) else (command,)
+                parts = (
+                    command.commands if isinstance(command, Together) else (command,)
+                )
                 touched = sum(self.checks.change(part).touched for part in parts)
         return round((self.profile.command_s + each_s * touched) * NS)
 
     def _carry_out(
-        self, command: Command, now_ns: int, ticket: Ticket, mishap: Mishap | None = None
+        self,
+        command: Command,
+        now_ns: int,
+        ticket: Ticket,
+        mishap: Mishap | None = None,
     ) -> list[Effect]:
         """Raises DeviceError for a command that changes nothing; of one that broke off the ticket has it."""
         mishap = mishap or _NO_MISHAP
@@ -181,7 +191,9 @@ class OpticalDevice:
         effects: list[Effect] = [self.mirrors.cut(spot) for spot in change.remove]
         ticket.tuned_ns = now_ns
         for wire in change.add:
-            light, ready_ns = self.mirrors.tune(wire, now_ns, mishap.late_ns, mishap.ghost)
+            light, ready_ns = self.mirrors.tune(
+                wire, now_ns, mishap.late_ns, mishap.ghost
+            )
             if not mishap.ghost:
                 effects.append(light)
             ticket.tuned_ns = max(ticket.tuned_ns, ready_ns)
@@ -189,7 +201,11 @@ class OpticalDevice:
         return effects
 
     def _carry_out_all(
-        self, commands: Sequence[Rewire | SetAdmin | SetLabel], now_ns: int, ticket: Ticket, mishap: Mishap
+        self,
+        commands: Sequence[Rewire | SetAdmin | SetLabel],
+        now_ns: int,
+        ticket: Ticket,
+        mishap: Mishap,
     ) -> list[Effect]:
         for command in commands:
             match command:
@@ -206,13 +222,19 @@ class OpticalDevice:
         ticket.tuned_ns = now_ns
         for command in commands:
             part = Ticket()
-            effects += self._carry_out(command, now_ns, part, replace(mishap, share=1.0))
+            effects += self._carry_out(
+                command, now_ns, part, replace(mishap, share=1.0)
+            )
             ticket.tuned_ns = max(ticket.tuned_ns, part.tuned_ns)
             ticket.made = (*ticket.made, *part.made)
         return effects
 
     def _set_up(
-        self, command: SetAdmin | SetLabel | SetRecovery, now_ns: int, ticket: Ticket, mishap: Mishap
+        self,
+        command: SetAdmin | SetLabel | SetRecovery,
+        now_ns: int,
+        ticket: Ticket,
+        mishap: Mishap,
     ) -> list[Effect]:
         ticket.tuned_ns = now_ns
         if mishap.share < 1.0:
@@ -240,13 +262,19 @@ class OpticalDevice:
     def _set_admin(self, command: SetAdmin, now_ns: int) -> tuple[list[Effect], int]:
         self._check_admin(command)
         state = Admin.ENABLED if command.enabled else Admin.DISABLED
-        changed = [port for port in dict.fromkeys(command.ports) if self.admin(port) is not state]
+        changed = [
+            port
+            for port in dict.fromkeys(command.ports)
+            if self.admin(port) is not state
+        ]
         effects: list[Effect] = []
         tuned = now_ns
         if command.enabled:
             # The mirrors find the path anew; dark first, then the gate opens.
             touched = {*changed}
-            for wire in [w for w in self.cross_connects() if touched & {w.ingress, w.egress}]:
+            for wire in [
+                w for w in self.cross_connects() if touched & {w.ingress, w.egress}
+            ]:
                 light, ready_ns = self.mirrors.tune(wire, now_ns)
                 effects.append(light)
                 tuned = max(tuned, ready_ns)
@@ -260,10 +288,13 @@ class OpticalDevice:
         self.checks.check_port(command.port)
         # JSON can write what is no text (half of a surrogate pair), and the end of a line would end a reply.
         if not command.label.isprintable():
-            raise DeviceError(Fault.RANGE, f"label of port {command.port} is not one line of text")
+            raise DeviceError(
+                Fault.RANGE, f"label of port {command.port} is not one line of text"
+            )
         if len(command.label.encode()) > MAX_LABEL_BYTES:
             raise DeviceError(
-                Fault.RANGE, f"label of port {command.port} is longer than {MAX_LABEL_BYTES} bytes"
+                Fault.RANGE,
+                f"label of port {command.port} is longer than {MAX_LABEL_BYTES} bytes",
             )
 
     def _set_label(self, command: SetLabel) -> list[Effect]:
@@ -302,7 +333,11 @@ class OpticalDevice:
     def realign(self, now_ns: int, wire: Wire) -> list[Effect]:
         """Have the mirrors find a cross-connect's path again. Return the effects, none if there is no such
         cross-connect."""
-        return [] if self.mirrors.find(wire) is None else [self.mirrors.tune(wire, now_ns)[0]]
+        return (
+            []
+            if self.mirrors.find(wire) is None
+            else [self.mirrors.tune(wire, now_ns)[0]]
+        )
 
     # Reading
 
@@ -347,7 +382,10 @@ class OpticalDevice:
         not exist."""
         self.checks.check_port(port)
         return sorted(
-            {wire.egress if port <= self.size else wire.ingress for wire in self.mirrors.wires_at(port)}
+            {
+                wire.egress if port <= self.size else wire.ingress
+                for wire in self.mirrors.wires_at(port)
+            }
         )
 
     def port_state(self, port: int, now_ns: int) -> PortState:
@@ -359,10 +397,16 @@ class OpticalDevice:
         """
         if self.admin(port) is Admin.FAILED:
             return PortState.FAILED
-        wires = [wire for wire in self.mirrors.wires_at(port) if not self.is_gated(wire)]
+        wires = [
+            wire for wire in self.mirrors.wires_at(port) if not self.is_gated(wire)
+        ]
         if not wires:
             return PortState.BLOCKED
-        return PortState.TUNED if all(self.mirrors.is_tuned(w, now_ns) for w in wires) else PortState.TUNING
+        return (
+            PortState.TUNED
+            if all(self.mirrors.is_tuned(w, now_ns) for w in wires)
+            else PortState.TUNING
+        )
 
     def wires(self) -> dict[Spot, tuple[int, float]]:
         """Return egress and loss (dB) of every cross-connect whose ports are enabled and that has light, by
@@ -379,7 +423,9 @@ class OpticalDevice:
 
     def is_gated(self, wire: Wire) -> bool:
         """Return whether a port at an end of a cross-connect is not enabled."""
-        return any(self.admin(end) is not Admin.ENABLED for end in (wire.ingress, wire.egress))
+        return any(
+            self.admin(end) is not Admin.ENABLED for end in (wire.ingress, wire.egress)
+        )
 
 
 def _broke_off() -> DeviceError:

@@ -18,7 +18,9 @@ _FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
 class Faceplate:
     """The interfaces ``p1``, ``p2``, … of the device's namespace, armed as they come and go."""
 
-    def __init__(self, settings: Settings, datapath: Datapath, device: OpticalDevice) -> None:
+    def __init__(
+        self, settings: Settings, datapath: Datapath, device: OpticalDevice
+    ) -> None:
         self._size, self._netns = settings.size, settings.netns
         self._datapath, self._device = datapath, device
         self._armed: dict[int, Link] = {}
@@ -63,7 +65,12 @@ class Faceplate:
             # It can vanish between the event and now; another event will tell.
             log.warning("port %d: cannot arm %s: %s", port, link.name, error)
             return False
-        log.info("port %d: %s is plugged in%s", port, link.name, "" if changed else " as before")
+        log.info(
+            "port %d: %s is plugged in%s",
+            port,
+            link.name,
+            "" if changed else " as before",
+        )
         return True
 
     def _unplug(self, port: int, ifindex: int) -> None:

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, most_loss_db
+from ringlight.fabric.light import (
+    Fibres,
+    Optics,
+    Wires,
+    arriving_dbm,
+    dimness,
+    most_loss_db,
+)
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.kernel import ebpf
@@ -48,13 +55,19 @@ class LightPlan:
         written = json.loads(path.read_text(encoding="utf-8"))
         far = {(a, p): (b, q) for a, p, b, q in written["far"]}
         fibres = Fibres(Optics(**written["optics"]), written["size"], far)
-        return cls(fibres, {name: Path(pins) for name, pins in written["pins"].items()}, written["scarce"])
+        return cls(
+            fibres,
+            {name: Path(pins) for name, pins in written["pins"].items()},
+            written["scarce"],
+        )
 
 
 def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
     """Plan the light of a fabric's lab and return the plan. ``directory``: in bpffs, with a directory of each
     switch."""
-    switches = {name: s for name, s in fabric.optical_switches.items() if s.has_datapath}
+    switches = {
+        name: s for name, s in fabric.optical_switches.items() if s.has_datapath
+    }
     far = {
         (near.node, near.number): (end.node, end.number)
         for link in fabric.links
@@ -64,7 +77,9 @@ def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
     losses = [profiles()[s.profile].losing(s.loss_db) for s in switches.values()]
     optics = fabric.optics
     longest = losses if far else sorted(losses, key=lambda p: p.loss_max_db)[-1:]
-    worst = most_loss_db(optics, [profile.loss_max_db + profile.repeatability_db for profile in longest])
+    worst = most_loss_db(
+        optics, [profile.loss_max_db + profile.repeatability_db for profile in longest]
+    )
     return LightPlan(
         Fibres(optics, {name: s.size for name, s in switches.items()}, far),
         {name: directory / name for name in switches},
@@ -75,16 +90,22 @@ def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
 class FarLight:
     """The lab's light as one switch sees it: its own cross-connects, and the others' in their maps."""
 
-    def __init__(self, plan: LightPlan, name: str, device: OpticalDevice, datapath: Datapath) -> None:
+    def __init__(
+        self, plan: LightPlan, name: str, device: OpticalDevice, datapath: Datapath
+    ) -> None:
         self._plan, self._name = plan, name
         self._device, self._datapath = device, datapath
         self._others: dict[str, Datapath] = {}
         receivers = [
-            device.size + port for port in range(1, device.size + 1) if (name, port) not in plan.fibres.far
+            device.size + port
+            for port in range(1, device.size + 1)
+            if (name, port) not in plan.fibres.far
         ]
         optics = plan.fibres.optics
         device.arriving_dbm = self.arriving_dbm
-        device.least_dbm = dict.fromkeys(receivers, optics.sensitivity_dbm + optics.fibre_db)
+        device.least_dbm = dict.fromkeys(
+            receivers, optics.sensitivity_dbm + optics.fibre_db
+        )
 
     def close(self) -> None:
         for datapath in self._others.values():
@@ -93,7 +114,9 @@ class FarLight:
     def arriving_dbm(self, ingress: int, wavelength: int | None) -> float | None:
         """Return the power (dBm) that arrives at an ingress, None without light. No light arrives from a
         switch that is not up yet."""
-        return arriving_dbm(self._plan.fibres, self._wires, self._name, ingress, wavelength)
+        return arriving_dbm(
+            self._plan.fibres, self._wires, self._name, ingress, wavelength
+        )
 
     def follow(self) -> None:
         """Say which receivers get too little, after a change that this switch's maps need not have yet."""

@@ -54,7 +54,11 @@ class FaultySession:
     def next_ns(self) -> int | None:
         if self._over:
             return None
-        due = [self.inner.next_ns, self._ends_ns, self._held[0][0] if self._held else None]
+        due = [
+            self.inner.next_ns,
+            self._ends_ns,
+            self._held[0][0] if self._held else None,
+        ]
         return min((due_ns for due_ns in due if due_ns is not None), default=None)
 
     @property

@@ -61,11 +61,15 @@ class Lasers:
     def close(self) -> None:
         self._table.close()
 
-    def tune(self, laser: int, wavelength: int, ready_ns: int, until_ns: int = ENDLESS_NS) -> None:
+    def tune(
+        self, laser: int, wavelength: int, ready_ns: int, until_ns: int = ENDLESS_NS
+    ) -> None:
         """Dark at once, light on ``wavelength`` from ``ready_ns`` to ``until_ns``."""
         if wavelength < 0:
             raise ValueError(f"laser {laser}: there is no wavelength {wavelength}")
-        self._table.update(_U32.pack(laser), _LASER.pack(wavelength + 1, 0, ready_ns, until_ns))
+        self._table.update(
+            _U32.pack(laser), _LASER.pack(wavelength + 1, 0, ready_ns, until_ns)
+        )
 
     def dark(self, laser: int) -> None:
         self._table.update(_U32.pack(laser), _LASER.pack(0, 0, 0, 0))

@@ -23,7 +23,9 @@ from ringlight.testbed.emulation.optical.switch_settings import Settings
 LightPaths = Datapath | ModelledPaths
 
 
-def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: int | None = None) -> int:
+def apply_effects(
+    datapath: LightPaths, effects: Iterable[Effect], decided_ns: int | None = None
+) -> int:
     """Make the kernel do what the device decided, at ``decided_ns`` if that is known. Return the delay in
     nanoseconds.
 
@@ -34,7 +36,9 @@ def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: i
     for effect in effects:
         match effect:
             case Light(ingress, egress, ready_ns, wavelength, loss_db):
-                datapath.connect(ingress, egress, ready_ns + late_ns, wavelength, loss_db)
+                datapath.connect(
+                    ingress, egress, ready_ns + late_ns, wavelength, loss_db
+                )
             case Dark(ingress, wavelength):
                 datapath.disconnect(ingress, wavelength)
                 if decided_ns is not None:
@@ -56,7 +60,9 @@ def open_datapath(settings: Settings, pins: Path) -> Datapath:
         return Datapath.open(pins, settings.name, ports, tagged)
     lasers = Lasers.open(settings.lasers)
     try:
-        selective = Selective(settings.wavelengths, lasers.descriptor, settings.laser_of_port)
+        selective = Selective(
+            settings.wavelengths, lasers.descriptor, settings.laser_of_port
+        )
         return Datapath.open(pins, settings.name, ports, selective)
     finally:
         lasers.close()

@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ringlight.fabric.optical_profiles import Profile
-from ringlight.testbed.emulation.optical.commands import NS, Dark, Light, Spot, TunedEgress, Wire
+from ringlight.testbed.emulation.optical.commands import (
+    NS,
+    Dark,
+    Light,
+    Spot,
+    TunedEgress,
+    Wire,
+)
 
 
 class Mirrors:
@@ -30,17 +37,22 @@ class Mirrors:
         self._random = random.Random(seed)
         self._lit: dict[Spot, TunedEgress] = dict(cross_connects)
         self._feeder: dict[Spot, int] = {
-            (light.egress, colour): ingress for (ingress, colour), light in self._lit.items()
+            (light.egress, colour): ingress
+            for (ingress, colour), light in self._lit.items()
         }
         #: How often each ingress was given a new direction, since the process began.
         self.moves: Counter[int] = Counter()
 
-    def tune(self, wire: Wire, now_ns: int, late_ns: int = 0, ghost: bool = False) -> tuple[Light, int]:
+    def tune(
+        self, wire: Wire, now_ns: int, late_ns: int = 0, ghost: bool = False
+    ) -> tuple[Light, int]:
         """Find the path of a cross-connect. Return its light, and when it is tuned, nanoseconds."""
         profile = self._profile
         dark_s = profile.dark_s + profile.dark_jitter_s * self._random.random()
         tuned = now_ns + round(dark_s * NS) + late_ns
-        self._lit[wire.spot] = TunedEgress(wire.egress, tuned + round(profile.retrain_s * NS), ghost)
+        self._lit[wire.spot] = TunedEgress(
+            wire.egress, tuned + round(profile.retrain_s * NS), ghost
+        )
         self._feeder[wire.egress, wire.wavelength] = wire.ingress
         self.moves[wire.ingress] += 1
         return self.light_of(wire), tuned
@@ -58,7 +70,12 @@ class Mirrors:
 
     def wires(self) -> tuple[Wire, ...]:
         """Return every cross-connect, tuned or not, in order of ingress and wavelength."""
-        return tuple([Wire(spot[0], light.egress, spot[1]) for spot, light in sorted(self._lit.items())])
+        return tuple(
+            [
+                Wire(spot[0], light.egress, spot[1])
+                for spot, light in sorted(self._lit.items())
+            ]
+        )
 
     def find(self, wire: Wire) -> TunedEgress | None:
         """Return the light of a cross-connect, None if it does not exist."""
@@ -69,11 +86,19 @@ class Mirrors:
         """Return the cross-connect that a port takes part in on a wavelength, None without one."""
         ingress = port if port <= self._size else self._feeder.get((port, wavelength))
         light = None if ingress is None else self._lit.get((ingress, wavelength))
-        return None if ingress is None or light is None else Wire(ingress, light.egress, wavelength)
+        return (
+            None
+            if ingress is None or light is None
+            else Wire(ingress, light.egress, wavelength)
+        )
 
     def wires_at(self, port: int) -> list[Wire]:
         """Return the cross-connects that a port takes part in, by wavelength."""
-        return [wire for colour in self._colours if (wire := self.wire_at(port, colour)) is not None]
+        return [
+            wire
+            for colour in self._colours
+            if (wire := self.wire_at(port, colour)) is not None
+        ]
 
     def since_ns(self, wire: Wire) -> int | None:
         """Return the time since which a cross-connect passes packets, nanoseconds, or None if it does not
@@ -86,7 +111,10 @@ class Mirrors:
         ``now_ns`` if none exists."""
         ready = [self.since_ns(wire) for wire in wires]
         retrain_ns = round(self._profile.retrain_s * NS)
-        return max((ready_ns - retrain_ns for ready_ns in ready if ready_ns is not None), default=now_ns)
+        return max(
+            (ready_ns - retrain_ns for ready_ns in ready if ready_ns is not None),
+            default=now_ns,
+        )
 
     def is_ghost(self, wire: Wire) -> bool:
         """Return whether a cross-connect is shown but has no light."""
@@ -96,7 +124,9 @@ class Mirrors:
     def is_tuned(self, wire: Wire, now_ns: int) -> bool:
         """Return whether the mirrors of a cross-connect are tuned, False if it does not exist."""
         light = self.find(wire)
-        return light is not None and now_ns >= light.ready_ns - round(self._profile.retrain_s * NS)
+        return light is not None and now_ns >= light.ready_ns - round(
+            self._profile.retrain_s * NS
+        )
 
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
         """Return the factory insertion loss of a path in dB: triangular between the profile's least, typical
@@ -105,12 +135,17 @@ class Mirrors:
         if profile.loss_min_db == profile.loss_max_db:
             return profile.loss_min_db
         dice = random.Random(f"{self._seed}/{ingress}/{egress}")
-        return dice.triangular(profile.loss_min_db, profile.loss_max_db, profile.loss_typ_db)
+        return dice.triangular(
+            profile.loss_min_db, profile.loss_max_db, profile.loss_typ_db
+        )
 
     def loss_db(self, wire: Wire) -> float:
         """Return the loss (dB) of a cross-connect since it was last tuned: the path's own loss and the
         mirrors' error."""
-        loss_db, spread = self.insertion_loss_db(wire.ingress, wire.egress), self._profile.repeatability_db
+        loss_db, spread = (
+            self.insertion_loss_db(wire.ingress, wire.egress),
+            self._profile.repeatability_db,
+        )
         if spread:
             # Drawn from the moment of tuning, so that a restarted device reads the same.
             ready = self._lit[wire.spot].ready_ns
@@ -121,4 +156,6 @@ class Mirrors:
     def light_of(self, wire: Wire) -> Light:
         """Return the effect that makes an existing cross-connect."""
         ready_ns = self._lit[wire.spot].ready_ns
-        return Light(wire.ingress, wire.egress, ready_ns, wire.wavelength, self.loss_db(wire))
+        return Light(
+            wire.ingress, wire.egress, ready_ns, wire.wavelength, self.loss_db(wire)
+        )

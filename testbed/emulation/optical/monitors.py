@@ -34,7 +34,9 @@ def power_dbm(device: OpticalDevice, port: int, now_ns: int) -> float:
         return read if power is None else max(read, power)
     for wire in device.mirrors.wires_at(port):
         has_light = (
-            device.receives(wire.ingress) and not device.is_gated(wire) and not device.mirrors.is_ghost(wire)
+            device.receives(wire.ingress)
+            and not device.is_gated(wire)
+            and not device.mirrors.is_ghost(wire)
         )
         if has_light and device.mirrors.is_tuned(wire, now_ns):
             power = device.arriving_dbm(wire.ingress, wire.wavelength)
@@ -58,9 +60,14 @@ def alarms_of(device: OpticalDevice, now_ns: int) -> list[Alarm]:
             raised.append(Alarm(port, "LOS", "no light comes in"))
     for egress in sorted({wire.egress for wire in device.cross_connects()}):
         tuned = device.port_state(egress, now_ns) is PortState.TUNED
-        power, least = power_dbm(device, egress, now_ns), device.least_dbm.get(egress, device.profile.los_dbm)
+        power, least = (
+            power_dbm(device, egress, now_ns),
+            device.least_dbm.get(egress, device.profile.los_dbm),
+        )
         if tuned and power < max(least, device.profile.los_dbm):
-            feeders = ", ".join(str(wire.ingress) for wire in device.mirrors.wires_at(egress))
+            feeders = ", ".join(
+                str(wire.ingress) for wire in device.mirrors.wires_at(egress)
+            )
             weak = "too little" if power >= device.profile.los_dbm else "no"
             raised.append(Alarm(egress, "LOS", f"{weak} light from port {feeders}"))
     return raised

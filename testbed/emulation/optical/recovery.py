@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.fabric.optical_profiles import Profile
-from ringlight.testbed.emulation.optical.commands import NS, Admin, Recovery, Spot, Stored, TunedEgress
+from ringlight.testbed.emulation.optical.commands import (
+    NS,
+    Admin,
+    Recovery,
+    Spot,
+    Stored,
+    TunedEgress,
+)
 
 #: Raise when the file's shape changes: a switch never goes on from a file that it would misread.
 LAYOUT = 1
@@ -32,7 +39,9 @@ def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
         return replace(stored, cross_connects={}, notes={})
     dice = random.Random(f"{seed}/boot/{now_ns}")
     # The clock begins anew when the machine does: nothing that stood is dark for longer than new light is.
-    latest_ns = now_ns + round((profile.dark_s + profile.dark_jitter_s + profile.retrain_s) * NS)
+    latest_ns = now_ns + round(
+        (profile.dark_s + profile.dark_jitter_s + profile.retrain_s) * NS
+    )
 
     def ready_ns(light: TunedEgress) -> int:
         if stored.recovery is Recovery.MAINTAIN:
@@ -41,7 +50,10 @@ def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
 
     wires = sorted(stored.cross_connects.items(), key=str)
     return replace(
-        stored, cross_connects={spot: TunedEgress(light.egress, ready_ns(light)) for spot, light in wires}
+        stored,
+        cross_connects={
+            spot: TunedEgress(light.egress, ready_ns(light)) for spot, light in wires
+        },
     )
 
 
@@ -64,12 +76,16 @@ class ModelledPaths:
         if folder is None:
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(
+            folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
         try:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ValueError(f"{folder}: another switch that runs keeps its state there") from None
+                raise ValueError(
+                    f"{folder}: another switch that runs keeps its state there"
+                ) from None
             self._read(folder / "state.json")
         except BaseException:
             self.close()
@@ -82,12 +98,19 @@ class ModelledPaths:
             return
         except ValueError:
             raise ValueError(f"{file}: is not the state of a switch") from None
-        about = {key: document.get(key) for key in self._about} if isinstance(document, dict) else {}
+        about = (
+            {key: document.get(key) for key in self._about}
+            if isinstance(document, dict)
+            else {}
+        )
         if about and about != self._about:
             recorded, expected = (
-                ", ".join(f"{k} {v}" for k, v in facts.items()) for facts in (about, self._about)
+                ", ".join(f"{k} {v}" for k, v in facts.items())
+                for facts in (about, self._about)
             )
-            raise ValueError(f"{file}: is of another switch ({recorded}; this one: {expected})")
+            raise ValueError(
+                f"{file}: is of another switch ({recorded}; this one: {expected})"
+            )
         try:
             self._lit = {
                 (int(ingress), None): TunedEgress(int(egress), int(ready_ns))
@@ -95,8 +118,12 @@ class ModelledPaths:
             }
             self._admin = {int(port): Admin.DISABLED for port in document["disabled"]}
             self._recovery = Recovery(document["recovery"])
-            self._notes = {str(whose): note for whose, note in document["notes"].items()}
-            self._labels = {int(port): str(label) for port, label in document["labels"].items()}
+            self._notes = {
+                str(whose): note for whose, note in document["notes"].items()
+            }
+            self._labels = {
+                int(port): str(label) for port, label in document["labels"].items()
+            }
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError(f"{file}: is not the state of a switch") from None
         size = self._about["size"]
@@ -105,11 +132,18 @@ class ModelledPaths:
             size < out <= 2 * size for out in outs
         )
         if not known or len(set(outs)) < len(outs):
-            raise ValueError(f"{file}: no switch of {size} ports has these cross-connects")
+            raise ValueError(
+                f"{file}: no switch of {size} ports has these cross-connects"
+            )
         self.resumed = True
 
     def connect(
-        self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None, loss_db: float = 0.0
+        self,
+        ingress: int,
+        egress: int,
+        ready_ns: int,
+        wavelength: int | None = None,
+        loss_db: float = 0.0,
     ) -> None:
         self._lit[ingress, wavelength] = TunedEgress(egress, ready_ns)
 
@@ -133,19 +167,28 @@ class ModelledPaths:
 
     def stored(self) -> Stored:
         """Return the state that a device keeps over a restart."""
-        admin = {port: admin for port, admin in self._admin.items() if admin is not Admin.ENABLED}
+        admin = {
+            port: admin
+            for port, admin in self._admin.items()
+            if admin is not Admin.ENABLED
+        }
         labels = {port: label for port, label in self._labels.items() if label}
         return Stored(dict(self._lit), admin, labels, self._recovery, dict(self._notes))
 
     def keep(self) -> None:
         if self._file is None:
             return
-        wires = [[ingress, light.egress, light.ready_ns] for (ingress, _), light in self._lit.items()]
+        wires = [
+            [ingress, light.egress, light.ready_ns]
+            for (ingress, _), light in self._lit.items()
+        ]
         state: dict[str, Any] = {
             **self._about,
             "cross_connects": wires,
             # What was broken is not known to be so when it starts again.
-            "disabled": [port for port, admin in self._admin.items() if admin is Admin.DISABLED],
+            "disabled": [
+                port for port, admin in self._admin.items() if admin is Admin.DISABLED
+            ],
             "labels": dict(self.stored().labels),
             "recovery": self._recovery.value,
             "notes": self._notes,

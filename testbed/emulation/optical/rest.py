@@ -67,16 +67,24 @@ class SwitchDocument(BaseModel):
     """An emulated switch. ``addresses``: host and port of each management protocol."""
 
     name: str
-    size: int = Field(description="Duplex faceplate ports: ingress 1..size, egress size+1..2*size")
+    size: int = Field(
+        description="Duplex faceplate ports: ingress 1..size, egress size+1..2*size"
+    )
     profile: str
     wavelengths: int = Field(description="Channels that it tells apart; 0 for none")
-    packets: bool = Field(description="Whether packets pass it; else its light paths are only modelled")
-    resumed: bool = Field(description="Whether light was burning already when it started")
+    packets: bool = Field(
+        description="Whether packets pass it; else its light paths are only modelled"
+    )
+    resumed: bool = Field(
+        description="Whether light was burning already when it started"
+    )
     addresses: dict[str, str]
     clients: int
     cross_connects: int
     faults: int
-    mirror_moves: int = Field(description="Cross-connects tuned since the process began")
+    mirror_moves: int = Field(
+        description="Cross-connects tuned since the process began"
+    )
 
 
 class PortDocument(BaseModel):
@@ -86,10 +94,14 @@ class PortDocument(BaseModel):
     admin: Literal["enabled", "disabled", "failed"]
     state: PortState
     label: str
-    plugged: bool | None = Field(description="Whether a fibre is there; None at an egress")
+    plugged: bool | None = Field(
+        description="Whether a fibre is there; None at an egress"
+    )
     power_dbm: float
     light: bool = Field(description="Whether the power is above the threshold of LOS")
-    peers: list[int] = Field(description="The other ends of its cross-connects, as it reports them")
+    peers: list[int] = Field(
+        description="The other ends of its cross-connects, as it reports them"
+    )
     mirror_moves: int
 
 
@@ -110,7 +122,9 @@ class CircuitDocument(BaseModel):
     ready_s: float | None = Field(
         description="When they do, CLOCK_MONOTONIC seconds; None where there is no light"
     )
-    loss_db: float | None = Field(description="What it loses; None where it is not reported")
+    loss_db: float | None = Field(
+        description="What it loses; None where it is not reported"
+    )
 
 
 class AlarmDocument(BaseModel):
@@ -136,7 +150,9 @@ class PortCounters(BaseModel):
     error_drops: int
     collisions: int
     receiver_overlaps: int
-    dark_s: float | None = Field(description="Seconds without a packet at its latest change")
+    dark_s: float | None = Field(
+        description="Seconds without a packet at its latest change"
+    )
 
 
 class CountersDocument(BaseModel):
@@ -160,8 +176,12 @@ class FaultRequest(BaseModel):
     )
 
     kind: Kind
-    protocol: str | None = Field(None, max_length=40, description="Whose clients meet it; None: all")
-    count: int | None = Field(None, ge=1, le=1_000_000, description="How often at most; None: until cleared")
+    protocol: str | None = Field(
+        None, max_length=40, description="Whose clients meet it; None: all"
+    )
+    count: int | None = Field(
+        None, ge=1, le=1_000_000, description="How often at most; None: until cleared"
+    )
     probability: float = Field(1.0, ge=0.0, le=1.0, allow_inf_nan=False)
     seed: int = Field(0, ge=0, le=_MAX_NUMBER)
     seconds: float | None = Field(
@@ -172,7 +192,9 @@ class FaultRequest(BaseModel):
         description=f"Of {', '.join(f'{kind} ({seconds:g})' for kind, seconds in SECONDS.items())}",
     )
     port: int | None = Field(None, ge=1, le=8192, description="Of port-failed")
-    ingress: int | None = Field(None, ge=1, le=4096, description="Of foreign-writer; None: it is drawn")
+    ingress: int | None = Field(
+        None, ge=1, le=4096, description="Of foreign-writer; None: it is drawn"
+    )
     egress: int | None = Field(None, ge=2, le=8192)
     wavelength: int | None = Field(None, ge=0, le=4096)
 
@@ -180,7 +202,9 @@ class FaultRequest(BaseModel):
 class FaultDocument(FaultRequest):
     id: int
     hits: int = Field(description="How often it has acted")
-    left: int | None = Field(description="How often it may still act; None: until it is cleared")
+    left: int | None = Field(
+        description="How often it may still act; None: until it is cleared"
+    )
 
 
 class Cleared(BaseModel):
@@ -230,7 +254,9 @@ def _add_reading(app: FastAPI, switch: Inside) -> None:
     @app.get("/v1/ports", tags=["switch"])
     def get_ports() -> list[PortDocument]:
         """Every port, with its power and light."""
-        return switch.ask(lambda: [_port(device, port, switch.now_ns) for port in _ports(device)])
+        return switch.ask(
+            lambda: [_port(device, port, switch.now_ns) for port in _ports(device)]
+        )
 
     @app.get("/v1/ports/{port}", tags=["switch"], responses=errors(404, 422))
     def get_port(port: PortNumber) -> PortDocument:
@@ -238,15 +264,21 @@ def _add_reading(app: FastAPI, switch: Inside) -> None:
             raise HTTPException(404, f"there is no port {port} (1..{2 * device.size})")
         return switch.ask(lambda: _port(device, port, switch.now_ns))
 
-    @app.put("/v1/ports/{port}/light", tags=["switch"], responses=errors(404, 409, 415, 422))
+    @app.put(
+        "/v1/ports/{port}/light", tags=["switch"], responses=errors(404, 409, 415, 422)
+    )
     def set_light(port: PortNumber, body: LightRequest) -> PortDocument:
         """Have light come in at an ingress, or none. Only where no packets pass: there fibres say it."""
         if port not in _ports(device):
             raise HTTPException(404, f"there is no port {port} (1..{2 * device.size})")
         if port > device.size:
-            raise HTTPException(409, f"port {port} is an egress; light comes in at 1..{device.size}")
+            raise HTTPException(
+                409, f"port {port} is an egress; light comes in at 1..{device.size}"
+            )
         if isinstance(switch.light_paths, Datapath):
-            raise HTTPException(409, f"port {port}: its fibre says whether there is light")
+            raise HTTPException(
+                409, f"port {port}: its fibre says whether there is light"
+            )
 
         def receive() -> PortDocument:
             device.receive(port, body.light)
@@ -278,7 +310,9 @@ def _add_faults(app: FastAPI, switch: Inside) -> None:
         """The faults in force, those included that have acted as often as they may."""
         return switch.ask(lambda: [_fault(fault) for fault in faults.all()])
 
-    @app.post("/v1/faults", status_code=201, tags=["faults"], responses=errors(409, 415, 422))
+    @app.post(
+        "/v1/faults", status_code=201, tags=["faults"], responses=errors(409, 415, 422)
+    )
     def add_fault(body: FaultRequest) -> FaultDocument:
         """Inject a fault; it is in force when this answers."""
         spec = FaultSpec(**body.model_dump())
@@ -322,7 +356,9 @@ def _clear(switch: Inside, numbers: list[int]) -> Cleared:
 
 
 def _fault(fault: Injected) -> FaultDocument:
-    return FaultDocument(**vars(fault.spec), id=fault.id, hits=fault.hits, left=fault.left)
+    return FaultDocument(
+        **vars(fault.spec), id=fault.id, hits=fault.hits, left=fault.left
+    )
 
 
 def _ports(device: OpticalDevice) -> range:
@@ -380,9 +416,14 @@ def _circuits(switch: Inside) -> list[CircuitDocument]:
             lit=wire in ready,
             tuned=wire in ready and ready[wire] <= switch.now_ns,
             ready_s=ready[wire] / NS if wire in ready else None,
-            loss_db=round(device.mirrors.loss_db(wire), 3) if wire in reported else None,
+            loss_db=round(device.mirrors.loss_db(wire), 3)
+            if wire in reported
+            else None,
         )
-        for wire in sorted(reported | ready.keys(), key=lambda wire: (wire.ingress, wire.wavelength or 0))
+        for wire in sorted(
+            reported | ready.keys(),
+            key=lambda wire: (wire.ingress, wire.wavelength or 0),
+        )
     ]
 
 
@@ -395,7 +436,10 @@ def _counters(switch: Inside) -> CountersDocument:
         packets = {name: getattr(counters, name) for name in names}
         documents.append(
             PortCounters(
-                port=port, mirror_moves=device.mirrors.moves[port], dark_s=counters.dark_s, **packets
+                port=port,
+                mirror_moves=device.mirrors.moves[port],
+                dark_s=counters.dark_s,
+                **packets,
             )
         )
     return CountersDocument(mirror_moves=device.mirrors.moves.total(), ports=documents)
@@ -411,5 +455,7 @@ _REFUSALS: tuple[tuple[type[Exception], int, str | None], ...] = (
 )
 
 
-def _refusing(status: int, detail: str | None) -> Callable[[Request, Exception], Response]:
+def _refusing(
+    status: int, detail: str | None
+) -> Callable[[Request, Exception], Response]:
     return lambda _, error: failure(status, detail or str(error))

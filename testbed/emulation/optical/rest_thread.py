@@ -22,7 +22,9 @@ STOP_S = 5.0
 class RestThread:
     """REST of a switch, on a socket that it closes. ``make_app`` makes what answers, for a host's name."""
 
-    def __init__(self, listener: socket.socket, make_app: Callable[[str], FastAPI]) -> None:
+    def __init__(
+        self, listener: socket.socket, make_app: Callable[[str], FastAPI]
+    ) -> None:
         self.listener = listener
         self._make_app = make_app
         self._server: HttpServer | None = None

@@ -172,7 +172,9 @@ class ScpiSession(Conversation[bytes]):
             if piece in (b"\r", b"\n"):
                 # The LF of a CR LF ends no further message.
                 if self._overrun or self._buffer:
-                    self.requests.append(_OVERRUN if self._overrun else bytes(self._buffer))
+                    self.requests.append(
+                        _OVERRUN if self._overrun else bytes(self._buffer)
+                    )
                 self._overrun = False
                 self._buffer.clear()
             elif not self._overrun:
@@ -208,7 +210,9 @@ class ScpiSession(Conversation[bytes]):
                 now_ns = yield None
             if done.error is not None:
                 self._record(_from_device(done.error))
-            self._tuning = [ticket for ticket in (*self._tuning, done) if ticket.tuned_ns > now_ns]
+            self._tuning = [
+                ticket for ticket in (*self._tuning, done) if ticket.tuned_ns > now_ns
+            ]
         return f"{';'.join(replies)}\n".encode() if replies else b""
 
     def _tuned_ns(self) -> int:
@@ -218,7 +222,9 @@ class ScpiSession(Conversation[bytes]):
     def _units(self, message: bytes | object) -> list[str]:
         """The commands of a message."""
         if not isinstance(message, bytes):
-            self._record(ScpiError(-363, f"a message is at most {MAX_MESSAGE_BYTES} bytes"))
+            self._record(
+                ScpiError(-363, f"a message is at most {MAX_MESSAGE_BYTES} bytes")
+            )
             return []
         try:
             # What a telnet client makes of a CR is CR and NUL.
@@ -237,7 +243,11 @@ class ScpiSession(Conversation[bytes]):
     def _parse(self, text: str) -> _Unit:
         match = _HEADER.match(text)
         if match is None:
-            raise ScpiError(-113, _quotable(text)) if text.isprintable() else ScpiError(-101)
+            raise (
+                ScpiError(-113, _quotable(text))
+                if text.isprintable()
+                else ScpiError(-101)
+            )
         rest = text[match.end() :]
         if rest and not rest[0].isspace():
             raise ScpiError(-111, _quotable(text))
@@ -246,7 +256,9 @@ class ScpiSession(Conversation[bytes]):
             return _Unit((header.upper(),), query, rest.strip())
         words = tuple(header.upper().lstrip(":").split(":"))
         # A header without a leading colon continues the path of the command before it in the message.
-        for path in ((*self._path, *words), words) if not header.startswith(":") else (words,):
+        for path in (
+            ((*self._path, *words), words) if not header.startswith(":") else (words,)
+        ):
             known = _KNOWN.get((path, query))
             if known is not None:
                 self._path = path[:-1]
@@ -281,11 +293,17 @@ class ScpiSession(Conversation[bytes]):
             raise ScpiError(-104 if text else -109, _quotable(text))
         if self._device.wavelengths and match[2] is None:
             raise ScpiError(-109, "a wavelength is wanted: port,wavelength")
-        peer = self._device.peer(int(match[1]), None if match[2] is None else int(match[2]))
+        peer = self._device.peer(
+            int(match[1]), None if match[2] is None else int(match[2])
+        )
         return f'"{"" if peer is None else peer}"'
 
     def _port_state(self, parameters: str, now_ns: int) -> str:
-        ports = parse_ports(parameters) if parameters else tuple(range(1, 2 * self._device.size + 1))
+        ports = (
+            parse_ports(parameters)
+            if parameters
+            else tuple(range(1, 2 * self._device.size + 1))
+        )
         letters = {Admin.ENABLED: "E", Admin.DISABLED: "D", Admin.FAILED: "F"}
         return f"({','.join(letters[self._device.admin(port)] for port in ports)})"
 
@@ -322,16 +340,25 @@ def _pairs(parameters: str, coloured: bool) -> Pairs:
     if not parameters:
         raise ScpiError(-109)
     lists = _split_lists(parameters)
-    syntax = "(@ingress),(@egress),(@wavelength)" if coloured else "(@ingress),(@egress)"
+    syntax = (
+        "(@ingress),(@egress),(@wavelength)" if coloured else "(@ingress),(@egress)"
+    )
     count = 3 if coloured else 2
     if len(lists) != count:
         raise ScpiError(
-            -109 if len(lists) < count else -108, f"{_COUNT[count]} port lists are wanted: {syntax}"
+            -109 if len(lists) < count else -108,
+            f"{_COUNT[count]} port lists are wanted: {syntax}",
         )
     ports = [parse_ports(text) for text in lists]
     if any(len(group) != len(ports[0]) for group in ports):
-        kinds = zip((len(group) for group in ports), ("ingress", "egress", "wavelength"), strict=False)
-        raise ScpiError(-104, f"{' and '.join(f'{n} {kind}' for n, kind in kinds)} ports")
+        kinds = zip(
+            (len(group) for group in ports),
+            ("ingress", "egress", "wavelength"),
+            strict=False,
+        )
+        raise ScpiError(
+            -104, f"{' and '.join(f'{n} {kind}' for n, kind in kinds)} ports"
+        )
     return tuple(Wire(*pair) for pair in zip(*ports, strict=True))
 
 
@@ -363,8 +390,12 @@ def _no_parameters(command: Command) -> Maker:
 _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
     ("*IDN",): lambda session, *_: session._identity,
     ("*OPC",): lambda *_: "1",
-    ("OXC", "SWITch", "SIZE"): lambda session, *_: f"{session._device.size},{session._device.size}",
-    ("OXC", "SWITch", "WAVelength"): lambda session, *_: str(session._device.wavelengths),
+    ("OXC", "SWITch", "SIZE"): lambda session, *_: (
+        f"{session._device.size},{session._device.size}"
+    ),
+    ("OXC", "SWITch", "WAVelength"): lambda session, *_: str(
+        session._device.wavelengths
+    ),
     ("OXC", "SWITch", "CONNect", "STATe"): ScpiSession._connections,
     ("OXC", "SWITch", "CONNect", "PORT"): ScpiSession._peer,
     ("OXC", "SWITch", "PORT", "STATe"): ScpiSession._port_state,
@@ -375,7 +406,9 @@ _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
 }
 _COMMANDS: dict[tuple[str, ...], Maker] = {
     ("*RST",): _no_parameters(Rewire(only=True)),
-    ("OXC", "SWITch", "CONNect", "ADD"): lambda parameters, coloured: Rewire(_pairs(parameters, coloured)),
+    ("OXC", "SWITch", "CONNect", "ADD"): lambda parameters, coloured: Rewire(
+        _pairs(parameters, coloured)
+    ),
     ("OXC", "SWITch", "CONNect", "ONLY"): lambda parameters, coloured: Rewire(
         _pairs(parameters, coloured), only=True
     ),
@@ -391,7 +424,11 @@ def _spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
     spellings: list[tuple[str, ...]] = [()]
     for word in path:
         short = "".join(letter for letter in word if not letter.islower())
-        spellings = [(*head, form) for head in spellings for form in dict.fromkeys((word.upper(), short))]
+        spellings = [
+            (*head, form)
+            for head in spellings
+            for form in dict.fromkeys((word.upper(), short))
+        ]
     return spellings
 
 
@@ -407,4 +444,6 @@ def _session(switch: Switch) -> ScpiSession:
     return ScpiSession(switch.device, f"Polatis,{switch.model},{switch.name},{VERSION}")
 
 
-PROTOCOL = ManagementProtocol(_session, 5025, r"printf '*idn?\n:oxc:swit:conn:stat?\n' | nc -N {host} {port}")
+PROTOCOL = ManagementProtocol(
+    _session, 5025, r"printf '*idn?\n:oxc:swit:conn:stat?\n' | nc -N {host} {port}"
+)

@@ -36,10 +36,19 @@ from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.faceplate import Faceplate
 from ringlight.testbed.emulation.optical.far_light import FarLight
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
-from ringlight.testbed.emulation.optical.light_paths import LightPaths, apply_effects, open_datapath
+from ringlight.testbed.emulation.optical.light_paths import (
+    LightPaths,
+    apply_effects,
+    open_datapath,
+)
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread
-from ringlight.testbed.emulation.optical.session import ManagementProtocol, Switch, protocol_named, recall
+from ringlight.testbed.emulation.optical.session import (
+    ManagementProtocol,
+    Switch,
+    protocol_named,
+    recall,
+)
 from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Kind
 from ringlight.testbed.emulation.optical.switch_settings import Settings
 
@@ -60,7 +69,11 @@ def _listener(name: str, where: tuple[str, int]) -> socket.socket:
     try:
         listener = listen(*where, MAX_CLIENTS)
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        why = (
+            os.strerror(error.errno)
+            if error.errno and error.errno > 0
+            else error.strerror
+        )
         raise OSError(error.errno, f"{name} at {where[0]}:{where[1]}: {why}") from None
     listener.setblocking(False)
     return listener
@@ -107,7 +120,9 @@ class OpticalSwitchServer:
             )
             self._far = None
             if settings.light is not None and datapath is not None:
-                self._far = FarLight(settings.light, settings.name, self.device, datapath)
+                self._far = FarLight(
+                    settings.light, settings.name, self.device, datapath
+                )
                 held.callback(self._far.close)
             self.apply(self._changed_by_start(before))
             for port in settings.failed_ports:
@@ -133,16 +148,24 @@ class OpticalSwitchServer:
                 self._listeners[listener] = name, protocol
             self._rest: RestThread | None = None
             if settings.rest is not None:
-                self._rest = RestThread(_listener("rest", settings.rest), self._rest_app)
+                self._rest = RestThread(
+                    _listener("rest", settings.rest), self._rest_app
+                )
                 held.callback(self._rest.stop)
             self.faults = Faults(self.device, [name for name, _ in served])
             for port, admin in sorted(before.admin.items()):
                 if admin is Admin.FAILED and port not in settings.failed_ports:
                     # Its fault ended with the process before, and must be there to be cleared.
-                    self.apply(self.faults.add(now_ns, FaultSpec(Kind.PORT_FAILED, port=port))[1])
+                    self.apply(
+                        self.faults.add(now_ns, FaultSpec(Kind.PORT_FAILED, port=port))[
+                            1
+                        ]
+                    )
             self._held = held.pop_all()
             undo.pop_all()
-        self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = (
+            queue.SimpleQueue()
+        )
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -150,22 +173,32 @@ class OpticalSwitchServer:
         self._selector = selectors.DefaultSelector()
         profile = settings.profile
         self._clients = Clients(
-            self._selector, settings.idle_timeout_s, profile.dark_s + profile.dark_jitter_s
+            self._selector,
+            settings.idle_timeout_s,
+            profile.dark_s + profile.dark_jitter_s,
         )
         for listener in self._listeners:
-            self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+            self._selector.register(
+                listener, selectors.EVENT_READ, partial(self._accept, listener)
+            )
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._answer)
         if self._faceplate is not None:
-            self._selector.register(self._faceplate, selectors.EVENT_READ, self._faceplate.refresh)
+            self._selector.register(
+                self._faceplate, selectors.EVENT_READ, self._faceplate.refresh
+            )
         if self._rest is not None:
-            self._selector.register(self._rest.listener, selectors.EVENT_READ, self._begin_rest)
+            self._selector.register(
+                self._rest.listener, selectors.EVENT_READ, self._begin_rest
+            )
         for item in (self._wake_out, self._wake_in, self._selector):
             self._held.callback(item.close)
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
         """Effects that bring the light paths to what the device has after its start."""
         effects: list[Effect] = (
-            [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
+            []
+            if self._settings.recovery is None
+            else [SetRecovery(self._settings.recovery)]
         )
         if before.recovery is Recovery.MAINTAIN:
             return effects
@@ -180,7 +213,9 @@ class OpticalSwitchServer:
     @property
     def addresses(self) -> dict[str, str]:
         """``host:port`` of each protocol, by name."""
-        return {name: _shown(listener) for listener, (name, _) in self._listeners.items()}
+        return {
+            name: _shown(listener) for listener, (name, _) in self._listeners.items()
+        }
 
     @property
     def rest_address(self) -> str | None:
@@ -290,10 +325,16 @@ class OpticalSwitchServer:
         return create_app(self, self._settings.rest_tokens, [host])
 
     def _wait_s(self) -> float | None:
-        times = [self.device.next_ns, self.faults.next_ns, *self._clients.next_times_ns()]
+        times = [
+            self.device.next_ns,
+            self.faults.next_ns,
+            *self._clients.next_times_ns(),
+        ]
         due = [due_ns for due_ns in times if due_ns is not None]
         limits = [(min(due) - time.monotonic_ns()) / NS] if due else []
-        limits += [expiry_s - time.monotonic() for expiry_s in self._clients.expiries_s()]
+        limits += [
+            expiry_s - time.monotonic() for expiry_s in self._clients.expiries_s()
+        ]
         # The kernel takes no more than some weeks.
         return max(0.0, min(*limits, LONGEST_S)) if limits else None
 
@@ -305,7 +346,11 @@ class OpticalSwitchServer:
             self.apply(self.faults.advance(now_ns), now_ns)
             self.device.put_off(self.apply(self.device.advance(now_ns), now_ns))
             self._clients.advance(now_ns)
-            due = [due_ns for due_ns in (self.device.next_ns, self.faults.next_ns) if due_ns is not None]
+            due = [
+                due_ns
+                for due_ns in (self.device.next_ns, self.faults.next_ns)
+                if due_ns is not None
+            ]
             if not due or min(due) > now_ns:
                 break
         self._note()
@@ -313,7 +358,10 @@ class OpticalSwitchServer:
 
     def _note(self) -> None:
         """Store what clients have set besides light, before they are told that it is set."""
-        if self._settings.folder is None or (notes := self.device.remembered()) == self._noted:
+        if (
+            self._settings.folder is None
+            or (notes := self.device.remembered()) == self._noted
+        ):
             return
         self._noted = notes
         self._datapath.set_notes(notes)
@@ -337,5 +385,6 @@ class OpticalSwitchServer:
     def _accept(self, listener: socket.socket) -> None:
         name, protocol = self._listeners[listener]
         self._clients.accept(
-            listener, lambda: FaultySession(protocol.session(self._switch), name, self.faults)
+            listener,
+            lambda: FaultySession(protocol.session(self._switch), name, self.faults),
         )

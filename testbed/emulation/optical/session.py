@@ -107,7 +107,9 @@ class Conversation(ABC, Generic[T]):
     def _wake(self, at_ns: int | None) -> None:
         """Have ``advance`` called at that time, if not before."""
         if at_ns is not None:
-            self._wake_ns = at_ns if self._wake_ns is None else min(at_ns, self._wake_ns)
+            self._wake_ns = (
+                at_ns if self._wake_ns is None else min(at_ns, self._wake_ns)
+            )
 
     def _replies(self, now_ns: int) -> Iterator[T]:
         """Replies to the requests, as far as they can be answered now."""
@@ -115,9 +117,14 @@ class Conversation(ABC, Generic[T]):
             if self._running is None:
                 if not self.requests:
                     return
-                self._running, self._begun = self._work(self.requests.popleft(), now_ns), False
+                self._running, self._begun = (
+                    self._work(self.requests.popleft(), now_ns),
+                    False,
+                )
             try:
-                due_ns = self._running.send(now_ns) if self._begun else next(self._running)
+                due_ns = (
+                    self._running.send(now_ns) if self._begun else next(self._running)
+                )
             except StopIteration as end:
                 self._running = None
                 yield end.value
@@ -151,7 +158,10 @@ class Switch:
     def admits(self, user: str, password: str) -> bool:
         """Return whether this is a user's password. A switch without users admits any name and password."""
         known = self.users.get(user)
-        right = hmac.compare_digest(password.encode(), (known or "").encode()) and known is not None
+        right = (
+            hmac.compare_digest(password.encode(), (known or "").encode())
+            and known is not None
+        )
         return right or not self.users
 
     @property

@@ -37,7 +37,15 @@ from enum import StrEnum
 from itertools import count
 from typing import Protocol
 
-from ringlight.testbed.emulation.optical.commands import NS, Admin, Effect, Mishap, Rewire, Ticket, Wire
+from ringlight.testbed.emulation.optical.commands import (
+    NS,
+    Admin,
+    Effect,
+    Mishap,
+    Rewire,
+    Ticket,
+    Wire,
+)
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 #: Most faults at a time.
@@ -144,7 +152,9 @@ class Injected:
     @property
     def delay_ns(self) -> int:
         seconds = self.spec.seconds
-        return round((SECONDS.get(self.spec.kind, 0.0) if seconds is None else seconds) * NS)
+        return round(
+            (SECONDS.get(self.spec.kind, 0.0) if seconds is None else seconds) * NS
+        )
 
 
 @dataclass(frozen=True)
@@ -195,7 +205,9 @@ class Faults:
         effects: list[Effect] = []
         if gone.spec.kind is Kind.PORT_FAILED and gone.spec.port is not None:
             failed_ports = [
-                other.spec.port for other in self._faults.values() if other.spec.kind is Kind.PORT_FAILED
+                other.spec.port
+                for other in self._faults.values()
+                if other.spec.kind is Kind.PORT_FAILED
             ]
             if gone.spec.port not in failed_ports:
                 effects += self._device.repair(now_ns, gone.spec.port)
@@ -205,13 +217,21 @@ class Faults:
                 gone.stuck.append(ticket)
         for ticket in gone.stuck:
             for wire in ticket.made:
-                if self._device.mirrors.is_ghost(wire) or not self._device.mirrors.is_tuned(wire, now_ns):
+                if self._device.mirrors.is_ghost(
+                    wire
+                ) or not self._device.mirrors.is_tuned(wire, now_ns):
                     effects += self._device.realign(now_ns, wire)
             # Whose reply waits for the light has it now.
-            ticket.tuned_ns = min(ticket.tuned_ns, self._device.mirrors.tuned_ns(ticket.made, now_ns))
-        self._watched = [(fault, ticket) for fault, ticket in self._watched if fault is not gone]
+            ticket.tuned_ns = min(
+                ticket.tuned_ns, self._device.mirrors.tuned_ns(ticket.made, now_ns)
+            )
+        self._watched = [
+            (fault, ticket) for fault, ticket in self._watched if fault is not gone
+        ]
         self._writers = [fault for fault in self._writers if fault is not gone]
-        self._vanishing = [other for other in self._vanishing if other.fault is not gone]
+        self._vanishing = [
+            other for other in self._vanishing if other.fault is not gone
+        ]
         return effects
 
     def all(self) -> list[Injected]:
@@ -225,9 +245,17 @@ class Faults:
     def _check(self, spec: FaultSpec) -> None:
         kind, device = spec.kind, self._device
         if len(self._faults) >= MAX_FAULTS:
-            raise TooManyFaults(f"there are {MAX_FAULTS} faults already; clear some first")
-        if spec.protocol is not None and self._protocols and spec.protocol not in self._protocols:
-            raise FaultError(f"protocol: {spec.protocol}; the switch speaks {', '.join(self._protocols)}")
+            raise TooManyFaults(
+                f"there are {MAX_FAULTS} faults already; clear some first"
+            )
+        if (
+            spec.protocol is not None
+            and self._protocols
+            and spec.protocol not in self._protocols
+        ):
+            raise FaultError(
+                f"protocol: {spec.protocol}; the switch speaks {', '.join(self._protocols)}"
+            )
         if not 0.0 <= spec.probability <= 1.0:
             raise FaultError(f"probability: {spec.probability} is not between 0 and 1")
         if spec.count is not None and spec.count < 1:
@@ -240,9 +268,17 @@ class Faults:
             raise FaultError("port: a port-failed names one, and no other kind does")
         if spec.port is not None:
             if not 1 <= spec.port <= 2 * device.size:
-                raise FaultError(f"port: there is no port {spec.port} (1..{2 * device.size})")
-            if spec.protocol is not None or spec.count is not None or spec.probability != 1.0:
-                raise FaultError("protocol, count, probability: a port fails at once, and for all")
+                raise FaultError(
+                    f"port: there is no port {spec.port} (1..{2 * device.size})"
+                )
+            if (
+                spec.protocol is not None
+                or spec.count is not None
+                or spec.probability != 1.0
+            ):
+                raise FaultError(
+                    "protocol, count, probability: a port fails at once, and for all"
+                )
         ends = [spec.ingress, spec.egress, spec.wavelength]
         if kind is not Kind.FOREIGN_WRITER and ends != [None, None, None]:
             raise FaultError("ingress, egress, wavelength: of a foreign-writer only")
@@ -255,16 +291,26 @@ class Faults:
         if kind is Kind.AUTONOMOUS and (spec.protocol or "") == "scpi":
             raise FaultError("autonomous: scpi knows no message that was not asked for")
         if kind is Kind.AUTONOMOUS and self._protocols == ("scpi",):
-            raise FaultError("autonomous: the switch speaks only scpi, which knows no such message")
+            raise FaultError(
+                "autonomous: the switch speaks only scpi, which knows no such message"
+            )
 
     def _check_wire(self, wire: Wire) -> None:
         size, colours = self._device.size, self._device.wavelengths
         if not 1 <= wire.ingress <= size:
-            raise FaultError(f"ingress: {wire.ingress} is not an ingress port (1..{size})")
+            raise FaultError(
+                f"ingress: {wire.ingress} is not an ingress port (1..{size})"
+            )
         if not size < wire.egress <= 2 * size:
-            raise FaultError(f"egress: {wire.egress} is not an egress port ({size + 1}..{2 * size})")
-        if (wire.wavelength is None) != (colours == 0) or not 0 <= (wire.wavelength or 0) < max(1, colours):
-            allowed = f"0..{colours - 1}" if colours else "none: the switch tells none apart"
+            raise FaultError(
+                f"egress: {wire.egress} is not an egress port ({size + 1}..{2 * size})"
+            )
+        if (wire.wavelength is None) != (colours == 0) or not 0 <= (
+            wire.wavelength or 0
+        ) < max(1, colours):
+            allowed = (
+                f"0..{colours - 1}" if colours else "none: the switch tells none apart"
+            )
             raise FaultError(f"wavelength: {wire.wavelength}; it is {allowed}")
 
     # What happens
@@ -281,7 +327,9 @@ class Faults:
         if not (self._writers or self._watched or self._vanishing):
             return []
         writers, self._writers = self._writers, []
-        effects = [effect for fault in writers for effect in self._foreign(fault, now_ns)]
+        effects = [
+            effect for fault in writers for effect in self._foreign(fault, now_ns)
+        ]
         watched, self._watched = self._watched, []
         for fault, ticket in watched:
             if not ticket.done:
@@ -290,12 +338,16 @@ class Faults:
                 at_ns = ticket.tuned_ns + fault.delay_ns
                 for wire in ticket.made:
                     self._vanishing.append(
-                        _Vanishing(fault, wire, at_ns, self._device.mirrors.since_ns(wire))
+                        _Vanishing(
+                            fault, wire, at_ns, self._device.mirrors.since_ns(wire)
+                        )
                     )
             else:
                 fault.stuck.append(ticket)
         due = [vanishing for vanishing in self._vanishing if vanishing.at_ns <= now_ns]
-        self._vanishing = [vanishing for vanishing in self._vanishing if vanishing.at_ns > now_ns]
+        self._vanishing = [
+            vanishing for vanishing in self._vanishing if vanishing.at_ns > now_ns
+        ]
         for vanishing in due:
             if self._device.mirrors.since_ns(vanishing.wire) == vanishing.since_ns:
                 effects += self._device.lose(vanishing.wire)
@@ -308,14 +360,22 @@ class Faults:
 
     def on_reply(self, speaker: Speaker, can: Callable[[Kind], bool]) -> list[Injected]:
         """Return the faults that act on the session's present reply, of the kinds that it ``can`` express."""
-        return self._acting([kind for kind in ON_REPLIES if can(kind)], speaker) if self._faults else []
+        return (
+            self._acting([kind for kind in ON_REPLIES if can(kind)], speaker)
+            if self._faults
+            else []
+        )
 
     def _acting(self, kinds: Sequence[Kind], speaker: Speaker) -> list[Injected]:
         """The faults of these kinds that act on the session now, in the order in which they were added."""
         acting = []
         for fault in self._faults.values():
             spec = fault.spec
-            if spec.kind not in kinds or spec.protocol not in (None, speaker.protocol) or fault.left == 0:
+            if (
+                spec.kind not in kinds
+                or spec.protocol not in (None, speaker.protocol)
+                or fault.left == 0
+            ):
                 continue
             if spec.probability >= 1.0 or fault.dice.random() < spec.probability:
                 fault.hits += 1
@@ -359,11 +419,19 @@ class Faults:
         if spec.ingress is not None and spec.egress is not None:
             target = Wire(spec.ingress, spec.egress, spec.wavelength)
             return self._make(now_ns, target) if self._usable(target) else []
-        colour = fault.dice.randrange(device.wavelengths) if device.wavelengths else None
+        colour = (
+            fault.dice.randrange(device.wavelengths) if device.wavelengths else None
+        )
         here = [wire for wire in wires if wire.wavelength == colour]
         into = _others(range(1, device.size + 1), [wire.ingress for wire in here])
-        out = _others(range(device.size + 1, 2 * device.size + 1), [wire.egress for wire in here])
-        can = [*(["make"] if into and out else []), *(["move"] if here and out else []), *here[:1]]
+        out = _others(
+            range(device.size + 1, 2 * device.size + 1), [wire.egress for wire in here]
+        )
+        can = [
+            *(["make"] if into and out else []),
+            *(["move"] if here and out else []),
+            *here[:1],
+        ]
         if not can:
             return []
         chosen = fault.dice.choice(can)
@@ -390,7 +458,10 @@ class Faults:
         return self._device.do(now_ns, Rewire((target,), away))
 
     def _usable(self, wire: Wire) -> bool:
-        return all(self._device.admin(port) is Admin.ENABLED for port in (wire.ingress, wire.egress))
+        return all(
+            self._device.admin(port) is Admin.ENABLED
+            for port in (wire.ingress, wire.egress)
+        )
 
 
 def _others(ports: Sequence[int], taken: Sequence[int]) -> list[int]:

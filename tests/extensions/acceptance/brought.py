@@ -16,12 +16,20 @@ from ringlight.testbed.rigs.rig import Rig
 
 def _modules() -> Iterator[ModuleType]:
     for path in sorted(Path(__file__).parents[1].glob("*/conformance.py")):
-        yield importlib.import_module(f"tests.extensions.{path.parent.name}.conformance")
+        yield importlib.import_module(
+            f"tests.extensions.{path.parent.name}.conformance"
+        )
 
 
 def rigs_of_tests() -> dict[str, type[Rig]]:
-    return {name: rig for module in _modules() for name, rig in getattr(module, "RIGS", {}).items()}
+    return {
+        name: rig
+        for module in _modules()
+        for name, rig in getattr(module, "RIGS", {}).items()
+    }
 
 
 def mutants() -> list[Any]:
-    return [mutant for module in _modules() for mutant in getattr(module, "MUTANTS", ())]
+    return [
+        mutant for module in _modules() for mutant in getattr(module, "MUTANTS", ())
+    ]

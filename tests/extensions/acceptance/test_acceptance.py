@@ -19,10 +19,25 @@ from ringlight.extensions.acceptance import numbered_frames
 from ringlight.extensions.acceptance.checks import CHECKS
 from ringlight.extensions.acceptance.checks.writing import UNSEEN
 from ringlight.extensions.acceptance.items import ITEMS
-from ringlight.extensions.acceptance.measure import MeasuredStream, factory_loss, summary, two_states
-from ringlight.extensions.acceptance.numbered_frames import Arrived, Sent, gaps, interval_of
+from ringlight.extensions.acceptance.measure import (
+    MeasuredStream,
+    factory_loss,
+    summary,
+    two_states,
+)
+from ringlight.extensions.acceptance.numbered_frames import (
+    Arrived,
+    Sent,
+    gaps,
+    interval_of,
+)
 from ringlight.extensions.acceptance.page import render
-from ringlight.extensions.acceptance.runner import CheckOutcome, as_document, by_item, run_check
+from ringlight.extensions.acceptance.runner import (
+    CheckOutcome,
+    as_document,
+    by_item,
+    run_check,
+)
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.testbed.rigs.emulated import last_words
 from ringlight.testbed.rigs.rig import Lacks, Recovery, Rig
@@ -49,8 +64,12 @@ def test_every_item_has_a_check() -> None:
 
 
 def test_what_the_maker_measured_is_summed_up() -> None:
-    losses = {CrossConnect(a, 8 + b): a + b / 10 for a in range(1, 5) for b in range(1, 5)}
-    driver: Any = SimpleNamespace(factory_loss_db=lambda paths: {path: losses[path] for path in paths})
+    losses = {
+        CrossConnect(a, 8 + b): a + b / 10 for a in range(1, 5) for b in range(1, 5)
+    }
+    driver: Any = SimpleNamespace(
+        factory_loss_db=lambda paths: {path: losses[path] for path in paths}
+    )
     told = factory_loss(Ports(8), driver)
     assert len(told["circuits"]) == 16
     assert told["circuits"][1] == {"circuit": "1->10", "db": 1.2}
@@ -86,7 +105,11 @@ def outcomes(item: int, **of_driver: Any) -> dict[str, CheckOutcome]:
         **({"open": lambda: None, "close": lambda: None, "alarms": tuple} | of_driver),
         snapshot=lambda: SimpleNamespace(cross_connects={}),
     )
-    return {check.name: run_check(Untouched(driver), check) for check in CHECKS if item in check.items}
+    return {
+        check.name: run_check(Untouched(driver), check)
+        for check in CHECKS
+        if item in check.items
+    }
 
 
 @pytest.mark.parametrize("recoveries", [(), ("MAINTAIN",)])
@@ -102,12 +125,16 @@ def test_a_switch_that_was_not_restarted_has_no_green_item_43(
 
 def test_an_identity_without_a_version_is_named_and_a_default_is_unknown() -> None:
     def stated(**parts: str) -> CheckOutcome:
-        return outcomes(1, open=lambda: Identity("V", "M", **parts))["it_says_who_it_is"]
+        return outcomes(1, open=lambda: Identity("V", "M", **parts))[
+            "it_says_who_it_is"
+        ]
 
     assert stated().state == "green"
     empty = stated(version="")
     assert empty.state == "failed"
-    assert empty.text.startswith("the Identity of SimpleNamespace has an empty version; say unknown")
+    assert empty.text.startswith(
+        "the Identity of SimpleNamespace has an empty version; say unknown"
+    )
 
 
 def test_an_error_that_no_driver_should_raise_is_shown_with_its_place() -> None:
@@ -122,22 +149,34 @@ def test_an_error_that_no_driver_should_raise_is_shown_with_its_place() -> None:
 def test_a_rig_that_takes_no_request_for_a_write_is_named_and_not_the_driver() -> None:
     can = SimpleNamespace(max_remove=0, max_batch=64)
     (many,) = outcomes(8, capabilities=lambda: can).values()
-    assert (many.state, many.text) == ("failed", f"writes for 8 cross-connects: {UNSEEN}")
+    assert (many.state, many.text) == (
+        "failed",
+        f"writes for 8 cross-connects: {UNSEEN}",
+    )
     (order,) = outcomes(24).values()
     assert (order.state, order.text) == ("failed", f"writes for a swap: {UNSEEN}")
 
 
-def test_a_write_that_is_no_addition_and_no_removal_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_is_no_addition_and_no_removal_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Untouched, "addition", "add", raising=False)
     monkeypatch.setattr(Untouched, "removal", "sub", raising=False)
     monkeypatch.setattr(Untouched, "writes", lambda self: ["CONNECT 1 9"])
     (order,) = outcomes(24).values()
     assert order.state == "skipped"
-    assert "'CONNECT 1 9' matches neither `addition` nor `removal` of Untouched" in order.text
+    assert (
+        "'CONNECT 1 9' matches neither `addition` nor `removal` of Untouched"
+        in order.text
+    )
 
 
-def test_a_switch_that_has_ended_is_the_reason_for_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Untouched, "ended", lambda self: "the emulated switch has ended: KeyError: 'X'")
+def test_a_switch_that_has_ended_is_the_reason_for_what_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        Untouched, "ended", lambda self: "the emulated switch has ended: KeyError: 'X'"
+    )
 
     def unreachable() -> None:
         raise Unreachable("the switch has ended the connection")
@@ -164,8 +203,18 @@ def test_an_item_is_as_bad_as_its_worst_check() -> None:
             CheckOutcome("c", (1, 4), "skipped", "lasers"),
         ]
     )
-    assert [found[n].state for n in (1, 2, 3, 4)] == ["green", "failed", "failed", "skipped"]
-    assert [found[n].text for n in (1, 2, 4, 5)] == ["lasers", "it did not", "lasers", "a check"]
+    assert [found[n].state for n in (1, 2, 3, 4)] == [
+        "green",
+        "failed",
+        "failed",
+        "skipped",
+    ]
+    assert [found[n].text for n in (1, 2, 4, 5)] == [
+        "lasers",
+        "it did not",
+        "lasers",
+        "a check",
+    ]
 
 
 def sent(count: int, pace: int = 100, took: int = 5) -> Sent:
@@ -184,7 +233,9 @@ def test_a_gap_holds_the_dark_time(count: int, data: st.DataObject) -> None:
     stream = sent(count)
     first = data.draw(st.integers(1, count - 2))
     last = data.draw(st.integers(first, count - 2))
-    gone = data.draw(st.integers(int(stream.after[first - 1]), int(stream.before[first])))
+    gone = data.draw(
+        st.integers(int(stream.after[first - 1]), int(stream.before[first]))
+    )
     back = data.draw(st.integers(int(stream.after[last]), int(stream.before[last + 1])))
     through = [n for n in range(count) if not first <= n <= last]
     (gap,) = gaps(stream, arrived(data.draw(st.permutations(through)), stream))
@@ -203,7 +254,9 @@ def test_what_is_lost_at_the_ends_is_no_gap() -> None:
 
 def test_the_first_frame_at_a_new_port_tells_when_light_came() -> None:
     stream = sent(10)
-    there = MeasuredStream(stream, {1: arrived([0, 1, 2], stream), 2: arrived([6, 7, 8, 9], stream)})
+    there = MeasuredStream(
+        stream, {1: arrived([0, 1, 2], stream), 2: arrived([6, 7, 8, 9], stream)}
+    )
     # Frame 5 was lost, frame 6 came: light was there after 5 had left and before 6 arrived.
     assert there.first_at(2, since=350) == (600, 720)
     assert there.first_at(1, since=400) is None
@@ -260,25 +313,57 @@ DARK: dict[str, Any] = {
     "measured": summary([0.031, 0.033]),
     "outside_declared": summary([0.0, 0.0]),
     "driver": summary([0.05]),
-    "samples": [{"change": 0, "way": 1, "least_s": 0.0309, "most_s": 0.0311, "driver_s": 0.05}],
+    "samples": [
+        {"change": 0, "way": 1, "least_s": 0.0309, "most_s": 0.0311, "driver_s": 0.05}
+    ],
 }
-LIGHT = {"light": summary([0.04, 0.05]), "answer": summary([0.06]), "samples_s": [0.04, 0.05]}
+LIGHT = {
+    "light": summary([0.04, 0.05]),
+    "answer": summary([0.06]),
+    "samples_s": [0.04, 0.05],
+}
 
 
 def document(*names: str, failed: bool = False) -> dict[str, Any]:
     outcomes = [
-        CheckOutcome("adding", (7, 9), "failed" if failed else "green", "not <done>" if failed else ""),
+        CheckOutcome(
+            "adding",
+            (7, 9),
+            "failed" if failed else "green",
+            "not <done>" if failed else "",
+        ),
         CheckOutcome("power", (39,), "skipped", "power meters"),
     ]
-    switch = {"identity": {"vendor": "ACME & Sons"}, "ports": {"ingress": 8, "egress": 7}, "seconds": 1.0}
-    measured = {"dark_time": DARK, "command_to_light_1": LIGHT, "insertion_loss": {"lacks": "power meters"}}
-    switches = [{"name": name, **switch, **as_document(outcomes), "measured": measured} for name in names]
-    return {"acceptance": 1, "at": "2026-11-23T13:00:00Z", "machine": {"kernel": "6"}, "switches": switches}
+    switch = {
+        "identity": {"vendor": "ACME & Sons"},
+        "ports": {"ingress": 8, "egress": 7},
+        "seconds": 1.0,
+    }
+    measured = {
+        "dark_time": DARK,
+        "command_to_light_1": LIGHT,
+        "insertion_loss": {"lacks": "power meters"},
+    }
+    switches = [
+        {"name": name, **switch, **as_document(outcomes), "measured": measured}
+        for name in names
+    ]
+    return {
+        "acceptance": 1,
+        "at": "2026-11-23T13:00:00Z",
+        "machine": {"kernel": "6"},
+        "switches": switches,
+    }
 
 
 def test_the_page_says_what_is_in_the_document(tmp_path: Path) -> None:
     page = render(document("one"), tmp_path)
-    for words in ("one: no item of the conformance list failed", "ACME &amp; Sons", "30 to 35 ms", "32 ms"):
+    for words in (
+        "one: no item of the conformance list failed",
+        "ACME &amp; Sons",
+        "30 to 35 ms",
+        "32 ms",
+    ):
         assert words in page, words
     assert "lacks power meters (item 39)" in page
     # Each picture once for wide screens and once for narrow ones.
@@ -293,14 +378,22 @@ def test_two_folders_are_compared_on_one_page(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "acceptance.json").write_text(json.dumps(document(name)))
     folders = [str(tmp_path / "one"), str(tmp_path / "two")]
-    assert ringlight("ocs", "compare", *folders, "--out", str(tmp_path / "both")).returncode == 0
+    assert (
+        ringlight(
+            "ocs", "compare", *folders, "--out", str(tmp_path / "both")
+        ).returncode
+        == 0
+    )
     both = json.loads((tmp_path / "both" / "acceptance.json").read_text())
     assert [switch["name"] for switch in both["switches"]] == ["one", "two"]
     assert "2 optical switches" in (tmp_path / "both" / "index.html").read_text()
     for words, said in (
         ([folders[0], folders[0]], "two of them are called one"),
         ([str(tmp_path / "none")], "none: No such file or directory"),
-        ([str(tmp_path / "both" / "index.html")], "is not what conformance --out writes"),
+        (
+            [str(tmp_path / "both" / "index.html")],
+            "is not what conformance --out writes",
+        ),
     ):
         done = ringlight("ocs", "compare", *words, "--out", str(tmp_path / "out"))
         assert done.returncode == 2
@@ -308,19 +401,36 @@ def test_two_folders_are_compared_on_one_page(tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_done(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_done(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "one.json").write_text(json.dumps(document("one")))
     (tmp_path / "file").write_text("")
-    target = ["--target", "127.0.0.1:1", "--driver", "scpi", "--size", "8", "--read-only"]
+    target = [
+        "--target",
+        "127.0.0.1:1",
+        "--driver",
+        "scpi",
+        "--size",
+        "8",
+        "--read-only",
+    ]
     for command in (["compare", str(tmp_path / "one.json")], ["conformance", *target]):
         done = ringlight("ocs", *command, "--out", str(tmp_path / "file"))
         assert done.returncode == 2
-        assert done.stderr.splitlines()[-1] == f"ringlight: --out: {tmp_path / 'file'}: File exists"
+        assert (
+            done.stderr.splitlines()[-1]
+            == f"ringlight: --out: {tmp_path / 'file'}: File exists"
+        )
 
 
 def test_what_is_compared_has_names(tmp_path: Path) -> None:
-    (tmp_path / "one.json").write_text(json.dumps({**document("one"), "switches": [{}]}))
-    done = ringlight("ocs", "compare", str(tmp_path / "one.json"), "--out", str(tmp_path / "out"))
+    (tmp_path / "one.json").write_text(
+        json.dumps({**document("one"), "switches": [{}]})
+    )
+    done = ringlight(
+        "ocs", "compare", str(tmp_path / "one.json"), "--out", str(tmp_path / "out")
+    )
     assert done.returncode == 2
     assert "is not what conformance --out writes" in done.stderr
     assert not (tmp_path / "out").exists()

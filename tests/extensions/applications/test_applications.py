@@ -22,7 +22,10 @@ from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.command import check_resumed
 from ringlight.extensions.applications import apps
 from ringlight.extensions.applications.apps import wsgi
-from ringlight.extensions.applications.options import ApplicationOptions, all_for_applications
+from ringlight.extensions.applications.options import (
+    ApplicationOptions,
+    all_for_applications,
+)
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.lab import LabError
 
@@ -33,7 +36,13 @@ def loaded(text: str, folder: Path, *more: Path) -> tuple[int, str]:
     """Exit code and standard error of a process that runs an application file with this text."""
     file = folder / "my_app.py"
     file.write_text(text)
-    command = [sys.executable, "-m", "ringlight.extensions.applications.apps", "--openflow", "127.0.0.1:9"]
+    command = [
+        sys.executable,
+        "-m",
+        "ringlight.extensions.applications.apps",
+        "--openflow",
+        "127.0.0.1:9",
+    ]
     done = subprocess.run(
         [*command, "--rest", "127.0.0.1:9", *map(str, more), str(file)],
         cwd=ROOT,
@@ -52,15 +61,23 @@ def loaded(text: str, folder: Path, *more: Path) -> tuple[int, str]:
             "from ryu.app import simple_switch_13",
             "imports ryu.app.simple_switch_13, which os-ken has dropped",
         ),
-        ("import ryu.app.rest_router", "imports ryu.app.rest_router, which os-ken has dropped"),
-        ("from ryu.app.wsgi import websocket", "imports ryu.app.wsgi.websocket: WebSockets are left out"),
+        (
+            "import ryu.app.rest_router",
+            "imports ryu.app.rest_router, which os-ken has dropped",
+        ),
+        (
+            "from ryu.app.wsgi import websocket",
+            "imports ryu.app.wsgi.websocket: WebSockets are left out",
+        ),
         ("import ryu.base.app_manager", "no application in it"),
         ("from ryu.base import app_manager as\n", "my_app.py, line 1: "),
         ("import no_such_module", "No module named 'no_such_module'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_file_that_cannot_be_run_is_named_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_run_is_named_in_one_line(
+    text: str, said: str, tmp_path: Path
+) -> None:
     code, error = loaded(text, tmp_path)
     last = error.strip().splitlines()[-1]
     assert code == 1
@@ -85,7 +102,10 @@ FAILING = """if True:
     ("statement", "said"),
     [
         ("raise ValueError('two\\nlines')", "my_app.py: ValueError: two lines"),
-        ("get_link(self)", "my_app.py: RuntimeError: EventLinkRequest: no application switches runs"),
+        (
+            "get_link(self)",
+            "my_app.py: RuntimeError: EventLinkRequest: no application switches runs",
+        ),
     ],
 )
 def test_an_application_that_fails_at_its_start_is_one_line(
@@ -103,7 +123,10 @@ def test_an_application_that_is_required_and_not_here_is_named(tmp_path: Path) -
     code, error = loaded(text + "class App(app_manager.RyuApp): pass\n", tmp_path)
     last = error.strip().splitlines()[-1]
     assert code == 1
-    assert "my_app.py: an application requires ryu.app.ofctl_rest, which os-ken has dropped" in last
+    assert (
+        "my_app.py: an application requires ryu.app.ofctl_rest, which os-ken has dropped"
+        in last
+    )
 
 
 def test_two_applications_of_one_name_are_both_named(tmp_path: Path) -> None:
@@ -111,19 +134,29 @@ def test_two_applications_of_one_name_are_both_named(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(text)
     code, error = loaded(text, tmp_path, tmp_path / "other.py")
     assert code == 1
-    assert "other.py, my_app.py: both have an application App" in error.strip().splitlines()[-1]
+    assert (
+        "other.py, my_app.py: both have an application App"
+        in error.strip().splitlines()[-1]
+    )
 
 
 def in_os_ken(program: str) -> str:
     """Standard output of a program in a process of its own, as os-ken changes what it is imported into."""
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 
-def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on() -> None:
+def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on() -> (
+    None
+):
     program = """if True:
         import logging, sys, time
         from ringlight.extensions.applications.apps import ryu, threads
@@ -168,7 +201,9 @@ def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on(
     assert sum(": ZeroDivisionError: division by zero" in line for line in lines) == 1
 
 
-def test_a_link_without_frames_is_reported_gone_and_a_host_that_moved_is_reported() -> None:
+def test_a_link_without_frames_is_reported_gone_and_a_host_that_moved_is_reported() -> (
+    None
+):
     program = """if True:
         from types import SimpleNamespace as Fake
         from ringlight.extensions.applications.apps import ryu, threads
@@ -234,9 +269,16 @@ def test_applications_are_not_called_ready_before_their_port_is_open() -> None:
     )
     # In a process of its own, as os-ken changes what it is imported into.
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
-    assert done.stdout == "OpenFlow port PORT was not opened within 0.1 s\n", done.stderr
+    assert done.stdout == "OpenFlow port PORT was not opened within 0.1 s\n", (
+        done.stderr
+    )
 
 
 def test_ryu_is_os_ken_under_another_name() -> None:
@@ -260,14 +302,31 @@ def test_ryu_is_os_ken_under_another_name() -> None:
         except ImportError as error:
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "ryu.app.ofctl_rest: os-ken has dropped it\n"), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (
+        0,
+        "ryu.app.ofctl_rest: os-ken has dropped it\n",
+    ), done.stderr
 
 
 class Tables(wsgi.ControllerBase):
-    @wsgi.route("table", "/table/{dpid}", methods=["PUT"], requirements={"dpid": wsgi.DIGIT_PATTERN})
+    @wsgi.route(
+        "table",
+        "/table/{dpid}",
+        methods=["PUT"],
+        requirements={"dpid": wsgi.DIGIT_PATTERN},
+    )
     def put(self, req: Any, dpid: str, **more: Any) -> Any:
-        return wsgi.Response(content_type="application/json", text=json.dumps([self.data, dpid, req.json]))
+        return wsgi.Response(
+            content_type="application/json",
+            text=json.dumps([self.data, dpid, req.json]),
+        )
 
     def oldest(self, req: Any, **more: Any) -> Any:
         return wsgi.Response(status=202)
@@ -279,19 +338,32 @@ def test_routes_of_an_application_are_answered_as_ryu_does() -> None:
     application.mapper.connect("old", "/old", controller=Tables, action="oldest")
 
     def call(path: str, method: str, body: bytes = b"") -> Any:
-        return webob.Request.blank(path, method=method, body=body).get_response(application)
+        return webob.Request.blank(path, method=method, body=body).get_response(
+            application
+        )
 
     assert call("/table/12", "PUT", b"[3]").json == [{"app": 1}, "12", [3]]
     assert call("/old", "GET").status_code == 202
-    assert [call(*words).status_code for words in (("/table/12", "GET"), ("/table/x", "PUT"))] == [404, 404]
+    assert [
+        call(*words).status_code
+        for words in (("/table/12", "GET"), ("/table/x", "PUT"))
+    ] == [404, 404]
 
 
 @pytest.mark.parametrize("command", ["run", "up", "shell"])
 @pytest.mark.parametrize(
     ("scenario", "words", "said"),
     [
-        ("docs/applications/two_switches.yaml", [], "controller: app, and no application was given"),
-        ("docs/applications/two_switches.yaml", ["--app-all"], "--app-all: which application?"),
+        (
+            "docs/applications/two_switches.yaml",
+            [],
+            "controller: app, and no application was given",
+        ),
+        (
+            "docs/applications/two_switches.yaml",
+            ["--app-all"],
+            "--app-all: which application?",
+        ),
         (
             "docs/applications/two_switches.yaml",
             ["--observe-links"],
@@ -312,7 +384,9 @@ def test_switches_for_applications_and_applications_need_each_other(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["ringlight", command, str(ROOT / scenario), *words])
+    monkeypatch.setattr(
+        sys, "argv", ["ringlight", command, str(ROOT / scenario), *words]
+    )
     with pytest.raises(SystemExit) as ended:
         app.main()
     assert ended.value.code == 2
@@ -324,13 +398,20 @@ def test_switches_for_applications_and_applications_need_each_other(
 def test_all_switches_are_given_to_applications() -> None:
     setting = load(ROOT / "scenarios/disaggregation.yaml").plans[0].setting
     made = all_for_applications(setting)
-    assert {switch.controller for switch in made.fabric.packet_switches.values()} == {"app"}
+    assert {switch.controller for switch in made.fabric.packet_switches.values()} == {
+        "app"
+    }
     assert build_fabric(FabricSpec.model_validate(made.section)) == made.fabric
-    assert {switch.controller for switch in setting.fabric.packet_switches.values()} == {"ringlight"}
+    assert {
+        switch.controller for switch in setting.fabric.packet_switches.values()
+    } == {"ringlight"}
 
 
 def test_a_run_is_not_gone_on_with_under_other_applications(tmp_path: Path) -> None:
-    learning, elephants = APPLICATIONS / "learning_switch.py", APPLICATIONS / "elephants.py"
+    learning, elephants = (
+        APPLICATIONS / "learning_switch.py",
+        APPLICATIONS / "elephants.py",
+    )
     experiment = load(APPLICATIONS / "two_switches.yaml")
     before = EmulationBackend(programs=[ApplicationOptions(app=[learning])])
     (tmp_path / "scenario.yaml").write_text(experiment.text)
@@ -338,8 +419,15 @@ def test_a_run_is_not_gone_on_with_under_other_applications(tmp_path: Path) -> N
     (tmp_path / "environment.json").write_text(json.dumps(facts))
     check_resumed(tmp_path, experiment, before)
     with pytest.raises(ScenarioError) as caught:
-        check_resumed(tmp_path, experiment, EmulationBackend(programs=[ApplicationOptions(app=[elephants])]))
-    assert str(caught.value) == f"{tmp_path}: its runs were made with another --app; begin anew"
+        check_resumed(
+            tmp_path,
+            experiment,
+            EmulationBackend(programs=[ApplicationOptions(app=[elephants])]),
+        )
+    assert (
+        str(caught.value)
+        == f"{tmp_path}: its runs were made with another --app; begin anew"
+    )
 
 
 @pytest.mark.parametrize("command", ["up", "shell"])
@@ -348,31 +436,52 @@ def test_a_lab_that_stands_gets_the_applications_that_were_asked_for(
 ) -> None:
     asked: list[Any] = []
 
-    def made(setting: Any, *_: object, programs: list[ApplicationOptions], **more: Any) -> None:
+    def made(
+        setting: Any, *_: object, programs: list[ApplicationOptions], **more: Any
+    ) -> None:
         asked.extend((programs, setting.fabric.foreign_switches))
         raise LabError("enough")
 
     monkeypatch.setattr(lab_of_setting, "processes_of", made)
     scenario = ROOT / "scenarios/disaggregation.yaml"
     words = [command, str(scenario), "--arm", "a-fragmented", "--runtime", "namespace"]
-    words += ["--app-openflow", "127.0.0.1:3", "--app-rest", "127.0.0.1:4", "--observe-links"]
+    words += [
+        "--app-openflow",
+        "127.0.0.1:3",
+        "--app-rest",
+        "127.0.0.1:4",
+        "--observe-links",
+    ]
     app.add_commands()
     with pytest.raises(LabError, match="enough"):
-        app.app([*words, "--app", "ryu.app.rest_topology", "--app-all"], standalone_mode=False)
+        app.app(
+            [*words, "--app", "ryu.app.rest_topology", "--app-all"],
+            standalone_mode=False,
+        )
     brought = Path(apps.__path__[0], "rest_topology.py").resolve()
     ((options,), switches) = asked
-    assert options == ApplicationOptions("127.0.0.1:3", "127.0.0.1:4", [brought], True, True)
+    assert options == ApplicationOptions(
+        "127.0.0.1:3", "127.0.0.1:4", [brought], True, True
+    )
     assert set(switches) == set(load(scenario).plans[0].setting.fabric.packet_switches)
-    assert options.listens() == {"--app-openflow": "127.0.0.1:3", "--app-rest": "127.0.0.1:4"}
+    assert options.listens() == {
+        "--app-openflow": "127.0.0.1:3",
+        "--app-rest": "127.0.0.1:4",
+    }
 
 
 def test_their_routes_are_open_to_no_other_machine() -> None:
-    with pytest.raises(LabError, match=r"--app-rest 0\.0\.0\.0:8081: not a loopback address"):
+    with pytest.raises(
+        LabError, match=r"--app-rest 0\.0\.0\.0:8081: not a loopback address"
+    ):
         ApplicationOptions(app_rest="0.0.0.0:8081").listens()
 
 
 def test_an_unknown_controller_is_told_of_them() -> None:
-    with pytest.raises(ScenarioError, match="write ringlight, none, app, or another controller's address"):
+    with pytest.raises(
+        ScenarioError,
+        match="write ringlight, none, app, or another controller's address",
+    ):
         load(APPLICATIONS / "two_switches.yaml", sets=["fabrics.two.controller=torus"])
 
 

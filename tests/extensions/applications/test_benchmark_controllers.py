@@ -17,7 +17,9 @@ From 10.82.0.1 icmp_seq=8 Destination Host Unreachable
 """
 
 
-def test_answers_are_counted_from_when_light_had_moved_and_the_last_ping_may_be_under_way() -> None:
+def test_answers_are_counted_from_when_light_had_moved_and_the_last_ping_may_be_under_way() -> (
+    None
+):
     echoes = read_echoes("g0", "g1", SAID, offset_s=900.0)
     assert sorted(echoes.at) == [1, 7, 9]
     assert round(echoes.back_s(100.2) or 0.0, 6) == 0.2
@@ -28,17 +30,33 @@ def test_answers_are_counted_from_when_light_had_moved_and_the_last_ping_may_be_
 def test_one_pair_without_an_answer_is_no_answer_of_all() -> None:
     never = Echoes("g0", "g1", {1: 99.0}, 11)
     again = Echoes("g0", "g2", {1: 99.0, 2: 100.5}, 2)
-    assert back([never, again], 100.0, "pairs", "pings") == {"pairs_s": None, "pings_lost": 10}
+    assert back([never, again], 100.0, "pairs", "pings") == {
+        "pairs_s": None,
+        "pings_lost": 10,
+    }
     assert back([again], 100.0, "pairs", "pings") == {"pairs_s": 0.5, "pings_lost": 0}
 
 
-def test_the_table_has_the_worst_beside_the_median_and_light_that_differs_is_seen() -> None:
+def test_the_table_has_the_worst_beside_the_median_and_light_that_differs_is_seen() -> (
+    None
+):
     def arm(name: str, circuits: Any, *listener_s: float | None) -> dict[str, Any]:
-        figures = ("regroup_s", "dark_s", "told_s", "usual_s", "longest_s", "blackout_s", "pairs_s")
+        figures = (
+            "regroup_s",
+            "dark_s",
+            "told_s",
+            "usual_s",
+            "longest_s",
+            "blackout_s",
+            "pairs_s",
+        )
         rest = dict.fromkeys(figures, 0.05) | dict.fromkeys(
             ("beacons_lost", "pings_lost", "listener_lost"), 4
         )
-        runs = [{"moves": [], "circuits": circuits, **rest, "listener_s": one} for one in listener_s]
+        runs = [
+            {"moves": [], "circuits": circuits, **rest, "listener_s": one}
+            for one in listener_s
+        ]
         return {"arm": name, "runs": runs, **medians(runs)}
 
     lit = [["g0", "p0:1"]]

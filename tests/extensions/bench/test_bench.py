@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from ringlight.experiments.record.lab_records import LinkRate
-from ringlight.extensions.bench.measuring import bench_plan, checked, measured, parse_sizes, slow_links
+from ringlight.extensions.bench.measuring import (
+    bench_plan,
+    checked,
+    measured,
+    parse_sizes,
+    slow_links,
+)
 from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.workloads.graph import Collective
 from tests.unit.test_choosing import ARMS, RATE, SWEPT
@@ -57,7 +63,12 @@ def test_sizes_that_cannot_be_are_told(text: str, factor: float, message: str) -
 
 def test_a_link_below_its_rate_is_slow() -> None:
     rate = LinkRate(
-        t=0.0, fabric="f", link="g0 - tor0:1", direction="g0 to tor0", set_bps=1e6, measured_bps=9e5
+        t=0.0,
+        fabric="f",
+        link="g0 - tor0:1",
+        direction="g0 to tor0",
+        set_bps=1e6,
+        measured_bps=9e5,
     )
     slow = replace(rate, measured_bps=5e5)
     assert slow_links([rate, slow]) == [slow]
@@ -66,7 +77,10 @@ def test_a_link_below_its_rate_is_slow() -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ([str(BUNDLED), "--dask", "tls://h:1", "--simulate"], "--dask: not with --simulate"),
+        (
+            [str(BUNDLED), "--dask", "tls://h:1", "--simulate"],
+            "--dask: not with --simulate",
+        ),
         ([str(BUNDLED), "--hosts", "2", "--simulate"], "--hosts: not with --simulate"),
         ([str(BUNDLED), "--hosts", "2"], "--hosts: only with --dask"),
         (["nowhere.yaml", "--simulate"], "ringlight: nowhere.yaml: cannot be read"),
@@ -82,22 +96,31 @@ def test_it_takes_a_point_and_values_in_place_of_the_file_s(tmp_path: Path) -> N
     file = tmp_path / "swept.yaml"
     file.write_text(SWEPT)
     # Where there is no such place no lab comes up, should the choice get lost.
-    said = one_line(ringlight("bench", str(file), "--point", "nix", "--rest", "nowhere"))
+    said = one_line(
+        ringlight("bench", str(file), "--point", "nix", "--rest", "nowhere")
+    )
     assert f"{file}: there is no point nix; there are base-1" in said
-    said = one_line(ringlight("bench", str(file), "--set", "nix=1", "--rest", "nowhere"))
+    said = one_line(
+        ringlight("bench", str(file), "--set", "nix=1", "--rest", "nowhere")
+    )
     assert f"{file}: --set nix: unknown key" in said
 
 
 def test_a_bench_says_its_arm_and_its_ranks_in_their_order(tmp_path: Path) -> None:
     file = tmp_path / "swept.yaml"
-    file.write_text(SWEPT + ARMS + "jobs: {a: {ranks: [g0, g2]}, b: {ranks: [g1, g3]}}\n")
+    file.write_text(
+        SWEPT + ARMS + "jobs: {a: {ranks: [g0, g2]}, b: {ranks: [g1, g3]}}\n"
+    )
     bench = ("bench", str(file), "--simulate", "--sizes", "1MiB", "--arm", "tree")
     done = ringlight(*bench)
     assert done.returncode == 0, done.stderr
     first, second, *_ = done.stdout.splitlines()
     where = f"arm tree-1 ({RATE} = 10 Gbit/s, training.iterations = 1) on fabric"
     assert first == f"all-reduce by ring, {where}; one of 8, choose with --point"
-    assert second == "4 ranks in this order: g0 g2 g1 g3 (the order of jobs a, b; another with --ranks)"
+    assert (
+        second
+        == "4 ranks in this order: g0 g2 g1 g3 (the order of jobs a, b; another with --ranks)"
+    )
     other = ringlight(*bench, "--ranks", "g3,g2,g0,g1")
     assert other.stdout.splitlines()[1] == "4 ranks in this order: g3 g2 g0 g1"
 
@@ -108,7 +131,9 @@ def test_a_bench_says_its_arm_and_its_ranks_in_their_order(tmp_path: Path) -> No
 
     # In the jobs' order two transfers share each direction of the links between the leaves.
     narrow = ("--set", "fabric.leaf_spine.uplink_rate=10 Gbit/s")
-    assert busbw(*narrow) == pytest.approx(busbw(*narrow, "--ranks", "g0,g1,g2,g3") / 2, rel=0.01)
+    assert busbw(*narrow) == pytest.approx(
+        busbw(*narrow, "--ranks", "g0,g1,g2,g3") / 2, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(

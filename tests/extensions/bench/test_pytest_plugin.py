@@ -49,10 +49,22 @@ def test_other():
 """
 
 
-def outcome(pytester: pytest.Pytester, more: str = "", *arguments: str, scenario: str = str(MINI)) -> str:
+def outcome(
+    pytester: pytest.Pytester,
+    more: str = "",
+    *arguments: str,
+    scenario: str = str(MINI),
+) -> str:
     """What pytest prints of a project with a test that uses a lab, one that needs root, one that does not."""
     pytester.makepyfile(USES_LAB.format(scenario=scenario, more=more))
-    options = ("--strict-markers", "-rsfE", "-p", "no:schemathesis", "-p", "no:cacheprovider")
+    options = (
+        "--strict-markers",
+        "-rsfE",
+        "-p",
+        "no:schemathesis",
+        "-p",
+        "no:cacheprovider",
+    )
     return str(pytester.runpytest_inprocess(*options, *arguments).stdout)
 
 
@@ -73,7 +85,9 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("any_user")
-def test_without_root_a_lab_is_skipped_and_the_reason_said(pytester: pytest.Pytester) -> None:
+def test_without_root_a_lab_is_skipped_and_the_reason_said(
+    pytester: pytest.Pytester,
+) -> None:
     said = outcome(pytester)
     assert "1 passed, 2 skipped" in said
     assert "ringlight: root is needed to build networks" in said
@@ -81,7 +95,9 @@ def test_without_root_a_lab_is_skipped_and_the_reason_said(pytester: pytest.Pyte
 
 
 @pytest.mark.usefixtures("any_user")
-def test_what_is_required_fails_on_a_machine_that_cannot(pytester: pytest.Pytester) -> None:
+def test_what_is_required_fails_on_a_machine_that_cannot(
+    pytester: pytest.Pytester,
+) -> None:
     said = outcome(pytester, "", "--ringlight-required")
     assert "ringlight: root is needed to build networks" in said
     assert "1 passed, 2 errors" in said
@@ -93,14 +109,23 @@ def test_each_lack_of_the_machine_is_said_with_its_remedy(
 ) -> None:
     assert "make it with: ringlight setup" in outcome(pytester)
     monkeypatch.setattr(services, "_CAPABILITIES", {63: "NONE_HAS"})
-    assert "ringlight: root lacks the capabilities NONE_HAS here; a container" in outcome(pytester)
+    assert (
+        "ringlight: root lacks the capabilities NONE_HAS here; a container"
+        in outcome(pytester)
+    )
     monkeypatch.setattr(services, "_CAPABILITIES", {})
     monkeypatch.setattr(services, "docker_running", lambda: False)
-    assert "ringlight: Docker is not running; start it with: ringlight setup" in outcome(pytester)
+    assert (
+        "ringlight: Docker is not running; start it with: ringlight setup"
+        in outcome(pytester)
+    )
     monkeypatch.setattr(services, "open_vswitch_running", lambda: False)
     assert "ringlight: Open vSwitch is not running; start it" in outcome(pytester)
     monkeypatch.setattr(shutil, "which", lambda program, path: None)
-    assert "ringlight: mnexec is not installed; run: apt-get install mininet" in outcome(pytester)
+    assert (
+        "ringlight: mnexec is not installed; run: apt-get install mininet"
+        in outcome(pytester)
+    )
 
 
 @pytest.mark.usefixtures("any_user")
@@ -110,11 +135,16 @@ def test_each_lack_of_the_machine_is_said_with_its_remedy(
         (", arm='none'", "there is no arm none; there are fragmented, regrouped, live"),
         (", slowed={'g9': 0.5}", "slowed: none of the links of the fabric ends at g9"),
         (", slowed={'g2': 2}", "slowed: g2: 2 is no share between 0 and 1"),
-        (", arms='live'", "ringlight: the marker has no arms; it has arm, lab, runtime, slowed"),
+        (
+            ", arms='live'",
+            "ringlight: the marker has no arms; it has arm, lab, runtime, slowed",
+        ),
         (", lab='module'", "ringlight: lab: 'module' is not one of test, session"),
     ],
 )
-def test_a_wrong_marker_is_one_line_on_any_machine(pytester: pytest.Pytester, more: str, line: str) -> None:
+def test_a_wrong_marker_is_one_line_on_any_machine(
+    pytester: pytest.Pytester, more: str, line: str
+) -> None:
     said = outcome(pytester, more, "-k", "test_light")
     assert "1 error" in said
     assert line in said
@@ -136,13 +166,17 @@ def test_a_wrong_scenario_is_one_line_on_any_machine(pytester: pytest.Pytester) 
 
 
 @pytest.mark.usefixtures("any_user")
-def test_tests_that_need_a_lab_are_found_by_their_marker(pytester: pytest.Pytester) -> None:
+def test_tests_that_need_a_lab_are_found_by_their_marker(
+    pytester: pytest.Pytester,
+) -> None:
     said = outcome(pytester, "", "-m", "not ringlight_root")
     assert "1 passed, 2 deselected" in said
 
 
 @pytest.mark.usefixtures("any_user")
-def test_a_scenario_may_be_a_parameter_a_fixture_or_the_projects(pytester: pytest.Pytester) -> None:
+def test_a_scenario_may_be_a_parameter_a_fixture_or_the_projects(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(
         f"""
         import pytest
@@ -166,14 +200,24 @@ def test_a_scenario_may_be_a_parameter_a_fixture_or_the_projects(pytester: pytes
 def test_a_fabric_in_python_is_enough(tmp_path: Path) -> None:
     links = [{"ends": [f"g{i}", f"tor0:{i}"], "rate": "10 Gbit/s"} for i in (1, 2)]
     servers = {"s0": {"gpus": {"g1": "gpu", "g2": "gpu"}}}
-    fabric = {"servers": servers, "packet_switches": {"tor0": {"ports": 2}}, "links": links}
+    fabric = {
+        "servers": servers,
+        "packet_switches": {"tor0": {"ports": 2}},
+        "links": links,
+    }
     here = tmp_path / "test_it.py"
-    bare, whole = request_of(fabric, here, tmp_path), request_of({"fabric": fabric}, here, tmp_path)
+    bare, whole = (
+        request_of(fabric, here, tmp_path),
+        request_of({"fabric": fabric}, here, tmp_path),
+    )
     assert bare.key == whole.key
     assert bare.plans[0].setting.fabric.gpus.keys() == {"g1", "g2"}
     slow = request_of(fabric, here, tmp_path, slowed={"g2": 0.5})
     setting = slow.plans[0].setting
-    assert [link["rate"] for link in setting.section["links"]] == ["10 Gbit/s", "5000000000 bit/s"]
+    assert [link["rate"] for link in setting.section["links"]] == [
+        "10 Gbit/s",
+        "5000000000 bit/s",
+    ]
     # What everybody but the lab's builder goes by stays as stated.
     assert {link.rate_bps for link in setting.fabric.links} == {10e9}
     with pytest.raises(ScenarioError, match=r"test_it\.py: fabric\.links"):
@@ -218,8 +262,13 @@ def test_a_test_that_closes_its_lab_leaves_the_next_another(
     asked = request_of(str(MINI), tmp_path / "t.py", tmp_path)
     closed: list[str] = []
 
-    def opened(_experiment: object, plans: Sequence[RunPlan], _runtime: str, logs: Path) -> Lab:
-        lab, api = (SimpleNamespace(close=partial(closed.append, name)) for name in ("lab", "api"))
+    def opened(
+        _experiment: object, plans: Sequence[RunPlan], _runtime: str, logs: Path
+    ) -> Lab:
+        lab, api = (
+            SimpleNamespace(close=partial(closed.append, name))
+            for name in ("lab", "api")
+        )
         fabric = plans[0].setting.fabric
         return Lab("x1", fabric, cast("Any", api), "", logs, tuple(plans), _lab=lab)
 
@@ -239,15 +288,25 @@ def test_a_test_that_closes_its_lab_leaves_the_next_another(
 
 
 def test_figures_are_asked_for_by_name() -> None:
-    bench = Bench("all-reduce", (Measured(4 << 20, 0.5, 8e9, 12e9), Measured(8 << 20, 1, 8e9, 12e9)), 12)
+    bench = Bench(
+        "all-reduce",
+        (Measured(4 << 20, 0.5, 8e9, 12e9), Measured(8 << 20, 1, 8e9, 12e9)),
+        12,
+    )
     assert bench.at("8 MiB").busbw_bps == 12e9
-    with pytest.raises(LookupError, match=r"1 MiB was not measured; there are 4\.194 MB"):
+    with pytest.raises(
+        LookupError, match=r"1 MiB was not measured; there are 4\.194 MB"
+    ):
         bench.at("1 MiB")
     figures = Figures((*bench.rows, Row("a", "job red", "jct", 3.0, "s", "measured")))
     assert figures.value("busbw", subject="all-reduce 4.194 MB") == 12e9
-    with pytest.raises(LookupError, match=r"2 rows of busbw are as asked; there are: -, all-reduce"):
+    with pytest.raises(
+        LookupError, match=r"2 rows of busbw are as asked; there are: -, all-reduce"
+    ):
         figures.value("busbw")
-    with pytest.raises(LookupError, match=r"there is no metric none; there are algbw, busbw, jct, time"):
+    with pytest.raises(
+        LookupError, match=r"there is no metric none; there are algbw, busbw, jct, time"
+    ):
         figures.value("none")
     assert "exact" in str(bench)
     assert "12 Gbit/s" in str(bench)
@@ -257,7 +316,13 @@ def test_the_plugin_is_light() -> None:
     """It is loaded by every pytest of a machine, whatever that tests."""
     code = "import pytest, sys; old = set(sys.modules); import ringlight.extensions.bench.plugin; "
     code += "print(*(set(sys.modules) - old))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     ours = {
         "ringlight",
         "ringlight.extensions",

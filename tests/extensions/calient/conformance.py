@@ -12,4 +12,6 @@ def http_200_is_success(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rest, "parse_statuses", lambda value, count: ("",) * count)
 
 
-MUTANTS = [pytest.param(CalientRestRig, http_200_is_success, (29,), id="http-200-is-success")]
+MUTANTS = [
+    pytest.param(CalientRestRig, http_200_is_success, (29,), id="http-200-is-success")
+]

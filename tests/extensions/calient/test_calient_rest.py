@@ -54,11 +54,15 @@ from tests.optical_model import ModelSwitch, Talk
 USERS = {"ann": "sesame"}
 LOGIN = "Basic " + base64.b64encode(b"ann:sesame").decode()
 LIST = "/rest/crossconnects/?id=list"
-TRANSCRIPT: Any = json.loads((Path(__file__).parent / "data/calient_rest.json").read_text())
+TRANSCRIPT: Any = json.loads(
+    (Path(__file__).parent / "data/calient_rest.json").read_text()
+)
 
 
 def driver_of(address: str, size: int = 16, **more: object) -> OpticalSwitchDriver:
-    return make_driver("ocs0", {"driver": "calient_rest", "address": address, **more}, size)
+    return make_driver(
+        "ocs0", {"driver": "calient_rest", "address": address, **more}, size
+    )
 
 
 @pytest.fixture
@@ -72,8 +76,13 @@ def device() -> OpticalDevice:
 class Calient(Talk):
     """A client of Calient's REST."""
 
-    def __init__(self, of: OpticalDevice | Switch, users: dict[str, str] | None = None) -> None:
-        super().__init__("calient-rest", of if isinstance(of, Switch) else Switch("ocs0", of, users or {}))
+    def __init__(
+        self, of: OpticalDevice | Switch, users: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(
+            "calient-rest",
+            of if isinstance(of, Switch) else Switch("ocs0", of, users or {}),
+        )
 
     def ask(self, method: str, target: str, body: object = None) -> Any:
         """The JSON of an answer with status 200."""
@@ -85,14 +94,19 @@ class Calient(Talk):
     def add(self, source: int, destination: int, **more: object) -> str:
         """Status of one circuit that is to be made."""
         ends = {"in": port_name(source), "out": port_name(destination)}
-        told = self.ask("POST", "/rest/crossconnects/?id=add", {**ends, "nolight": True, **more})
+        told = self.ask(
+            "POST", "/rest/crossconnects/?id=add", {**ends, "nolight": True, **more}
+        )
         return str(told["response"]["status"])
 
     def conns(self) -> dict[str, str]:
         """Administrative, operational state and capability of each circuit's first half."""
         rows = self.ask("GET", LIST)
         return {
-            row["half1"]["conn"]: "/".join(row["half1"][key] for key in ("as", "os", "oc")) for row in rows
+            row["half1"]["conn"]: "/".join(
+                row["half1"][key] for key in ("as", "os", "oc")
+            )
+            for row in rows
         }
 
 
@@ -107,7 +121,10 @@ def talk(device: OpticalDevice) -> Calient:
 def test_the_emulated_switch_answers_as_in_the_transcript(talk: Calient) -> None:
     for exchange in TRANSCRIPT["exchanges"]:
         asked = exchange["request"]
-        assert talk.ask(asked["method"], asked["target"], asked.get("body")) == exchange["response"]["body"]
+        assert (
+            talk.ask(asked["method"], asked["target"], asked.get("body"))
+            == exchange["response"]["body"]
+        )
 
 
 def test_the_driver_asks_as_in_the_transcript() -> None:
@@ -126,7 +143,12 @@ def test_the_driver_asks_as_in_the_transcript() -> None:
     with Script(reply) as switch:
         driver = driver_of(f"127.0.0.1:{switch.port}")
         who = driver.open()
-        assert (who.vendor, who.model, who.serial, who.version) == ("Calient", "S16", "ocs0", "6.0-3")
+        assert (who.vendor, who.model, who.serial, who.version) == (
+            "Calient",
+            "S16",
+            "ocs0",
+            "6.0-3",
+        )
         converge(driver, [XC(1, 25), XC(2, 19)])
         result = converge(driver, (), delete=[1])
         assert set(result.snapshot.cross_connects) == {XC(2, 19)}
@@ -138,10 +160,27 @@ def test_the_driver_asks_as_in_the_transcript() -> None:
 
 
 def test_port_names() -> None:
-    assert [port_name(port) for port in (1, 8, 9, 320)] == ["1.1.1", "1.1.8", "1.2.1", "1.40.8"]
+    assert [port_name(port) for port in (1, 8, 9, 320)] == [
+        "1.1.1",
+        "1.1.8",
+        "1.2.1",
+        "1.40.8",
+    ]
     for port in range(1, 321):
         assert port_number(port_name(port), 320) == port == port_number(str(port), 320)
-    for wrong in ("", "0", "321", "1.41.1", "1.1.9", "2.1.1", "1.1", "x", "1.1.1.1", "01", "٣"):
+    for wrong in (
+        "",
+        "0",
+        "321",
+        "1.41.1",
+        "1.1.9",
+        "2.1.1",
+        "1.1",
+        "x",
+        "1.1.1.1",
+        "01",
+        "٣",
+    ):
         with pytest.raises(CircuitError):
             port_number(wrong, 320)
 
@@ -177,20 +216,33 @@ def test_who_is_let_in(device: OpticalDevice) -> None:
     assert other.hear()[0] == 401
 
 
-def test_circuits_have_names_groups_and_two_ways(talk: Calient, device: OpticalDevice) -> None:
+def test_circuits_have_names_groups_and_two_ways(
+    talk: Calient, device: OpticalDevice
+) -> None:
     assert talk.add(1, 2, name="red", group="G") == "1"
     assert talk.add(3, 4, dir="bi", conn="1.1.3-1.1.4") == "1"
-    assert [tuple(wire)[:2] for wire in device.cross_connects()] == [(1, 18), (3, 20), (4, 19)]
+    assert [tuple(wire)[:2] for wire in device.cross_connects()] == [
+        (1, 18),
+        (3, 20),
+        (4, 19),
+    ]
     red, two = talk.ask("GET", LIST)
     assert (red["name"], red["group"], red["dir"]) == ("red", "G", "uni")
     assert "half2" not in red
-    assert (two["dir"], two["half1"]["conn"], two["half2"]["conn"]) == ("bi", "1.1.3-1.1.4", "1.1.4-1.1.3")
+    assert (two["dir"], two["half1"]["conn"], two["half2"]["conn"]) == (
+        "bi",
+        "1.1.3-1.1.4",
+        "1.1.4-1.1.3",
+    )
     detail = talk.ask("GET", "/rest/crossconnects/?id=detail&conn=1.1.4-1.1.3")
     assert detail == [two]
-    assert talk.ask("GET", "/rest/crossconnects/?id=detail&conn=9>9")["response"]["status"] == "0"
-    assert talk.ask("DELETE", "/rest/crossconnects/?id=delete&conn=1.1.4-1.1.3&group=&name=") == {
-        "response": {"status": "1"}
-    }
+    assert (
+        talk.ask("GET", "/rest/crossconnects/?id=detail&conn=9>9")["response"]["status"]
+        == "0"
+    )
+    assert talk.ask(
+        "DELETE", "/rest/crossconnects/?id=delete&conn=1.1.4-1.1.3&group=&name="
+    ) == {"response": {"status": "1"}}
     assert list(talk.conns()) == ["1.1.1>1.1.2"]
 
 
@@ -207,16 +259,24 @@ def test_circuits_have_names_groups_and_two_ways(talk: Calient, device: OpticalD
         {},
     ],
 )
-def test_a_bulk_request_does_a_part(talk: Calient, device: OpticalDevice, item: dict[str, str]) -> None:
+def test_a_bulk_request_does_a_part(
+    talk: Calient, device: OpticalDevice, item: dict[str, str]
+) -> None:
     assert talk.add(1, 2) == "1"
     device.fail(16 + 6)
     told = talk.ask(
-        "POST", "/rest/crossconnects/?id=badd", [item, {"in": "7", "out": "8"}, {"in": "7", "out": "9"}]
+        "POST",
+        "/rest/crossconnects/?id=badd",
+        [item, {"in": "7", "out": "8"}, {"in": "7", "out": "9"}],
     )
     assert [row["response"]["status"] for row in told] == ["0", "1", "0"]
     assert told[0]["response"]["description"] == "Invalid Connection"
     assert list(talk.conns()) == ["1.1.1>1.1.2", "1.1.7>1.1.8"]
-    told = talk.ask("POST", "/rest/crossconnects/?id=bdel", [{"conn": "7>8"}, {"conn": "7>8"}, {"conn": "x"}])
+    told = talk.ask(
+        "POST",
+        "/rest/crossconnects/?id=bdel",
+        [{"conn": "7>8"}, {"conn": "7>8"}, {"conn": "x"}],
+    )
     assert [row["response"]["status"] for row in told] == ["1", "0", "0"]
 
 
@@ -231,7 +291,10 @@ def test_two_phases(talk: Calient, device: OpticalDevice) -> None:
     assert talk.ask("POST", target.format("activate"))["response"]["status"] == "1"
     assert talk.conns() == {"1.1.1>1.1.2": "IS/IS/OK"}
     talk.ask("POST", "/rest/crossconnects/?id=deactivate", {"conn": "1.1.1>1.1.2"})
-    assert talk.ask("POST", "/rest/crossconnects/?id=deleteall")["response"]["status"] == "1"
+    assert (
+        talk.ask("POST", "/rest/crossconnects/?id=deleteall")["response"]["status"]
+        == "1"
+    )
     assert talk.conns() == {}
 
 
@@ -254,13 +317,21 @@ def test_states_while_mirrors_move_and_without_light() -> None:
     device.receive(3, True)
     assert talk.conns()["1.1.3>1.1.4"] == "IS/IS/OK"
     (row,) = [row for row in talk.ask("GET", LIST) if row["name"] == "1.1.5>1.1.6"]
-    assert (row["half1"]["inp"], row["half1"]["loss"], row["half1"]["alarm"]) == ("NONE", "NONE", "LOS")
+    assert (row["half1"]["inp"], row["half1"]["loss"], row["half1"]["alarm"]) == (
+        "NONE",
+        "NONE",
+        "LOS",
+    )
     (row,) = [row for row in talk.ask("GET", LIST) if row["name"] == "1.1.1>1.1.2"]
     half = row["half1"]
-    assert float(half["inp"]) - float(half["outp"]) == pytest.approx(float(half["loss"]), abs=0.011)
+    assert float(half["inp"]) - float(half["outp"]) == pytest.approx(
+        float(half["loss"]), abs=0.011
+    )
 
 
-def test_light_of_another_protocol_is_a_circuit_too(talk: Calient, device: OpticalDevice) -> None:
+def test_light_of_another_protocol_is_a_circuit_too(
+    talk: Calient, device: OpticalDevice
+) -> None:
     talk.add(1, 2, dir="bi")
     device.submit(0, Rewire(((5, 22),)))
     device.advance(0)
@@ -278,7 +349,11 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_half_done(verb: str) 
     if verb == "bdel":
         Calient(ocs).add(1, 2)
     leaving = Calient(ocs)
-    leaving.send("POST", f"/rest/crossconnects/?id={verb}", [{"in": "1", "out": "2", "conn": "1>2"}])
+    leaving.send(
+        "POST",
+        f"/rest/crossconnects/?id={verb}",
+        [{"in": "1", "out": "2", "conn": "1>2"}],
+    )
     assert leaving.session.advance(NS) == b""
     assert not leaving.session.idle
     device.advance(2 * NS)
@@ -298,20 +373,28 @@ def test_a_circuit_that_the_device_refuses_at_its_turn_holds_nothing(
 
 @pytest.mark.parametrize("key", ["name", "group"])
 @pytest.mark.parametrize("text", ["a,b", "a:b", 'a"', "two\nlines", "x" * 81])
-def test_a_name_that_would_spoil_a_row_of_tl1_is_refused(talk: Calient, key: str, text: str) -> None:
-    answer = talk.ask("POST", "/rest/crossconnects/?id=add", {"in": "1", "out": "2", key: text})
+def test_a_name_that_would_spoil_a_row_of_tl1_is_refused(
+    talk: Calient, key: str, text: str
+) -> None:
+    answer = talk.ask(
+        "POST", "/rest/crossconnects/?id=add", {"in": "1", "out": "2", key: text}
+    )
     assert answer["response"]["status"] == "0"
     assert talk.conns() == {}
 
 
 @pytest.mark.parametrize("key", ["name", "group"])
 def test_half_a_character_is_refused(talk: Calient, key: str) -> None:
-    talk.send("POST", "/rest/crossconnects/?id=add", {"in": "1", "out": "2", key: "\ud800"})
+    talk.send(
+        "POST", "/rest/crossconnects/?id=add", {"in": "1", "out": "2", key: "\ud800"}
+    )
     assert talk.hear()[0] == 400
     assert talk.conns() == {}
 
 
-def test_ports_are_named_and_put_out_of_service(talk: Calient, device: OpticalDevice) -> None:
+def test_ports_are_named_and_put_out_of_service(
+    talk: Calient, device: OpticalDevice
+) -> None:
     config = "/rest/ports/?id=config"
     wish = {"port": "1.1.1", "inalias": "rack 1", "outas": "OOS"}
     assert talk.ask("POST", config, wish)["response"]["status"] == "1"
@@ -319,18 +402,29 @@ def test_ports_are_named_and_put_out_of_service(talk: Calient, device: OpticalDe
     first = talk.ask("GET", "/rest/ports/?id=summary")[0]
     assert (first["inalias"], first["outalias"]) == ("rack 1", "")
     assert talk.add(2, 1) == "0"
-    for wrong in ({"port": "9.9.9"}, {"port": "1", "inas": "MAYBE"}, {"port": "1", "inalias": "x" * 99}):
+    for wrong in (
+        {"port": "9.9.9"},
+        {"port": "1", "inas": "MAYBE"},
+        {"port": "1", "inalias": "x" * 99},
+    ):
         assert talk.ask("POST", config, wrong)["response"]["status"] == "0"
 
 
-def test_other_people_s_calls_are_answered_in_the_shape_that_they_read(talk: Calient) -> None:
+def test_other_people_s_calls_are_answered_in_the_shape_that_they_read(
+    talk: Calient,
+) -> None:
     circuits, port = "/rest/crossconnects/", "/rest/ports/?id=detail&port="
     form = b"id=add&in=1.1.3&out=1.1.4&dir=uni&nolight=true"
     assert talk.ask("POST", circuits, form)["response"]["status"] == "1"
     assert talk.add(1, 2, dir="bi") == "1"
-    assert talk.ask("GET", f"{circuits}?id=detail&conn=1.1.1-1.1.2")[0]["half1"]["conn"] == "1.1.1-1.1.2"
+    assert (
+        talk.ask("GET", f"{circuits}?id=detail&conn=1.1.1-1.1.2")[0]["half1"]["conn"]
+        == "1.1.1-1.1.2"
+    )
     both, one = talk.ask("GET", f"{port}1.1.1"), talk.ask("GET", f"{port}1.1.3")
-    assert [(row["port"], row["incircuit"], row["outcircuit"]) for row in (*both, *one)] == [
+    assert [
+        (row["port"], row["incircuit"], row["outcircuit"]) for row in (*both, *one)
+    ] == [
         ("1.1.1", "1.1.1-1.1.2", "1.1.1-1.1.2"),
         ("1.1.3", "1.1.3>1.1.4", ""),
     ]
@@ -339,11 +433,23 @@ def test_other_people_s_calls_are_answered_in_the_shape_that_they_read(talk: Cal
     (free,) = talk.ask("GET", f"{port}1.1.5")
     assert (free["incircuit"], free["outcircuit"], free["conn"]) == ("", "", "NONE")
     assert talk.ask("GET", f"{port}9.9.9")["response"]["status"] == "0"
-    assert talk.ask("GET", f"{circuits}?id=detail&conn=1.1.7-1.1.8")["response"]["status"] == "0"
-    assert talk.ask("DELETE", f"{circuits}?conn=1.1.1-1.1.2")["response"]["status"] == "1"
-    assert talk.ask("POST", f"{circuits}?id=deactivate", b"conn=1.1.3%3E1.1.4")["response"]["status"] == "1"
+    assert (
+        talk.ask("GET", f"{circuits}?id=detail&conn=1.1.7-1.1.8")["response"]["status"]
+        == "0"
+    )
+    assert (
+        talk.ask("DELETE", f"{circuits}?conn=1.1.1-1.1.2")["response"]["status"] == "1"
+    )
+    assert (
+        talk.ask("POST", f"{circuits}?id=deactivate", b"conn=1.1.3%3E1.1.4")[
+            "response"
+        ]["status"]
+        == "1"
+    )
     assert talk.conns() == {"1.1.3>1.1.4": "UMA/RDY/OK"}
-    assert talk.ask("DELETE", circuits, b"conn=1.1.3%3E1.1.4")["response"]["status"] == "1"
+    assert (
+        talk.ask("DELETE", circuits, b"conn=1.1.3%3E1.1.4")["response"]["status"] == "1"
+    )
     assert talk.conns() == {}
 
 
@@ -384,13 +490,38 @@ def test_what_makes_no_sense_is_refused(
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 PORT = st.sampled_from(["1", "1.1.2", "1.2.8", "17", ""]) | st.text(max_size=5)
-WORDS = ("in", "out", "conn", "dir", "group", "name", "nolight", "port", "inas", "outalias")
+WORDS = (
+    "in",
+    "out",
+    "conn",
+    "dir",
+    "group",
+    "name",
+    "nolight",
+    "port",
+    "inas",
+    "outalias",
+)
 ITEM = st.dictionaries(st.sampled_from(WORDS), PORT | JSON, max_size=5)
-VERBS = ("list", "detail", "add", "badd", "bdel", "delete", "activate", "deactivate", "deleteall", "config")
+VERBS = (
+    "list",
+    "detail",
+    "add",
+    "badd",
+    "bdel",
+    "delete",
+    "activate",
+    "deactivate",
+    "deleteall",
+    "config",
+)
 
 
 @pytest.mark.fuzz
@@ -422,19 +553,31 @@ def test_whatever_is_asked_is_answered(data: st.DataObject) -> None:
 def test_a_client_of_ours_has_no_part_in() -> None:
     with (
         ModelSwitch("calient-rest", users=USERS) as switch,
-        httpx.Client(base_url=f"http://{switch.address}/rest/", trust_env=False) as client,
+        httpx.Client(
+            base_url=f"http://{switch.address}/rest/", trust_env=False
+        ) as client,
     ):
         assert client.get("crossconnects/", params={"id": "list"}).status_code == 401
-        assert client.get("info/", params={"id": "restversion"}, auth=("ann", "sesame")).json() == {
-            "version": "1.0"
-        }
-        wanted = [{"in": "1.1.1", "out": "1.1.2", "group": "SYSTEM", "conn": "1.1.1-1.1.2", "dir": "bi"}]
+        assert client.get(
+            "info/", params={"id": "restversion"}, auth=("ann", "sesame")
+        ).json() == {"version": "1.0"}
+        wanted = [
+            {
+                "in": "1.1.1",
+                "out": "1.1.2",
+                "group": "SYSTEM",
+                "conn": "1.1.1-1.1.2",
+                "dir": "bi",
+            }
+        ]
         made = client.post("crossconnects/", params={"id": "badd"}, json=wanted)
         assert [row["response"]["status"] for row in made.json()] == ["1"]
         assert switch.cross_connects() == {XC(1, 18), XC(2, 17)}
         (row,) = client.get("crossconnects?id=list").json()
         assert row["half2"]["as"] == "IS"
-        gone = client.delete("crossconnects/", params={"id": "delete", "conn": "1.1.1-1.1.2"})
+        gone = client.delete(
+            "crossconnects/", params={"id": "delete", "conn": "1.1.1-1.1.2"}
+        )
         assert gone.json() == {"response": {"status": "1"}}
         assert switch.cross_connects() == set()
 
@@ -449,7 +592,9 @@ def switch() -> Iterator[ModelSwitch]:
 
 
 @pytest.fixture
-def driver(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpticalSwitchDriver]:
+def driver(
+    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpticalSwitchDriver]:
     monkeypatch.setenv("OCS_PASSWORD", "sesame")
     made = driver_of(switch.address, username="ann", password_env="OCS_PASSWORD")
     made.open()
@@ -457,7 +602,9 @@ def driver(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opt
     made.close()
 
 
-def test_the_driver_moves_circuits(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_the_driver_moves_circuits(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     converge(driver, [XC(1, 18), XC(2, 19), XC(3, 20)])
     converge(driver, [XC(1, 19), XC(2, 18)])
     assert switch.cross_connects() == {XC(1, 19), XC(2, 18), XC(3, 20)}
@@ -476,7 +623,9 @@ def test_a_session_that_the_switch_has_forgotten_is_begun_anew(
 
 
 def test_a_wrong_password_is_told_apart_and_shown_nowhere(
-    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    switch: ModelSwitch,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("OCS_PASSWORD", "open-up")
@@ -489,7 +638,9 @@ def test_a_wrong_password_is_told_apart_and_shown_nowhere(
     made.close()
 
 
-def test_half_of_a_two_way_circuit_is_not_removed(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_half_of_a_two_way_circuit_is_not_removed(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     Calient(replace(switch.switch, users={})).add(1, 2, dir="bi")
     both = {XC(1, 18), XC(2, 17)}
     assert set(driver.snapshot().cross_connects) == both
@@ -500,7 +651,9 @@ def test_half_of_a_two_way_circuit_is_not_removed(switch: ModelSwitch, driver: O
     assert switch.cross_connects() == set()
 
 
-def test_a_reserved_circuit_is_made_anew(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_a_reserved_circuit_is_made_anew(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     talk = Calient(replace(switch.switch, users={}))
     talk.add(1, 2)
     talk.ask("POST", "/rest/crossconnects/?id=deactivate&conn=1>2")
@@ -509,9 +662,17 @@ def test_a_reserved_circuit_is_made_anew(switch: ModelSwitch, driver: OpticalSwi
     assert switch.cross_connects() == {XC(1, 18)}
 
 
-def test_without_light_nothing_is_measured(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_without_light_nothing_is_measured(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     converge(driver, [XC(1, 18), XC(9, 19)])
-    assert driver.power_dbm([1, 18, 9, 19, 20]) == {1: 0.0, 18: 0.0, 9: None, 19: None, 20: None}
+    assert driver.power_dbm([1, 18, 9, 19, 20]) == {
+        1: 0.0,
+        18: 0.0,
+        9: None,
+        19: None,
+        20: None,
+    }
     assert [(alarm.kind, alarm.port) for alarm in driver.alarms()] == [("LOS", 9)]
 
 
@@ -541,7 +702,9 @@ def wrong(device: OpticalDevice) -> Iterator[tuple[Wrong, OpticalSwitchDriver]]:
         driver.close()
 
 
-def test_status_200_is_not_success(wrong: tuple[Wrong, OpticalSwitchDriver], device: OpticalDevice) -> None:
+def test_status_200_is_not_success(
+    wrong: tuple[Wrong, OpticalSwitchDriver], device: OpticalDevice
+) -> None:
     _, driver = wrong
     device.fail(18)
     with pytest.raises(Refused, match=r"1\.1\.1>1\.1\.2: Invalid Connection"):
@@ -549,7 +712,10 @@ def test_status_200_is_not_success(wrong: tuple[Wrong, OpticalSwitchDriver], dev
     with pytest.raises(PartialApply) as caught:
         converge(driver, [XC(1, 18), XC(3, 20)])
     assert caught.value.result is not None
-    assert {(r.ingress, bool(r.reason)) for r in caught.value.result.results} == {(1, True), (3, False)}
+    assert {(r.ingress, bool(r.reason)) for r in caught.value.result.results} == {
+        (1, True),
+        (3, False),
+    }
 
 
 def test_neither_is_the_status_of_each(
@@ -557,7 +723,9 @@ def test_neither_is_the_status_of_each(
 ) -> None:
     switch, driver = wrong
     device.fail(18)
-    switch.change["badd"] = lambda asked, told: [{"response": {"status": "1"}} for _ in asked]
+    switch.change["badd"] = lambda asked, told: [
+        {"response": {"status": "1"}} for _ in asked
+    ]
     with pytest.raises(ReadBackMismatch):
         converge(driver, [XC(1, 18)])
 
@@ -607,22 +775,39 @@ def test_another_size_is_told() -> None:
 
 def test_what_other_switches_might_say_is_understood() -> None:
     assert parse_ports([{"port": 10}, {"port": "9"}]) == ("9", "10")
-    assert parse_port_powers([{"port": 1, "power": -1.5}, {"port": 2, "power": "NONE/-2"}, {"port": 3}]) == {
+    assert parse_port_powers(
+        [{"port": 1, "power": -1.5}, {"port": 2, "power": "NONE/-2"}, {"port": 3}]
+    ) == {
         "1": (-1.5, None),
         "2": (-math.inf, -2.0),
         "3": (None, None),
     }
-    assert parse_statuses([{"response": {"status": 0, "text": "no"}}, {"response": {"status": "ok"}}], 2) == (
+    assert parse_statuses(
+        [{"response": {"status": 0, "text": "no"}}, {"response": {"status": "ok"}}], 2
+    ) == (
         "no",
         "",
     )
-    half = {"conn": "1-2", "inp": "-1.00", "outp": "", "as": "IS-NR", "os": "IS", "oc": "OK"}
+    half = {
+        "conn": "1-2",
+        "inp": "-1.00",
+        "outp": "",
+        "as": "IS-NR",
+        "os": "IS",
+        "oc": "OK",
+    }
     (circuit,) = parse_circuits(
         [{"half1": half, "half2": {**half, "conn": "2-1", "oc": "FAIL"}, "dir": "bi"}]
     )
     there, back = circuit.halves
-    assert (there.source, there.destination, there.state) == ("1", "2", CrossConnectState.CONNECTED)
-    assert back == replace(there, source="2", destination="1", state=CrossConnectState.FAILED)
+    assert (there.source, there.destination, there.state) == (
+        "1",
+        "2",
+        CrossConnectState.CONNECTED,
+    )
+    assert back == replace(
+        there, source="2", destination="1", state=CrossConnectState.FAILED
+    )
     assert (there.received, there.sent) == (-1.0, None)
 
 
@@ -631,14 +816,23 @@ def test_what_other_switches_might_say_is_understood() -> None:
     st.lists(
         st.dictionaries(
             st.sampled_from(["half1", "half2", "dir", "port", "power", "response"]),
-            JSON | st.dictionaries(st.sampled_from(["conn", "as", "os", "oc", "inp", "status"]), JSON | PORT),
+            JSON
+            | st.dictionaries(
+                st.sampled_from(["conn", "as", "os", "oc", "inp", "status"]),
+                JSON | PORT,
+            ),
         ),
         max_size=3,
     )
     | JSON
 )
 def test_any_json_is_parsed_or_refused(value: Any) -> None:
-    for parse in (parse_circuits, parse_ports, parse_port_powers, lambda v: parse_statuses(v, 2)):
+    for parse in (
+        parse_circuits,
+        parse_ports,
+        parse_port_powers,
+        lambda v: parse_statuses(v, 2),
+    ):
         with contextlib.suppress(ProtocolError):
             parse(value)
 

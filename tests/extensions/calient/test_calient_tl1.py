@@ -18,9 +18,20 @@ from ringlight.controller.optical.model import Identity, PortStatus
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.calient.calient_circuits import Circuit, Half, parse_power
 from ringlight.extensions.calient.calient_products import CALIENT_S320
-from ringlight.extensions.calient.calient_tl1 import bulk_outcome, parse_circuit, parse_port, parse_powers
-from ringlight.extensions.calient.emulation.calient_circuits import CircuitError, port_number
-from ringlight.extensions.calient.emulation.calient_tl1 import PAGE_ROWS, CalientTl1Session
+from ringlight.extensions.calient.calient_tl1 import (
+    bulk_outcome,
+    parse_circuit,
+    parse_port,
+    parse_powers,
+)
+from ringlight.extensions.calient.emulation.calient_circuits import (
+    CircuitError,
+    port_number,
+)
+from ringlight.extensions.calient.emulation.calient_tl1 import (
+    PAGE_ROWS,
+    CalientTl1Session,
+)
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
@@ -46,7 +57,9 @@ SUM = "1.1.1:ALIAS=NONE,INPWR=NONE,OUTPWR=-1.25,CONNNAME1=1.1.1>1.1.2,CONNSTATE1
 def test_recorded_rows() -> None:
     ends, state = ("2.3.6", "3.2.5"), CrossConnectState.INVALID
     halves = Half(*ends, state), Half(*ends[::-1], state)
-    assert parse_circuit(CIRCUIT) == Circuit("2.3.6-3.2.5", halves, "DSTRAUB", "2.3.6-3.2.5")
+    assert parse_circuit(CIRCUIT) == Circuit(
+        "2.3.6-3.2.5", halves, "DSTRAUB", "2.3.6-3.2.5"
+    )
     fine = CIRCUIT.replace("AS=UMA,OS=RDY", "AS=IS,OS=IS")
     for row, state in (
         (fine, CrossConnectState.CONNECTED),
@@ -54,7 +67,11 @@ def test_recorded_rows() -> None:
         (fine.replace("OC=OK", "OC=FAIL"), CrossConnectState.FAILED),
     ):
         assert {half.state for half in parse_circuit(row).halves} == {state}
-    assert parse_port(PORT) == ("1.1.1", PortStatus(PortState.BLOCKED), PortStatus(PortState.BLOCKED))
+    assert parse_port(PORT) == (
+        "1.1.1",
+        PortStatus(PortState.BLOCKED),
+        PortStatus(PortState.BLOCKED),
+    )
     assert parse_port(PORT.replace("INAS=OOS-NP", "INAS=OOS-MA"))[1].enabled is False
     broken = PORT.replace("OUTOS=IS,OUTOC=OK", "OUTOS=OOS,OUTOC=FAIL")
     assert parse_port(broken)[2].state is PortState.FAILED
@@ -62,7 +79,8 @@ def test_recorded_rows() -> None:
     assert bulk_outcome(["Save/Recall in progress"]) is None
     assert bulk_outcome(["Completed"]) == ""
     assert (
-        bulk_outcome(["Recall Completed: 2 connections failed"]) == "Recall Completed: 2 connections failed"
+        bulk_outcome(["Recall Completed: 2 connections failed"])
+        == "Recall Completed: 2 connections failed"
     )
 
 
@@ -84,10 +102,18 @@ def test_a_wrong_circuit_is_an_error(row: str) -> None:
 @pytest.mark.fuzz
 @given(
     st.text()
-    | st.sampled_from([CIRCUIT, PORT, SUM]).flatmap(lambda t: st.integers(0, 99).map(lambda n: t[:n]))
+    | st.sampled_from([CIRCUIT, PORT, SUM]).flatmap(
+        lambda t: st.integers(0, 99).map(lambda n: t[:n])
+    )
 )
 def test_any_row_is_parsed_or_refused(row: str) -> None:
-    for parse in (parse_circuit, parse_port, parse_powers, parse_power, lambda text: bulk_outcome([text])):
+    for parse in (
+        parse_circuit,
+        parse_port,
+        parse_powers,
+        parse_power,
+        lambda text: bulk_outcome([text]),
+    ):
         try:
             parse(row)  # type: ignore[operator]
         except ProtocolError:
@@ -116,14 +142,20 @@ class Wire:
             out += self.session.advance(0)
             if self.device.next_ns is None:
                 lines = [line.strip() for line in out.decode().splitlines()]
-                return [line for line in lines if line not in ("", ";", "agent>") and "26-11-23" not in line]
+                return [
+                    line
+                    for line in lines
+                    if line not in ("", ";", "agent>") and "26-11-23" not in line
+                ]
 
     def circuits(self) -> list[str]:
         """Each with its states."""
         told = []
         for line in self.ask("RTRV-CRS:::::ALL;")[1:]:
             circuit = parse_circuit(line.strip('"'))
-            told.append(f"{circuit.conn} {circuit.halves[0].state} {circuit.group} {circuit.name}")
+            told.append(
+                f"{circuit.conn} {circuit.halves[0].state} {circuit.group} {circuit.name}"
+            )
         return told
 
 
@@ -139,22 +171,34 @@ def test_the_life_of_a_circuit(wire: Wire) -> None:
     assert wire.ask("ACT-CRS::1.1.1,1.2.1:7::1.1.1>1.2.1,LAB;") == ["M  7 COMPLD"]
     assert wire.circuits() == ["1.1.1>1.2.1 CONNECTED LAB red"]
     assert wire.device.cross_connects() == ((1, SIZE + 9, None),)
-    assert wire.ask("ACT-CRS::1.1.1,1.2.1:7::1.1.1>1.2.1,LAB;")[:2] == ["M  7 DENY", "SNVS"]
+    assert wire.ask("ACT-CRS::1.1.1,1.2.1:7::1.1.1>1.2.1,LAB;")[:2] == [
+        "M  7 DENY",
+        "SNVS",
+    ]
     assert wire.ask("CANC-CRS::1.1.1,1.2.1:7::,LAB,red;") == ["M  7 COMPLD"]
     assert wire.circuits() == ["1.1.1>1.2.1 INVALID LAB red"]
     assert wire.ask("DLT-CRS::1.1.1,1.2.1:7::,LAB,red;") == ["M  7 COMPLD"]
     assert wire.circuits() == []
-    assert wire.ask("DLT-CRS::1.1.1,1.2.1:7::,LAB,red;") == ["M  7 DENY", "IIAC", "/* Invalid Connection */"]
+    assert wire.ask("DLT-CRS::1.1.1,1.2.1:7::,LAB,red;") == [
+        "M  7 DENY",
+        "IIAC",
+        "/* Invalid Connection */",
+    ]
 
 
 def test_as_other_clients_say_it(wire: Wire) -> None:
     """The same in the words of other public clients: plain numbers, no ctag, both ways, another order."""
-    assert wire.ask("ent-crs::1,9:::,2WAY;ACT-CRS::::1.1.1-1.2.1;") == 2 * ["M  0 COMPLD"]
+    assert wire.ask("ent-crs::1,9:::,2WAY;ACT-CRS::::1.1.1-1.2.1;") == 2 * [
+        "M  0 COMPLD"
+    ]
     assert wire.circuits() == ["1.1.1-1.2.1 CONNECTED SYSTEM 1.1.1-1.2.1"]
     assert len(wire.ask("rtrv-crs:::3::,1.2.1-1.1.1;")) == 2
     assert len(wire.ask("RTRV-CRS::,:3;")) == 2
     assert wire.ask("rtrv-crs:::3::,1.2.1-1.1.2;")[0] == "M  3 DENY"
-    assert wire.ask("dlt-crs:::4::1.1.1-1.2.1;RTRV-CRS:::::ALL;") == ["M  4 COMPLD", "M  0 COMPLD"]
+    assert wire.ask("dlt-crs:::4::1.1.1-1.2.1;RTRV-CRS:::::ALL;") == [
+        "M  4 COMPLD",
+        "M  0 COMPLD",
+    ]
     for wrong in (
         "ENT-CRS::1:1::,1WAY;",
         "ENT-CRS::1,99:1::,1WAY;",
@@ -172,7 +216,11 @@ def test_bulk(wire: Wire) -> None:
     assert wire.ask("RTRV-SAVERECALL;")[1:] == ['"Completed"']
     wire.ask("ENT-CRS-BULK::1.1.1>1.2.3&1.1.3>1.2.3&1.1.9>1:1:;")
     assert wire.ask("RTRV-SAVERECALL;")[1:] == ['"2 of 3 connections failed"']
-    assert [told.split()[0] for told in wire.circuits()] == ["1.1.1>1.2.1", "1.1.2>1.2.2", "1.1.3>1.2.3"]
+    assert [told.split()[0] for told in wire.circuits()] == [
+        "1.1.1>1.2.1",
+        "1.1.2>1.2.2",
+        "1.1.3>1.2.3",
+    ]
     wire.ask("DLT-CRS-BULK::1.1.2>1.2.2&1.1.3>1.2.3:1:;")
     assert wire.ask("RTRV-SAVERECALL;")[1:] == ['"Completed"']
     wire.ask("DLT-CRS-BULK::1.1.2>1.2.2:1:;")
@@ -214,7 +262,9 @@ def test_ports_powers_and_what_it_is(wire: Wire) -> None:
     ],
     ids=["shelves", "modules", "numbers"],
 )
-def test_ports_are_named_as_the_profile_says(profile: Profile, names: list[str]) -> None:
+def test_ports_are_named_as_the_profile_says(
+    profile: Profile, names: list[str]
+) -> None:
     ports = (1, 8, 9, 65, 320)
     with ModelSwitch("calient-tl1", 320, profile, lit=320) as model:
         entry = {"driver": "calient-tl1", "address": model.address, "username": "ann"}
@@ -253,8 +303,14 @@ def model() -> Iterator[ModelSwitch]:
 
 
 @pytest.fixture(params=[True, False], ids=["bulk", "singly"])
-def driver(request: pytest.FixtureRequest, model: ModelSwitch) -> Iterator[OpticalSwitchDriver]:
-    entry = {"driver": "calient-tl1", "address": model.address, "profile": MEMS.declared()}
+def driver(
+    request: pytest.FixtureRequest, model: ModelSwitch
+) -> Iterator[OpticalSwitchDriver]:
+    entry = {
+        "driver": "calient-tl1",
+        "address": model.address,
+        "profile": MEMS.declared(),
+    }
     made = make_driver("ocs0", entry | {"bulk": request.param, "username": "ann"}, SIZE)
     try:
         yield made
@@ -266,10 +322,16 @@ def writes(model: ModelSwitch) -> list[str]:
     """Verbs of the commands that write, since the last call."""
     verbs = [word.split(b":")[0].decode() for word in bytes(model.heard).split(b";")]
     model.heard.clear()
-    return [verb for verb in verbs if verb.endswith(("-CRS", "-BULK")) and not verb.startswith("RTRV")]
+    return [
+        verb
+        for verb in verbs
+        if verb.endswith(("-CRS", "-BULK")) and not verb.startswith("RTRV")
+    ]
 
 
-def test_the_driver_moves_light(model: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_the_driver_moves_light(
+    model: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     assert driver.open() == Identity("Calient", f"S{SIZE}", "ocs0", "6.0-3")
     converge(driver, [XC(1, SIZE + 9), XC(2, SIZE + 2)])
     assert model.cross_connects() == {XC(1, SIZE + 9), XC(2, SIZE + 2)}
@@ -292,11 +354,15 @@ def test_what_others_have_made(model: ModelSwitch, driver: OpticalSwitchDriver) 
     assert model.cross_connects() == {XC(1, SIZE + 3)}
 
 
-def test_a_circuit_without_light_is_made_anew(model: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_a_circuit_without_light_is_made_anew(
+    model: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     driver.open()
     with ModelClient(model) as other:
         other.ask("ENT-CRS::1,2:1::LAB,1WAY,red;")
-        assert driver.snapshot().cross_connects == {XC(1, SIZE + 2): CrossConnectState.INVALID}
+        assert driver.snapshot().cross_connects == {
+            XC(1, SIZE + 2): CrossConnectState.INVALID
+        }
         converge(driver, [XC(1, SIZE + 2)])
         assert model.cross_connects() == {XC(1, SIZE + 2)}
         other.ask("ENT-CRS::3,4:1::LAB,2WAY,blue;ACT-CRS::3,4:2::1.1.3-1.1.4,LAB;")
@@ -328,9 +394,16 @@ class ModelClient:
         assert b"DENY" not in told, told
 
 
-def test_a_half_done_bulk_names_what_is_missing(model: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_done_bulk_names_what_is_missing(
+    model: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(safe_reading, "FRESH_S", 60.0)
-    entry = {"driver": "calient_tl1", "address": model.address, "username": "ann", "profile": MEMS.declared()}
+    entry = {
+        "driver": "calient_tl1",
+        "address": model.address,
+        "username": "ann",
+        "profile": MEMS.declared(),
+    }
     driver = make_driver("ocs0", entry, SIZE)
     try:
         seen = driver.snapshot()
@@ -340,7 +413,9 @@ def test_a_half_done_bulk_names_what_is_missing(model: ModelSwitch, monkeypatch:
             driver.apply(plan, seen=seen)
         assert caught.value.result is not None
         # The other one is waited for, though the write as a whole was refused.
-        assert [(r.ingress, r.egress) for r in caught.value.result.deviations] == [(3, SIZE + 4)]
+        assert [(r.ingress, r.egress) for r in caught.value.result.deviations] == [
+            (3, SIZE + 4)
+        ]
         assert driver.snapshot().ports[SIZE + 4].state is PortState.FAILED
     finally:
         driver.close()

@@ -37,20 +37,26 @@ def test_groups_may_stand_among_the_files_of_a_trace(tmp_path: Path) -> None:
 def test_files_that_are_no_trace_are_told(tmp_path: Path) -> None:
     assert "there are no files NAME.RANK.et" in refused("show", str(tmp_path))
     (tmp_path / "groups.json").write_text(json.dumps({"1": [0]}))
-    assert "a JSON file is one of process groups" in refused("show", str(tmp_path / "groups.json"))
+    assert "a JSON file is one of process groups" in refused(
+        "show", str(tmp_path / "groups.json")
+    )
     shutil.copy(DATA / "all_reduce.0.et", tmp_path / "t.0.et")
     said = refused("show", str(tmp_path / "t.0.et"), str(DATA / "all_reduce.0.et"))
     assert "it is no file of the trace of" in said
 
 
 def test_from_one_format_to_the_other_and_back(tmp_path: Path) -> None:
-    packed, trace, again = (tmp_path / name for name in ("many kinds.rlw", "many kinds.et", "again.bin"))
+    packed, trace, again = (
+        tmp_path / name for name in ("many kinds.rlw", "many kinds.et", "again.bin")
+    )
     packed.write_bytes(pack(many_kinds()))
     files = answer("convert", str(packed), str(trace))["files"]
     assert files == [
         *(f"{tmp_path}/many kinds.{rank}.et" for rank in range(4)), f"{tmp_path}/many kinds.comm_group.json",
     ]  # fmt: skip
-    answer("convert", str(tmp_path / "many kinds.1.et"), "--format", "packed", str(again))
+    answer(
+        "convert", str(tmp_path / "many kinds.1.et"), "--format", "packed", str(again)
+    )
     assert canonical(read_any([again])) == canonical(many_kinds())
 
 
@@ -58,7 +64,12 @@ def test_groups_and_shape_of_a_trace(tmp_path: Path) -> None:
     files = writer.write(many_kinds(), tmp_path / "many")
     files[-1].rename(tmp_path / "elsewhere.json")
     assert "nothing says which ranks pg_name" in refused("show", str(files[0]))
-    assert answer("show", str(files[0]), "--groups", str(tmp_path / "elsewhere.json"))["ranks"] == 4
+    assert (
+        answer("show", str(files[0]), "--groups", str(tmp_path / "elsewhere.json"))[
+            "ranks"
+        ]
+        == 4
+    )
     assert answer("show", TRACE, "--shape", "2x2")["ranks"] == 4
     for path in DATA.glob("all_reduce.*.et"):
         shutil.copy(path, tmp_path)
@@ -74,10 +85,15 @@ def test_groups_and_shape_of_a_trace(tmp_path: Path) -> None:
         (["show", "gone.et"], "gone.et: there are no files NAME.RANK.et"),
         (["show", TRACE, "--shape", "2xx"], "--shape: '2xx' should be whole numbers"),
         (["show", TRACE, "--model-ranks", "2"], "has no use for model ranks"),
-        (["convert", "tests/data/stages.rlw", "/gone/x.et"], "/gone/x.0.et: No such file"),
+        (
+            ["convert", "tests/data/stages.rlw", "/gone/x.et"],
+            "/gone/x.0.et: No such file",
+        ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+def test_what_is_wrong_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str
+) -> None:
     assert said in refused(*arguments)
 
 

@@ -27,20 +27,29 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 
 
-def lit(switches: int, each: int, spare: int, uplink: str = "5 Gbit/s") -> dict[str, object]:
+def lit(
+    switches: int, each: int, spare: int, uplink: str = "5 Gbit/s"
+) -> dict[str, object]:
     """A fabric whose GPUs hang on packet switches through one optical switch; a core joins these."""
     gpus = switches * each
     ports = each + spare
     ends = [(f"g{n}", f"ocs0:{n + 1}") for n in range(gpus)]
     ends += [
-        (f"tor{s}:{p}", f"ocs0:{gpus + s * ports + p}") for s in range(switches) for p in range(1, ports + 1)
+        (f"tor{s}:{p}", f"ocs0:{gpus + s * ports + p}")
+        for s in range(switches)
+        for p in range(1, ports + 1)
     ]
-    up = [{"ends": [f"tor{s}:{ports + 1}", f"core:{s + 1}"], "rate": uplink} for s in range(switches)]
+    up = [
+        {"ends": [f"tor{s}:{ports + 1}", f"core:{s + 1}"], "rate": uplink}
+        for s in range(switches)
+    ]
     return {
         "servers": {"s0": {"gpus": {f"g{n}": "gpu" for n in range(gpus)}}},
         "packet_switches": {f"tor{s}": {"ports": ports + 1} for s in range(switches)}
         | {"core": {"ports": switches}},
-        "optical_switches": {"ocs0": {"size": 2 * (gpus + switches * spare), "profile": "mems"}},
+        "optical_switches": {
+            "ocs0": {"size": 2 * (gpus + switches * spare), "profile": "mems"}
+        },
         "links": [{"ends": list(pair), "rate": "10 Gbit/s"} for pair in ends] + up,
         "circuits": [[f"g{n}", f"tor{n // each}:{n % each + 1}"] for n in range(gpus)],
     }
@@ -53,7 +62,11 @@ def built(switches: int, each: int, spare: int) -> Fabric:
 def test_a_replay_chooses_gpus_as_the_controller_reserves_them() -> None:
     fabric = built(3, 4, 1)
     rng = np.random.default_rng(1)
-    gpus, switch_of, holders = Gpus(fabric, cluster_of(fabric), [1.0] * 200), leaves_of(fabric), {}
+    gpus, switch_of, holders = (
+        Gpus(fabric, cluster_of(fabric), [1.0] * 200),
+        leaves_of(fabric),
+        {},
+    )
     for job in range(200):
         if free := len(fabric.gpus) - len(holders):
             wanted = int(rng.integers(1, free + 1))
@@ -72,13 +85,25 @@ def test_a_replay_chooses_gpus_as_the_controller_reserves_them() -> None:
 @pytest.mark.parametrize("light", ["none", "controller"])
 def test_littles_law_and_what_is_done(light: str) -> None:
     fabric = built(3, 4, 1)
-    cluster, trace = cluster_of(fabric), generated(120, 40, 100, {1: 1, 2: 3, 3: 2, 4: 2, 6: 1}, 3)
+    cluster, trace = (
+        cluster_of(fabric),
+        generated(120, 40, 100, {1: 1, 2: 3, 3: 2, 4: 2, 6: 1}, 3),
+    )
     shares = np.where(trace.gpus > 1, 0.6, 0.0)
     gpus = Gpus(fabric, cluster, shares.tolist())
     policies = Policies(placement="controller", light=light, dark_s=2.0)  # type: ignore[arg-type]
     losses = Losses(((500.0, "g3"), (900.0, "g8")), 10.0, 5.0)
     rings = np.ones(len(trace), dtype=np.bool_)
-    found = replay(cluster, trace, shares, rings, policies, start_up_s=3.0, by_gpu=gpus, losses=losses)
+    found = replay(
+        cluster,
+        trace,
+        shares,
+        rings,
+        policies,
+        start_up_s=3.0,
+        by_gpu=gpus,
+        losses=losses,
+    )
     figures = measured(cluster, trace, found, 0.0).figures
     assert (figures["little_gap"] or 0.0) < 1e-9
     took = found.end_s - found.start_s
@@ -126,7 +151,10 @@ def test_a_spare_of_another_switch_makes_the_ring_cross() -> None:
 def test_a_gpu_that_is_lost_while_its_job_begins() -> None:
     """The job comes at 0 and begins after ten seconds; four of them are over when it starts once more."""
     fabric = built(2, 4, 0)
-    cluster, trace = cluster_of(fabric), generated(1, 1, 100, {4: 1}, 0, durations="constant")
+    cluster, trace = (
+        cluster_of(fabric),
+        generated(1, 1, 100, {4: 1}, 0, durations="constant"),
+    )
     gpus, losses = Gpus(fabric, cluster, [0.0]), Losses(((4.0, "g0"),), 30.0, 7.0)
     trace = replace(trace, arrival_s=np.zeros(1))
     found = replay(
@@ -143,17 +171,27 @@ def test_a_gpu_that_is_lost_while_its_job_is_dark(at_s: float) -> None:
     fabric = built(2, 4, 0)
     cluster = cluster_of(fabric)
     # The second job's GPUs are on both switches until the third comes, and the first has left.
-    trace = JobTrace(np.array([0.0, 0, 0, 50]), np.array([3, 3, 2, 1]), np.array([40.0, 200, 200, 9]))
+    trace = JobTrace(
+        np.array([0.0, 0, 0, 50]), np.array([3, 3, 2, 1]), np.array([40.0, 200, 200, 9])
+    )
     gpus = Gpus(fabric, cluster, [1.0] * 4)
     losses = Losses(((at_s, "g3"),), 30.0, 0.0)
     policies = Policies(placement="controller", light="controller", dark_s=5.0)
     found = replay(
-        cluster, trace, np.zeros(4), np.ones(4, dtype=np.bool_), policies, by_gpu=gpus, losses=losses
+        cluster,
+        trace,
+        np.zeros(4),
+        np.ones(4, dtype=np.bool_),
+        policies,
+        by_gpu=gpus,
+        losses=losses,
     )
     assert found.hit == 1
     assert found.done[-1] == pytest.approx(trace.work)
     # From 30 s on once more, after what it was dark.
-    assert found.end_s[2] == pytest.approx(200 + (at_s if at_s < 50 else 50) - 30 + (5 if at_s < 50 else 1))
+    assert found.end_s[2] == pytest.approx(
+        200 + (at_s if at_s < 50 else 50) - 30 + (5 if at_s < 50 else 1)
+    )
 
 
 SCENARIO = """
@@ -180,7 +218,10 @@ arms:
 
 def plans(text: str = SCENARIO) -> dict[str, RunPlan]:
     raw = yaml.safe_load(text) | {"fabric": lit(2, 3, 0)}
-    return {plan.arm: plan for plan in parse(yaml.safe_dump(raw, sort_keys=False), "light.yaml").plans}
+    return {
+        plan.arm: plan
+        for plan in parse(yaml.safe_dump(raw, sort_keys=False), "light.yaml").plans
+    }
 
 
 def test_a_replay_is_near_to_a_simulation_flow_by_flow() -> None:
@@ -189,13 +230,18 @@ def test_a_replay_is_near_to_a_simulation_flow_by_flow() -> None:
     ends = {}
     for arm, plan in plans().items():
         # The simulation has the same start-up, as a measurement would give it.
-        found = foretell(replace(plan, jobs=tuple(replace(job, start_up_s=0.8) for job in plan.jobs)))
+        found = foretell(
+            replace(plan, jobs=tuple(replace(job, start_up_s=0.8) for job in plan.jobs))
+        )
         replay = replay_in(found.computed)
         assert replay is not None
         for name, (_, _, began, ended) in replay.jobs.items():
             assert began is not None
             assert ended is not None
-            assert ended - began == pytest.approx(found.jct_s[name], rel=0.05), (arm, name)
+            assert ended - began == pytest.approx(found.jct_s[name], rel=0.05), (
+                arm,
+                name,
+            )
         ends[arm] = {name: moments[3] for name, moments in replay.jobs.items()}
     assert ends["moves"]["j4"] < 0.8 * ends["stays"]["j4"]
     assert ends["lost"]["j2"] > ends["moves"]["j2"] + 1.2
@@ -206,16 +252,22 @@ def test_a_replay_turn_by_turn_is_the_simulation_flow_by_flow() -> None:
     foretell = Foreteller()
     for arm, plan in plans(SCENARIO.replace("duty", "on-off")).items():
         ups = [0.6 + 0.05 * number for number in range(len(plan.jobs))]
-        jobs = tuple(replace(job, start_up_s=up) for job, up in zip(plan.jobs, ups, strict=True))
+        jobs = tuple(
+            replace(job, start_up_s=up) for job, up in zip(plan.jobs, ups, strict=True)
+        )
         found = foretell(replace(plan, jobs=jobs))
         replay = replay_in(found.computed)
         assert replay is not None
-        for (name, (_, granted, began, ended)), up in zip(replay.jobs.items(), ups, strict=True):
+        for (name, (_, granted, began, ended)), up in zip(
+            replay.jobs.items(), ups, strict=True
+        ):
             assert granted is not None
             assert began == pytest.approx(granted + up)
             assert ended is not None
             # Packets of the simulation, and light that the replay moves at once.
-            assert ended - began == pytest.approx(found.jct_s[name], rel=0.005 if arm == "stays" else 0.02)
+            assert ended - began == pytest.approx(
+                found.jct_s[name], rel=0.005 if arm == "stays" else 0.02
+            )
 
 
 def test_a_job_takes_its_turns_from_where_it_is() -> None:
@@ -233,34 +285,70 @@ def test_a_job_takes_its_turns_from_where_it_is() -> None:
         if over:
             assert crossing.remove(job, now) == 0
     # The second sends from the beginning, and the first from four seconds on: one second is shared.
-    assert turns == [(4, 0, False), (6, 1, True), (11, 0, False), (15, 0, False), (21, 0, True)]
+    assert turns == [
+        (4, 0, False),
+        (6, 1, True),
+        (11, 0, False),
+        (15, 0, False),
+        (21, 0, True),
+    ]
 
 
 def test_jobs_after_a_regrouping_wait_for_it() -> None:
     plan = plans()["moves"]
     assert [event.name for event in plan.events] == [f"regroup-j{n}" for n in range(8)]
-    assert all(event.when.granted == event.name.removeprefix("regroup-") for event in plan.events)
+    assert all(
+        event.when.granted == event.name.removeprefix("regroup-")
+        for event in plan.events
+    )
 
 
 def test_light_of_the_controller_goes_with_its_placement() -> None:
     with pytest.raises(ScenarioError) as error:
         plans(SCENARIO.replace("sharing: duty", "sharing: duty\n    placement: random"))
-    assert "jobs.trace.placement: where light is the controller's, placement is, too" in str(error.value)
+    assert (
+        "jobs.trace.placement: where light is the controller's, placement is, too"
+        in str(error.value)
+    )
     fabric, trace, nothing = built(2, 3, 0), generated(2, 1, 1, {1: 1}, 0), np.zeros(2)
     with pytest.raises(ValueError, match="GPU by GPU"):
-        replay(cluster_of(fabric), trace, nothing, nothing > 0, Policies(placement="controller"))
+        replay(
+            cluster_of(fabric),
+            trace,
+            nothing,
+            nothing > 0,
+            Policies(placement="controller"),
+        )
 
 
 @pytest.mark.parametrize(
     ("fabric", "more", "said"),
     [
-        ("tree", "light: when-it-pays", "jobs.trace.light: when-it-pays: where the controller places jobs"),
-        ("tree", "faults: {file: infinitehbd_faults.json, servers: 400}", "jobs.trace.faults: where the"),
-        ("ideal", "seed: 1", "jobs.trace.placement: controller: it places jobs on packet switches"),
-        ("ideal", "trains: {iteration: 1 s}", "jobs.trace.trains: jobs train where GPUs are plugged in"),
+        (
+            "tree",
+            "light: when-it-pays",
+            "jobs.trace.light: when-it-pays: where the controller places jobs",
+        ),
+        (
+            "tree",
+            "faults: {file: infinitehbd_faults.json, servers: 400}",
+            "jobs.trace.faults: where the",
+        ),
+        (
+            "ideal",
+            "seed: 1",
+            "jobs.trace.placement: controller: it places jobs on packet switches",
+        ),
+        (
+            "ideal",
+            "trains: {iteration: 1 s}",
+            "jobs.trace.trains: jobs train where GPUs are plugged in",
+        ),
     ],
 )
-def test_what_the_controller_does_not_decide_is_refused(fabric: str, more: str, said: str) -> None:
+def test_what_the_controller_does_not_decide_is_refused(
+    fabric: str, more: str, said: str
+) -> None:
     fabrics = {
         "tree": "leaf_spine: {leaves: 4, spines: 2, gpus_per_leaf: 8, gpu: g, rate: 10 Gbit/s}",
         "ideal": "interconnect: {kind: ideal, gpus: 8, gpu: g, rate: 100 Gbit/s}",

@@ -12,10 +12,26 @@ import pytest
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.language.expand import parse
-from ringlight.extensions.cluster.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies
-from ringlight.extensions.cluster.fault_traces import FaultTrace, outages, spread_over, whole_slices
+from ringlight.extensions.cluster.clusters import (
+    Cluster,
+    FaultPolicies,
+    Lattice,
+    LightMoves,
+    Policies,
+)
+from ringlight.extensions.cluster.fault_traces import (
+    FaultTrace,
+    outages,
+    spread_over,
+    whole_slices,
+)
 from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
-from ringlight.extensions.cluster.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.job_traces import (
+    JobTrace,
+    Sending,
+    generated,
+    shares_of,
+)
 from ringlight.extensions.cluster.records import TraceReplayed
 from ringlight.extensions.cluster.simulation.blocks import Blocks
 from ringlight.extensions.cluster.simulation.breaking import ClusterFaults, kept_units
@@ -35,9 +51,12 @@ jobs: {trace: {file: torus_100_jobs.csv, sends: 0.3, placement: PLACED}}
 
 
 @pytest.mark.parametrize(
-    ("placement", "mean_s", "end_s"), [("hilbert", 9236.87, 47_480), ("blocks", 16_666.33, 63_060)]
+    ("placement", "mean_s", "end_s"),
+    [("hilbert", 9236.87, 47_480), ("blocks", 16_666.33, 63_060)],
 )
-def test_a_torus_as_rfolds_own_program_has_it(placement: str, mean_s: float, end_s: float) -> None:
+def test_a_torus_as_rfolds_own_program_has_it(
+    placement: str, mean_s: float, end_s: float
+) -> None:
     """``slurm_hilbert``, where only capacity counts, and ``firstfit`` of shuoshuc/RFold at b981455."""
     text = BLOCKS.replace("PLACED", placement)
     plan = parse(text, str(ROOT / "scenarios/traces/blocks.yaml")).plans[0]
@@ -90,12 +109,18 @@ def test_what_was_recorded_of_faults() -> None:
 
 def test_bad_faults_are_named(tmp_path: Path) -> None:
     for events, said in (
-        ([{"node_id": "a", "event_time": -1, "event_type": "fault_start"}], "event 1, event_time: '-1'"),
+        (
+            [{"node_id": "a", "event_time": -1, "event_type": "fault_start"}],
+            "event 1, event_time: '-1'",
+        ),
         (
             [{"node_id": "a", "event_time": 1, "event_type": "fault"}],
             "event 1, event_type: 'fault' is neither",
         ),
-        ([{"node_id": "a", "event_time": 1, "event_type": "fault_end"}], "a fault ends that never began"),
+        (
+            [{"node_id": "a", "event_time": 1, "event_type": "fault_end"}],
+            "a fault ends that never began",
+        ),
         ({}, "it is no list of events"),
     ):
         path = tmp_path / "faults.json"
@@ -110,7 +135,15 @@ def test_bad_faults_are_named(tmp_path: Path) -> None:
 
 def test_outages_of_a_server_are_joined() -> None:
     found = outages(
-        [(1, "a", True), (2, "a", True), (3, "a", False), (5, "a", False), (6, "b", True), (9, "a", True)], 3
+        [
+            (1, "a", True),
+            (2, "a", True),
+            (3, "a", False),
+            (5, "a", False),
+            (6, "b", True),
+            (9, "a", True),
+        ],
+        3,
     )
     assert list(zip(found.server.tolist(), found.begin_s.tolist(), found.end_s.tolist(), strict=True)) == [
         (0, 1, 5), (1, 6, 9), (0, 9, 9),
@@ -160,10 +193,19 @@ def _cluster() -> Cluster:
 
 
 def _ran(
-    trace: JobTrace, faults: FaultTrace, policies: FaultPolicies, cluster: Cluster | None = None
+    trace: JobTrace,
+    faults: FaultTrace,
+    policies: FaultPolicies,
+    cluster: Cluster | None = None,
 ) -> Replay:
     shares = shares_of(trace, [Sending(None, 0.3)])
-    return replay(cluster or _cluster(), trace, *shares, Policies(), faults=ClusterFaults(faults, policies))
+    return replay(
+        cluster or _cluster(),
+        trace,
+        *shares,
+        Policies(),
+        faults=ClusterFaults(faults, policies),
+    )
 
 
 def _one_fault(begin: float, end: float, server: int = 0) -> FaultTrace:
@@ -171,7 +213,9 @@ def _one_fault(begin: float, end: float, server: int = 0) -> FaultTrace:
 
 
 def _jobs(*rows: tuple[float, int, float]) -> JobTrace:
-    at, gpus, took = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    at, gpus, took = (
+        np.array(column, dtype=float) for column in zip(*rows, strict=True)
+    )
     return JobTrace(at, gpus.astype(int), took)
 
 
@@ -195,17 +239,33 @@ def test_a_job_whose_server_fails() -> None:
     assert own.end_s.tolist() == waits.end_s.tolist()
     # But there is one where one was kept for that, though the cluster is full.
     full = _jobs((0, 24, 2000), (0, 24, 2000), (0, 24, 2000), (0, 24, 2000))
-    kept = _ran(full, _one_fault(1000, 5000, 1), FaultPolicies("spare", "switch", spares=0.25, **how))
+    kept = _ran(
+        full,
+        _one_fault(1000, 5000, 1),
+        FaultPolicies("spare", "switch", spares=0.25, **how),
+    )
     assert kept.end_s.max() == 1000 + 50 + 1100
     assert kept.swapped == 8
 
 
-@pytest.mark.parametrize(("policy", "end_s"), [("restart", 1020 + 50 + 1100), ("wait", 1160 + 50 + 1100)])
+@pytest.mark.parametrize(
+    ("policy", "end_s"), [("restart", 1020 + 50 + 1100), ("wait", 1160 + 50 + 1100)]
+)
 def test_a_job_that_is_hit_again_while_it_restarts(policy: Any, end_s: float) -> None:
     """It had done 1,000 s, the last checkpoint is of 900; to restart for a while is no work to lose."""
     servers = [0, 4] if policy == "restart" else [0, 0]
-    begins, ends = ([1000, 1020], [5000, 5000]) if policy == "restart" else ([1000, 1120], [1100, 1160])
-    twice = FaultTrace(np.array(servers), np.array(begins, dtype=float), np.array(ends, dtype=float), 16, 1e6)
+    begins, ends = (
+        ([1000, 1020], [5000, 5000])
+        if policy == "restart"
+        else ([1000, 1120], [1100, 1160])
+    )
+    twice = FaultTrace(
+        np.array(servers),
+        np.array(begins, dtype=float),
+        np.array(ends, dtype=float),
+        16,
+        1e6,
+    )
     trace = _jobs((0, 32, 2000))
     found = _ran(trace, twice, FaultPolicies(policy, checkpoint_s=300, restart_s=50))
     assert found.hit == 2
@@ -217,7 +277,13 @@ def test_what_is_repaired_is_a_spare_again() -> None:
     """Before the job that waits for a server gets it."""
     how: dict[str, Any] = {"checkpoint_s": 300, "restart_s": 50}
     full = _jobs(*[(0.0, 24, 4000.0)] * 4, (10, 8, 100))
-    faults = FaultTrace(np.array([1, 2]), np.array([1000.0, 2000.0]), np.array([1500.0, 9000.0]), 16, 1e6)
+    faults = FaultTrace(
+        np.array([1, 2]),
+        np.array([1000.0, 2000.0]),
+        np.array([1500.0, 9000.0]),
+        16,
+        1e6,
+    )
     found = _ran(full, faults, FaultPolicies("spare", "switch", spares=0.25, **how))
     assert found.swapped == 16
     assert found.start_s[4] == 4000
@@ -235,7 +301,9 @@ def test_a_share_of_less_than_a_unit_keeps_one_for_several_switches() -> None:
 
 def test_an_outage_of_no_length_does_nothing() -> None:
     trace = _jobs((0, 32, 2000))
-    none = FaultTrace(np.array([0, 0]), np.array([500.0, 700.0]), np.array([500.0, 700.0]), 16, 1e6)
+    none = FaultTrace(
+        np.array([0, 0]), np.array([500.0, 700.0]), np.array([500.0, 700.0]), 16, 1e6
+    )
     assert _ran(trace, none, FaultPolicies("restart")).end_s.tolist() == [2000]
 
 
@@ -252,9 +320,15 @@ def test_all_work_is_done_in_spite_of_faults(policy: Any) -> None:
     trace = generated(300, 60, 1500, {1: 2, 4: 2, 8: 2, 20: 1, 48: 1}, 3)
     faults = spread_over(read_fault_trace(RECORDED, 400), 16, 3)
     # As if a day were an hour: hundreds of faults in five hours.
-    quick = FaultTrace(faults.server, faults.begin_s / 600, faults.end_s / 600, 16, faults.span_s / 600)
+    quick = FaultTrace(
+        faults.server, faults.begin_s / 600, faults.end_s / 600, 16, faults.span_s / 600
+    )
     for spares in (0.0, 0.25):
-        found = _ran(trace, quick, FaultPolicies(policy, spares=spares, checkpoint_s=600, restart_s=20))
+        found = _ran(
+            trace,
+            quick,
+            FaultPolicies(policy, spares=spares, checkpoint_s=600, restart_s=20),
+        )
         figures = measured(_cluster(), trace, found, 0.1).figures
         assert (figures["little_gap"] or 0.0) < 1e-9
         assert found.hit > 10
@@ -264,15 +338,30 @@ def test_all_work_is_done_in_spite_of_faults(policy: Any) -> None:
 
 
 @pytest.mark.parametrize("light", ["when-it-pays", "at-intervals"])
-def test_who_has_a_spare_of_another_switch_makes_no_room_by_its_light(light: LightMoves) -> None:
+def test_who_has_a_spare_of_another_switch_makes_no_room_by_its_light(
+    light: LightMoves,
+) -> None:
     trace = generated(300, 60, 1500, {1: 2, 4: 2, 8: 2, 20: 1, 48: 1}, 3)
     recorded = spread_over(read_fault_trace(RECORDED, 400), 16, 3)
     quick = FaultTrace(
-        recorded.server, recorded.begin_s / 600, recorded.end_s / 600, 16, recorded.span_s / 600
+        recorded.server,
+        recorded.begin_s / 600,
+        recorded.end_s / 600,
+        16,
+        recorded.span_s / 600,
     )
-    faults = ClusterFaults(quick, FaultPolicies("spare", spares=0.25, checkpoint_s=600, restart_s=20))
+    faults = ClusterFaults(
+        quick, FaultPolicies("spare", spares=0.25, checkpoint_s=600, restart_s=20)
+    )
     how = Policies("backfill", "random", light, every_s=600)
-    found = replay(_cluster(), trace, *shares_of(trace, [Sending(None, 0.3)]), how, 3, faults=faults)
+    found = replay(
+        _cluster(),
+        trace,
+        *shares_of(trace, [Sending(None, 0.3)]),
+        how,
+        3,
+        faults=faults,
+    )
     assert found.swapped > 0
     assert found.regroupings > 0
     assert found.done[-1] == pytest.approx(trace.work, rel=1e-9)
@@ -282,9 +371,15 @@ def test_faults_of_blocks_are_refused() -> None:
     torus = Cluster((8,), (), (), lattice=Lattice("a torus", (2, 4)))
     trace = JobTrace(np.zeros(1), np.array([2]), np.array([5.0]), ((1, 2),))
     faults = ClusterFaults(_one_fault(1, 2), FaultPolicies("wait"))
-    with pytest.raises(ValueError, match="faults: which GPUs of a block fail is not known"):
+    with pytest.raises(
+        ValueError, match="faults: which GPUs of a block fail is not known"
+    ):
         replay(
-            torus, trace, *shares_of(trace, [Sending(None, 0.0)]), Policies(placement="blocks"), faults=faults
+            torus,
+            trace,
+            *shares_of(trace, [Sending(None, 0.0)]),
+            Policies(placement="blocks"),
+            faults=faults,
         )
 
 

@@ -32,8 +32,14 @@ def flat(loads: Loads) -> tuple[Any, Any, Any]:
 def random_cluster(rng: np.random.Generator) -> Cluster:
     leaves, each = int(rng.integers(2, 9)), int(rng.integers(2, 9))
     if rng.random() < 0.3:
-        return cluster_of(fat_tree(4, 1e9, gpus_per_edge=each, oversubscription=rng.uniform(1, 4)).fabric())
-    return cluster_of(leaf_spine(leaves, each, 1e9, oversubscription=rng.uniform(1, 6)).fabric())
+        return cluster_of(
+            fat_tree(
+                4, 1e9, gpus_per_edge=each, oversubscription=rng.uniform(1, 4)
+            ).fabric()
+        )
+    return cluster_of(
+        leaf_spine(leaves, each, 1e9, oversubscription=rng.uniform(1, 6)).fabric()
+    )
 
 
 def random_loads(rng: np.random.Generator, cluster: Cluster, most: int = 64) -> Loads:
@@ -65,10 +71,14 @@ def by_programs(loads: Loads, capacity: Any, caps: Sequence[float]) -> list[floa
         least = np.zeros((len(free), jobs + 1))
         for row, job in enumerate(free):
             least[row, job], least[row, -1] = -1, 1
-        bounds = [(held.get(job, 0.0), held.get(job, caps[job])) for job in range(jobs)] + [(0, None)]
+        bounds = [
+            (held.get(job, 0.0), held.get(job, caps[job])) for job in range(jobs)
+        ] + [(0, None)]
         upper = np.vstack([np.hstack([use, np.zeros((len(use), 1))]), least])
         right = np.concatenate([capacity, np.zeros(len(free))])
-        level = -linprog([*[0] * jobs, -1], upper, right, bounds=bounds, method="highs").fun
+        level = -linprog(
+            [*[0] * jobs, -1], upper, right, bounds=bounds, method="highs"
+        ).fun
         floors = [(held.get(j, level), held.get(j, caps[j])) for j in range(jobs)]
         for job in free:
             most = -linprog(
@@ -91,7 +101,9 @@ def test_rates_are_those_of_linear_programs(seed: int) -> None:
     caps = rng.choice([1.0, 1.0, 0.6, 0.3], len(loads))
     wanted = by_programs(loads, cluster.links, caps.tolist())
     for found in (rates.shared, rate_loops.shared):
-        assert found(offsets, links, weights, cluster.links, caps) == pytest.approx(wanted, abs=1e-9)
+        assert found(offsets, links, weights, cluster.links, caps) == pytest.approx(
+            wanted, abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -99,7 +111,9 @@ def test_rates_are_those_of_the_flow_simulator(seed: int) -> None:
     """Jobs on two switches each, whose flows all meet the same others: as many flows as GPUs' rates cross."""
     rng = np.random.default_rng([SEED, 1, seed])
     leaves, each = int(rng.integers(2, 9)), 8
-    cluster = cluster_of(leaf_spine(leaves, each, 1e9, oversubscription=rng.uniform(1, 6)).fabric())
+    cluster = cluster_of(
+        leaf_spine(leaves, each, 1e9, oversubscription=rng.uniform(1, 6)).fabric()
+    )
     loads: Loads = []
     flows: list[list[int]] = []
     for _ in range(int(rng.integers(1, 12))):
@@ -112,7 +126,9 @@ def test_rates_are_those_of_the_flow_simulator(seed: int) -> None:
     nics = itertools.count(2 * leaves)
     flows = [[up, down, next(nics), next(nics)] for up, down, *_ in flows]
     capacity = np.concatenate([cluster.links, cluster.links, np.ones(2 * len(flows))])
-    by_flow = flow_rates(np.arange(len(flows) + 1) * 4, np.array(flows).ravel(), capacity)
+    by_flow = flow_rates(
+        np.arange(len(flows) + 1) * 4, np.array(flows).ravel(), capacity
+    )
     offsets, links, weights = flat(loads)
     found = rates.shared(offsets, links, weights, cluster.links, np.ones(len(loads)))
     each_flow = np.repeat(found, [2 * int(one[0][1]) for one in loads])
@@ -130,12 +146,19 @@ def test_compiled_loops_find_the_same() -> None:
         shares = rng.uniform(0.05, 0.7, len(loads))
         for name, function in rates.SHARING.items():
             wanted = function(offsets, links, weights, cluster.links, shares)
-            found = rate_loops.LOOPS[name](offsets, links, weights, cluster.links, shares)
+            found = rate_loops.LOOPS[name](
+                offsets, links, weights, cluster.links, shares
+            )
             assert found == pytest.approx(wanted, rel=1e-9), name
 
 
 def on_off(
-    loads: Loads, capacity: Any, shares: Any, periods: Any, rng: np.random.Generator, until: float
+    loads: Loads,
+    capacity: Any,
+    shares: Any,
+    periods: Any,
+    rng: np.random.Generator,
+    until: float,
 ) -> Any:
     """Speeds of jobs that compute for exponential times and then send, sharing max-min who sends: exact."""
     count = len(loads)
@@ -147,7 +170,9 @@ def on_off(
         rate = np.ones(count)
         if (who := np.flatnonzero(sending)).size:
             offsets, links, weights = flat([loads[k] for k in who])
-            rate[who] = rate_loops.shared(offsets, links, weights, capacity, np.ones(len(who)))
+            rate[who] = rate_loops.shared(
+                offsets, links, weights, capacity, np.ones(len(who))
+            )
         job = int((left / rate).argmin())
         took = float(left[job] / rate[job])
         now, left, work = now + took, left - rate * took, work + rate * took
@@ -155,7 +180,9 @@ def on_off(
             begin, before = now, work
         sending[job] = not sending[job]
         left[job] = (
-            shares[job] * periods[job] if sending[job] else rng.exponential((1 - shares[job]) * periods[job])
+            shares[job] * periods[job]
+            if sending[job]
+            else rng.exponential((1 - shares[job]) * periods[job])
         )
     return (work - before) / (now - begin)
 
@@ -167,7 +194,9 @@ def some_links(rng: np.random.Generator) -> tuple[Loads, Any, Any]:
     loads: Loads = [
         [
             (int(link), float(rng.integers(1, 17)))
-            for link in rng.choice(count, int(rng.integers(1, min(count, 4) + 1)), replace=False)
+            for link in rng.choice(
+                count, int(rng.integers(1, min(count, 4) + 1)), replace=False
+            )
         ]
         for _ in range(jobs)
     ]
@@ -188,7 +217,8 @@ def some_tree(rng: np.random.Generator) -> tuple[Loads, Any, Any]:
 
 @pytest.mark.parametrize("made", [some_links, some_tree])
 def test_the_mean_field_is_near_an_exact_on_off_simulation(
-    made: Callable[[np.random.Generator], tuple[Loads, Any, Any]], request: pytest.FixtureRequest
+    made: Callable[[np.random.Generator], tuple[Loads, Any, Any]],
+    request: pytest.FixtureRequest,
 ) -> None:
     """95 % of 100 random links and fabrics are within 5 points in the mean over their jobs, and so are 95 %
     of all single jobs; here 24 of each, in which chance has more weight."""
@@ -202,12 +232,16 @@ def test_the_mean_field_is_near_an_exact_on_off_simulation(
         found = rates.duty(*flat(loads), capacity, shares)
         of_all.append(float(found.mean() - exact.mean()))
         of_jobs += (found - exact).tolist()
-        assert rates.always(*flat(loads), capacity, shares).mean() <= exact.mean() + 0.03
+        assert (
+            rates.always(*flat(loads), capacity, shares).mean() <= exact.mean() + 0.03
+        )
     assert np.mean(np.abs(of_all) <= 0.05) >= 0.95
     assert np.mean(np.abs(of_jobs) <= 0.05) >= (0.95 if long else 0.93)
 
 
-def test_the_mean_field_of_a_large_cluster_at_random(request: pytest.FixtureRequest) -> None:
+def test_the_mean_field_of_a_large_cluster_at_random(
+    request: pytest.FixtureRequest,
+) -> None:
     """Thirty-two switches of 64 GPUs, of whose links each job is on most: right in the mean over all jobs."""
     if not request.config.getoption("--long"):
         pytest.skip("half a minute")
@@ -218,7 +252,11 @@ def test_the_mean_field_of_a_large_cluster_at_random(request: pytest.FixtureRequ
     while len(free) > 512:
         count = int(rng.choice([8, 16, 32, 64, 128, 256]))
         leaves, counts = np.unique(free[:count], return_counts=True)
-        loads.append(cluster.loads(dict(zip(leaves.tolist(), counts.tolist(), strict=True)), False))
+        loads.append(
+            cluster.loads(
+                dict(zip(leaves.tolist(), counts.tolist(), strict=True)), False
+            )
+        )
         free = free[count:]
     shares, periods = np.full(len(loads), 0.3), rng.uniform(0.5, 2.0, len(loads))
     exact = on_off(loads, cluster.links, shares, periods, rng, 60)

@@ -8,8 +8,20 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from ringlight.extensions.cluster.clusters import Cluster, LightMoves, Placement, Policies, Queueing, Sharing
-from ringlight.extensions.cluster.job_traces import JobTrace, Sending, generated, shares_of
+from ringlight.extensions.cluster.clusters import (
+    Cluster,
+    LightMoves,
+    Placement,
+    Policies,
+    Queueing,
+    Sharing,
+)
+from ringlight.extensions.cluster.job_traces import (
+    JobTrace,
+    Sending,
+    generated,
+    shares_of,
+)
 from ringlight.extensions.cluster.simulation.making_room import room_for
 from ringlight.extensions.cluster.simulation.measures import measured
 from ringlight.extensions.cluster.simulation.placing import PLACEMENTS, Free
@@ -22,17 +34,29 @@ from ringlight.fabric.trees import leaf_spine
 
 
 def tree(leaves: int, each: int, oversubscription: float = 4) -> Cluster:
-    return cluster_of(leaf_spine(leaves, each, 1e9, oversubscription=oversubscription).fabric())
+    return cluster_of(
+        leaf_spine(leaves, each, 1e9, oversubscription=oversubscription).fabric()
+    )
 
 
-def ran(cluster: Cluster, trace: JobTrace, policies: Policies, share: float = 0.3, **more: Any) -> Replay:
-    return replay(cluster, trace, *shares_of(trace, [Sending(None, share)]), policies, **more)
+def ran(
+    cluster: Cluster,
+    trace: JobTrace,
+    policies: Policies,
+    share: float = 0.3,
+    **more: Any,
+) -> Replay:
+    return replay(
+        cluster, trace, *shares_of(trace, [Sending(None, share)]), policies, **more
+    )
 
 
 def jobs(*rows: tuple[float, int, float]) -> JobTrace:
     """Arrival, GPUs, duration of each."""
     at, gpus, took = zip(*rows, strict=True)
-    return JobTrace(np.array(at, dtype=float), np.array(gpus), np.array(took, dtype=float))
+    return JobTrace(
+        np.array(at, dtype=float), np.array(gpus), np.array(took, dtype=float)
+    )
 
 
 def busy(seed: int, count: int = 400) -> JobTrace:
@@ -49,9 +73,12 @@ def test_every_name_has_its_function() -> None:
 
 # What the controller decides is decided GPU by GPU: ``test_cluster_by_gpu``.
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("light", [name for name in get_args(LightMoves) if name != "controller"])
 @pytest.mark.parametrize(
-    "placement", [name for name in get_args(Placement) if name not in ("blocks", "controller")]
+    "light", [name for name in get_args(LightMoves) if name != "controller"]
+)
+@pytest.mark.parametrize(
+    "placement",
+    [name for name in get_args(Placement) if name not in ("blocks", "controller")],
 )
 def test_littles_law_and_what_is_done(placement: Placement, light: LightMoves) -> None:
     """All work is done, nobody runs faster than at ideal speed, and no GPU has two jobs at once."""
@@ -73,25 +100,36 @@ def test_littles_law_and_what_is_done(placement: Placement, light: LightMoves) -
 
 
 def test_the_same_arguments_give_the_same_replay_and_nothing_beside_it() -> None:
-    one, other = (ran(tree(6, 16), busy(2), Policies(placement="random"), seed=7) for _ in range(2))
+    one, other = (
+        ran(tree(6, 16), busy(2), Policies(placement="random"), seed=7)
+        for _ in range(2)
+    )
     assert one.end_s.tolist() == other.end_s.tolist()
     third = ran(tree(6, 16), busy(2), Policies(placement="random"), seed=8)
     assert one.end_s.tolist() != third.end_s.tolist()
 
 
-@pytest.mark.parametrize(("servers", "load"), [(1, 0.5), (4, 0.8), (16, 0.8), (64, 0.8)])
-def test_waits_are_those_of_erlangs_formula(servers: int, load: float, long: bool) -> None:
+@pytest.mark.parametrize(
+    ("servers", "load"), [(1, 0.5), (4, 0.8), (16, 0.8), (64, 0.8)]
+)
+def test_waits_are_those_of_erlangs_formula(
+    servers: int, load: float, long: bool
+) -> None:
     """Jobs of one GPU that arrive at random and take exponential times: M/M/c."""
     cluster = Cluster((servers,), (), ())
     waits = []
     seeds, student = (20, 2.093) if long else (10, 2.262)
     for seed in range(seeds):
-        trace = generated(8_000 if servers < 16 else 5_000, 1 / (load * servers), 1.0, {1: 1.0}, seed)
+        trace = generated(
+            8_000 if servers < 16 else 5_000, 1 / (load * servers), 1.0, {1: 1.0}, seed
+        )
         found = ran(cluster, trace, Policies())
         waits.append(float((found.start_s - trace.arrival_s)[1000:].mean()))
     offered = load * servers
     first = offered**servers / math.factorial(servers) / (1 - load)
-    busy_ = first / (sum(offered**k / math.factorial(k) for k in range(servers)) + first)
+    busy_ = first / (
+        sum(offered**k / math.factorial(k) for k in range(servers)) + first
+    )
     wanted = busy_ / (servers * (1 - load))
     # So many means, Student's t.
     half = student * float(np.std(waits, ddof=1)) / math.sqrt(len(waits))
@@ -104,8 +142,12 @@ def random_always(share: float, oversubscription: float) -> float:
     return 1 / (1 - share + share * max(1.0, oversubscription))
 
 
-@pytest.mark.parametrize(("oversubscription", "goodput"), [(2, 0.769), (4, 0.526), (8, 0.323)])
-def test_a_full_cluster_at_random_is_as_slow_as_its_uplinks(oversubscription: int, goodput: float) -> None:
+@pytest.mark.parametrize(
+    ("oversubscription", "goodput"), [(2, 0.769), (4, 0.526), (8, 0.323)]
+)
+def test_a_full_cluster_at_random_is_as_slow_as_its_uplinks(
+    oversubscription: int, goodput: float
+) -> None:
     assert random_always(0.3, oversubscription) == pytest.approx(goodput, abs=5e-4)
 
 
@@ -113,10 +155,17 @@ def test_a_full_cluster_at_random_is_as_slow_as_its_uplinks(oversubscription: in
 def test_a_saturated_cluster_at_random(oversubscription: int) -> None:
     """Everybody sends always: 1 / ((1 - f) + f O), within 3 %."""
     cluster = tree(32, 64, oversubscription)
-    trace = JobTrace(np.zeros(480), np.full(480, 64), np.random.default_rng(1).uniform(900, 1100, 480))
+    trace = JobTrace(
+        np.zeros(480),
+        np.full(480, 64),
+        np.random.default_rng(1).uniform(900, 1100, 480),
+    )
     found = ran(cluster, trace, Policies(placement="random"))
     middle = float(np.nanmax(found.end_s)) / 2
-    done, held = (float(np.interp(middle, found.steps_s, sums)) for sums in (found.done, found.held))
+    done, held = (
+        float(np.interp(middle, found.steps_s, sums))
+        for sums in (found.done, found.held)
+    )
     assert done / held == pytest.approx(random_always(0.3, oversubscription), rel=0.03)
 
 
@@ -129,18 +178,25 @@ def test_rates_hold_between_events_and_change_with_them() -> None:
     assert found.end_s.tolist() == [1000, 1000, 70]
     assert found.switches.tolist() == [1, 1, 2]
     # Two jobs with two GPUs on each switch put 4/3 each on uplinks of 2: both at 3/4 of the rate.
-    spread = ran(tree(2, 4, 2), jobs((0, 4, 700), (0, 4, 700)), Policies(placement="spread"), 0.5)
+    spread = ran(
+        tree(2, 4, 2), jobs((0, 4, 700), (0, 4, 700)), Policies(placement="spread"), 0.5
+    )
     slow = 0.5 + 0.5 / 0.75
     assert spread.end_s.tolist() == pytest.approx([700 * slow] * 2)
     # And the longer one alone from when the other is over: 4/3 on 2 is no limit.
-    two = ran(tree(2, 4, 2), jobs((0, 4, 700), (0, 4, 300)), Policies(placement="spread"), 0.5)
+    two = ran(
+        tree(2, 4, 2), jobs((0, 4, 700), (0, 4, 300)), Policies(placement="spread"), 0.5
+    )
     assert two.end_s.tolist() == pytest.approx([300 * slow + 400, 300 * slow])
 
 
 def test_queueing_policies() -> None:
     cluster = tree(1, 4)
     trace = jobs((0, 3, 100), (1, 4, 50), (2, 1, 90), (3, 1, 200), (4, 2, 10))
-    start = {name: ran(cluster, trace, Policies(name)).start_s.tolist() for name in get_args(Queueing)}
+    start = {
+        name: ran(cluster, trace, Policies(name)).start_s.tolist()
+        for name in get_args(Queueing)
+    }
     assert start["first-come"] == [0, 100, 150, 150, 150]
     # The third ends before the second can start; the fourth would not, and does not go ahead.
     assert start["backfill"] == [0, 100, 2, 150, 150]
@@ -191,13 +247,18 @@ def test_best_fit_keeps_the_hole_that_the_next_job_needs() -> None:
     placements: tuple[Placement, ...] = ("pack", "best-fit")
     switches = {}
     for placement in placements:
-        switches[placement] = ran(tree(4, 8), trace, Policies(placement=placement)).switches.tolist()
+        switches[placement] = ran(
+            tree(4, 8), trace, Policies(placement=placement)
+        ).switches.tolist()
     assert switches == {"pack": [1, 1, 1, 2, 2], "best-fit": [1, 1, 1, 2, 1]}
 
 
 def test_best_fit_stays_in_one_pod() -> None:
     cluster = Cluster(
-        (4,) * 6, ((0, 1, 2, 3, 4, 5), (0, 0, 0, 1, 1, 1)), ((4.0,) * 6, (4.0,) * 2), tuple("abcdef")
+        (4,) * 6,
+        ((0, 1, 2, 3, 4, 5), (0, 0, 0, 1, 1, 1)),
+        ((4.0,) * 6, (4.0,) * 2),
+        tuple("abcdef"),
     )
     free = Free(cluster, np.random.default_rng(1))
     free.take({0: 1, 1: 3, 2: 1, 3: 4})
@@ -233,12 +294,16 @@ def test_light_brings_a_scattered_job_together_and_moved_jobs_wait() -> None:
     assert scattered.switches.tolist() == [1, 1, 1, 1]
     trace = jobs((0, 3, 500), (0, 2, 500), (1, 1, 500), (2, 2, 100))
     plain = ran(cluster, trace, Policies(placement="spread"), 0.5)
-    moved = ran(cluster, trace, Policies(placement="spread", light="at-arrival", dark_s=5), 0.5)
+    moved = ran(
+        cluster, trace, Policies(placement="spread", light="at-arrival", dark_s=5), 0.5
+    )
     assert moved.regroupings >= 1
     assert moved.fibres >= 1
     assert moved.end_s[-1] - moved.start_s[-1] <= plain.end_s[-1] - plain.start_s[-1]
     waited = moved.dark_s > 0
-    assert np.all((moved.end_s - moved.start_s)[waited] >= trace.duration_s[waited] + 5 - 1e-9)
+    assert np.all(
+        (moved.end_s - moved.start_s)[waited] >= trace.duration_s[waited] + 5 - 1e-9
+    )
 
 
 def test_light_that_must_pay_moves_less_and_gains_as_much() -> None:
@@ -247,7 +312,10 @@ def test_light_that_must_pay_moves_less_and_gains_as_much() -> None:
         ran(cluster, trace, Policies(light=light, dark_s=20))
         for light in ("none", "at-arrival", "when-it-pays", "ideal")
     )
-    mean = [float((one.end_s - trace.arrival_s).mean()) for one in (plain, arrival, pays, ideal)]
+    mean = [
+        float((one.end_s - trace.arrival_s).mean())
+        for one in (plain, arrival, pays, ideal)
+    ]
     assert mean[3] < mean[1] < mean[0]
     assert mean[2] < mean[0]
     assert 0 < pays.regroupings <= arrival.regroupings
@@ -257,7 +325,10 @@ def test_a_load_is_sustained_when_what_could_be_done_is() -> None:
     """A long job that comes late is no backlog; one that waits is."""
     trace = jobs((0, 4, 100), (50, 4, 1000), (100, 1, 1))
     clusters = (tree(2, 4), tree(2, 2))
-    roomy, full = (measured(one, trace, ran(one, trace, Policies(), 0.0), 0.0).figures for one in clusters)
+    roomy, full = (
+        measured(one, trace, ran(one, trace, Policies(), 0.0), 0.0).figures
+        for one in clusters
+    )
     assert roomy["sustained"] == pytest.approx(1.0)
     assert full["sustained"] == pytest.approx(400 / 600)
 

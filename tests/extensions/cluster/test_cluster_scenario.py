@@ -50,7 +50,9 @@ def _parsed(text: str, **more: Any) -> Experiment:
     return parse(text, "small.yaml", **more)
 
 
-def _run(experiment: Experiment, parent: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
+def _run(
+    experiment: Experiment, parent: Path, **more: Any
+) -> tuple[Path, dict[str, Any]]:
     done, result = carry_out_experiment(
         experiment, SimulationBackend(), parent, reporter=Reporter(quiet=True), **more
     )
@@ -59,7 +61,11 @@ def _run(experiment: Experiment, parent: Path, **more: Any) -> tuple[Path, dict[
 
 
 def _values(result: dict[str, Any], metric: str) -> dict[str, float]:
-    rows = (row for row in result["rows"] if row["metric"] == metric and row["repeat"] is None)
+    rows = (
+        row
+        for row in result["rows"]
+        if row["metric"] == metric and row["repeat"] is None
+    )
     return {row["arm"]: row["value"] for row in rows}
 
 
@@ -75,21 +81,38 @@ def test_from_a_file_to_its_report(tmp_path: Path) -> None:
     page = (folder / "report.html").read_text()
     assert "it is what the file assumes" in page
     assert "trace.json" not in page
-    for words in ("Jobs of a trace", "Who gains", "are larger than allowed", "came while the cluster filled"):
+    for words in (
+        "Jobs of a trace",
+        "Who gains",
+        "are larger than allowed",
+        "came while the cluster filled",
+    ):
         assert words in page
     assert "Times are real ones" in page
-    for untrue in ("Seconds are those of the emulation", "A rank begins a step", "Watch it again"):
+    for untrue in (
+        "Seconds are those of the emulation",
+        "A rank begins a step",
+        "Watch it again",
+    ):
         assert untrue not in page
-    assert {path.stem for path in (folder / "plots").iterdir()} >= {"completion", "course", "map-packed"}
+    assert {path.stem for path in (folder / "plots").iterdir()} >= {
+        "completion",
+        "course",
+        "map-packed",
+    }
 
 
-def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_in_one_process(tmp_path: Path) -> None:
+def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_in_one_process(
+    tmp_path: Path,
+) -> None:
     over = "sweep: {over: {jobs.trace.sharing: [always, duty]}}\nrepeat: 2\n"
     (tmp_path / "small.yaml").write_text(SMALL + over)
     experiment = load(tmp_path / "small.yaml")
     folder, result = _run(experiment, tmp_path / "runs", processes=2)
     records = read_records(folder / "events.jsonl")
-    assert len([record for record in records if isinstance(record, TraceReplayed)]) == 12
+    assert (
+        len([record for record in records if isinstance(record, TraceReplayed)]) == 12
+    )
     lines = (folder / "events.jsonl").read_text().splitlines()
     (folder / "events.jsonl").write_text("\n".join(lines[: len(lines) // 2]) + "\n")
     _, again = _run(experiment, tmp_path / "runs", processes=2, resume=folder)
@@ -97,7 +120,8 @@ def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_in_one_process(
     def rows(found: dict[str, Any]) -> list[Any]:
         keys = ("arm", "metric", "repeat", "value")
         return sorted(
-            (str(found["points"][row["point"]]), *(str(row[key]) for key in keys)) for row in found["rows"]
+            (str(found["points"][row["point"]]), *(str(row[key]) for key in keys))
+            for row in found["rows"]
         )
 
     assert rows(again) == rows(result)
@@ -112,19 +136,29 @@ def test_a_sweep_with_a_title_is_drawn_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_file_is_read_copied_and_named_when_it_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "jobs.csv").write_text("arrival time (sec),size,duration (sec)\n0,4,60\n9,2,-1\n")
+    (tmp_path / "jobs.csv").write_text(
+        "arrival time (sec),size,duration (sec)\n0,4,60\n9,2,-1\n"
+    )
     (tmp_path / "small.yaml").write_text(SMALL.replace(MADE_UP, "file: jobs.csv"))
     with pytest.raises(ScenarioError) as error:
         load(tmp_path / "small.yaml")
     assert "jobs.trace.file: " in str(error.value)
-    assert "jobs.csv, line 3, column duration (sec): '-1' is negative" in str(error.value)
-    (tmp_path / "jobs.csv").write_text("arrival time (sec),size,duration (sec)\n0,4,60\n9,2,10\n")
+    assert "jobs.csv, line 3, column duration (sec): '-1' is negative" in str(
+        error.value
+    )
+    (tmp_path / "jobs.csv").write_text(
+        "arrival time (sec),size,duration (sec)\n0,4,60\n9,2,10\n"
+    )
     folder, _ = _run(load(tmp_path / "small.yaml"), tmp_path / "runs")
     assert (folder / "jobs.csv").exists()
 
 
-def test_a_trace_without_a_job_for_the_cluster_is_named_when_the_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "jobs.csv").write_text("arrival time (sec),size,duration (sec)\n0,4096,60\n")
+def test_a_trace_without_a_job_for_the_cluster_is_named_when_the_file_is_read(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "jobs.csv").write_text(
+        "arrival time (sec),size,duration (sec)\n0,4096,60\n"
+    )
     (tmp_path / "small.yaml").write_text(SMALL.replace(MADE_UP, "file: jobs.csv"))
     with pytest.raises(ScenarioError) as error:
         load(tmp_path / "small.yaml")
@@ -136,15 +170,39 @@ def test_a_trace_without_a_job_for_the_cluster_is_named_when_the_file_is_read(tm
     ("old", "new", "said"),
     [
         ("sends: 0.4", "sends: 1.4", "jobs.trace.sends"),
-        ("sends: 0.4", "sends: [{up_to: 8, share: 0.1}]", "jobs.trace.sends: classes of jobs go from small"),
-        ("warm_up: 0.1", "warmup: 0.1", "jobs.trace.warmup: unknown key; the nearest is warm_up"),
+        (
+            "sends: 0.4",
+            "sends: [{up_to: 8, share: 0.1}]",
+            "jobs.trace.sends: classes of jobs go from small",
+        ),
+        (
+            "warm_up: 0.1",
+            "warmup: 0.1",
+            "jobs.trace.warmup: unknown key; the nearest is warm_up",
+        ),
         ("placement: random", "placement: best", "arms.random.jobs.trace.placement"),
-        ("warm_up: 0.1", "sharing: on-off", "jobs.trace.sharing: on-off: only what trains has iterations"),
+        (
+            "warm_up: 0.1",
+            "sharing: on-off",
+            "jobs.trace.sharing: on-off: only what trains has iterations",
+        ),
         ("jobs.trace.light", "jobs.trace.lights", "arms.light.jobs.trace.lights"),
-        ("  trace:", "  red: {gpus: 2}\n  trace:", "jobs.red: there are no jobs beside those of jobs.trace"),
-        ("name: small", "scale: {time: 2}\nname: small", "scale: a trace is replayed in real time"),
+        (
+            "  trace:",
+            "  red: {gpus: 2}\n  trace:",
+            "jobs.red: there are no jobs beside those of jobs.trace",
+        ),
+        (
+            "name: small",
+            "scale: {time: 2}\nname: small",
+            "scale: a trace is replayed in real time",
+        ),
         ("generate:", "file: a.csv\n    generate:", "jobs.trace: give either file"),
-        ("warm_up: 0.1", "resample: 3600 s", "jobs.trace: resample: made-up jobs follow from the seed"),
+        (
+            "warm_up: 0.1",
+            "resample: 3600 s",
+            "jobs.trace: resample: made-up jobs follow from the seed",
+        ),
         ("warm_up: 0.1", "resample: 0 s", "jobs.trace.resample"),
         (
             FABRIC,
@@ -161,14 +219,18 @@ def test_mistakes_are_named_by_their_key(old: str, new: str, said: str) -> None:
 
 def test_a_load_that_cannot_be_is_a_failure_of_its_run(tmp_path: Path) -> None:
     experiment = _parsed(SMALL.replace("sends: 0.4", "sends: 0.4\n    load: 500"))
-    done, _ = carry_out_experiment(experiment, SimulationBackend(), tmp_path, reporter=Reporter(quiet=True))
+    done, _ = carry_out_experiment(
+        experiment, SimulationBackend(), tmp_path, reporter=Reporter(quiet=True)
+    )
     assert len(done.failures) == 3
     assert "copies of this trace; 64 are allowed" in done.failures[0]
 
 
 def test_a_job_may_be_called_trace() -> None:
     training = "training: {model: resnet50, compute: 1 ms, batch: 1, iterations: 2}\n"
-    found = _parsed(SMALL[: SMALL.index("jobs:")] + training + "jobs: {trace: {gpus: 4}}\n")
+    found = _parsed(
+        SMALL[: SMALL.index("jobs:")] + training + "jobs: {trace: {gpus: 4}}\n"
+    )
     assert found.plans[0].source is None
     assert found.plans[0].jobs[0].name == "trace"
 
@@ -176,7 +238,9 @@ def test_a_job_may_be_called_trace() -> None:
 def test_what_check_says_of_the_scenario() -> None:
     found = check_document(load(ROOT / "scenarios/cluster.yaml"))
     packed = found["arms"]["packed"]
-    assert packed["refused"] == {"emulation": "jobs.trace: weeks of a trace are only simulated"}
+    assert packed["refused"] == {
+        "emulation": "jobs.trace: weeks of a trace are only simulated"
+    }
     assert packed["trace"]["largest_gpus"] == 744
     assert packed["trace"]["changed"]["no_duration"] == 241
     assert packed["trace"]["load"] == pytest.approx(0.7, abs=0.15)
@@ -184,9 +248,22 @@ def test_what_check_says_of_the_scenario() -> None:
 
 
 def test_jobs_keep_their_gpus_in_the_map() -> None:
-    seen = [[0.0, [[7, 0, 1], [8, 1, 2]]], [1.0, [[7, 0, 1], [9, 0, 1]]], [2.0, [[9, 0, 1]]]]
-    assert occupied([2, 2], seen).T.tolist() == [[7, -1, 8, 8], [7, 9, -1, -1], [-1, 9, -1, -1]]
-    assert [times(one) for one in (3, 200, 9000, 900_000)] == ["3.0 s", "3.3 min", "2.5 h", "10.4 d"]
+    seen = [
+        [0.0, [[7, 0, 1], [8, 1, 2]]],
+        [1.0, [[7, 0, 1], [9, 0, 1]]],
+        [2.0, [[9, 0, 1]]],
+    ]
+    assert occupied([2, 2], seen).T.tolist() == [
+        [7, -1, 8, 8],
+        [7, 9, -1, -1],
+        [-1, 9, -1, -1],
+    ]
+    assert [times(one) for one in (3, 200, 9000, 900_000)] == [
+        "3.0 s",
+        "3.3 min",
+        "2.5 h",
+        "10.4 d",
+    ]
 
 
 TRAINS = """
@@ -207,7 +284,9 @@ LOST = "{when: {at: 200 s}, do: lose, target: gpu g1, then: swap}"
 
 def test_jobs_of_a_trace_train_for_as_long_as_it_says() -> None:
     (plan,) = _parsed(TRAINS).plans
-    assert [job.start.at_s for job in plan.jobs] == pytest.approx([0.0, 1.2, 2.4, 3.6], abs=1e-5)
+    assert [job.start.at_s for job in plan.jobs] == pytest.approx(
+        [0.0, 1.2, 2.4, 3.6], abs=1e-5
+    )
     for job in plan.jobs:
         assert job.iterations == 10
         assert job.loop.compute_s == pytest.approx(0.18)
@@ -224,7 +303,9 @@ def test_what_trains_is_replayed_as_it_is_simulated_flow_by_flow() -> None:
     experiment = _parsed(TRAINS)
     (plan,) = experiment.plans
     (batch,), _ = SimulationBackend().batches([plan])
-    (found,) = [record for record in batch.compute() if isinstance(record, TraceReplayed)]
+    (found,) = [
+        record for record in batch.compute() if isinstance(record, TraceReplayed)
+    ]
     foretold = Foreteller()(plan)
     replay = replay_in(foretold.computed)
     assert replay is not None
@@ -238,7 +319,9 @@ def test_what_trains_is_replayed_as_it_is_simulated_flow_by_flow() -> None:
         assert granted[name] is not None
         assert began[name] == pytest.approx(granted[name] + 1.0)
         assert ended[name] is not None
-        assert ended[name] - began[name] == pytest.approx(foretold.jct_s[name], rel=0.02)
+        assert ended[name] - began[name] == pytest.approx(
+            foretold.jct_s[name], rel=0.02
+        )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +342,10 @@ def test_mistakes_of_what_trains_are_named(old: str, new: str, said: str) -> Non
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("placement: random", "jobs.trace.placement: random is only simulated; emulated are "),
+        (
+            "placement: random",
+            "jobs.trace.placement: random is only simulated; emulated are ",
+        ),
         ("light: ideal", "jobs.trace.light: ideal is only simulated; emulated are "),
         ("until: 100 s", "jobs.trace.until: only simulated"),
     ],
@@ -271,7 +357,9 @@ def test_policies_that_are_not_emulated_are_named(more: str, said: str) -> None:
 
 
 def test_what_is_left_of_a_trace_is_counted() -> None:
-    text = TRAINS.replace("durations: constant", "durations: exponential").replace("jobs: 4", "jobs: 40")
+    text = TRAINS.replace("durations: constant", "durations: exponential").replace(
+        "jobs: 4", "jobs: 40"
+    )
     more = "first: 5\n    shortest: 200 s\n    longest: 900 s\n    start_up"
     (plan,) = _parsed(text.replace("start_up", more)).plans
     counts = jobs_of(trace_of(plan), 0).counts
@@ -279,7 +367,10 @@ def test_what_is_left_of_a_trace_is_counted() -> None:
     assert counts["too_short"] > 0
     assert counts["too_long"] > 0
     assert sum(counts.values()) == 35
-    assert all(job.iterations * 0.45 + 0.225 >= 2.0 and job.iterations * 0.45 <= 9.225 for job in plan.jobs)
+    assert all(
+        job.iterations * 0.45 + 0.225 >= 2.0 and job.iterations * 0.45 <= 9.225
+        for job in plan.jobs
+    )
 
 
 def test_a_long_run_says_how_far_it_is(
@@ -291,13 +382,19 @@ def test_a_long_run_says_how_far_it_is(
     monkeypatch.setattr(experiment_module, "COMPUTED_EVERY_S", 0.01)
     long = SMALL.replace("jobs: 150", "jobs: 6000")
     backend = SimulationBackend()
-    done, _ = carry_out_experiment(_parsed(long), backend, tmp_path, arms=["packed"], reporter=Reporter())
+    done, _ = carry_out_experiment(
+        _parsed(long), backend, tmp_path, arms=["packed"], reporter=Reporter()
+    )
     assert not done.failures
-    shares = [int(found) for found in re.findall(r"packed: (\d+)%", capsys.readouterr().err)]
+    shares = [
+        int(found) for found in re.findall(r"packed: (\d+)%", capsys.readouterr().err)
+    ]
     assert shares == sorted(shares)
     assert len(shares) >= 4
     assert 10 < shares[0] < 30
-    carry_out_experiment(_parsed(long), backend, tmp_path, processes=2, reporter=Reporter())
+    carry_out_experiment(
+        _parsed(long), backend, tmp_path, processes=2, reporter=Reporter()
+    )
     said = capsys.readouterr().err
     assert re.search(r"0 of 3 runs; .*(random|packed) \d+%", said), said
     assert "3 of 3 runs" in said
@@ -306,16 +403,20 @@ def test_a_long_run_says_how_far_it_is(
 def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
     """A replay knows of no iterations, which are what is compared."""
     folder, result = _run(flow_by_flow(_parsed(TRAINS)), tmp_path)
-    assert {row["subject"] for row in result["rows"] if row["metric"] == "iteration"} == {
-        f"job j{n}" for n in range(4)
-    }
-    assert not [r for r in read_records(folder / "events.jsonl") if isinstance(r, TraceReplayed)]
+    assert {
+        row["subject"] for row in result["rows"] if row["metric"] == "iteration"
+    } == {f"job j{n}" for n in range(4)}
+    assert not [
+        r for r in read_records(folder / "events.jsonl") if isinstance(r, TraceReplayed)
+    ]
     # Nothing of its page is that of a replay, also where it is made from the file.
     result = finish(folder)
     page = (folder / "report.html").read_text()
     assert "it is what the file assumes" not in page
     assert "trace.json" in page
-    assert [row["value"] for row in result["rows"] if row["metric"] == "iterations"] == [10] * 4
+    assert [
+        row["value"] for row in result["rows"] if row["metric"] == "iterations"
+    ] == [10] * 4
 
 
 def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:
@@ -330,11 +431,17 @@ def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:
 GRID = "interconnect: {kind: grid, gpus: 32, gpu: g, rate: 100 Gbit/s, rows: 4, columns: 8}"
 OTHERS = {
     GRID: (32,),
-    "interconnect: {kind: wavelength-ring, gpus: 32, gpu: g, rate: 100 Gbit/s, wavelength: 25 Gbit/s}": (32,),
+    "interconnect: {kind: wavelength-ring, gpus: 32, gpu: g, rate: 100 Gbit/s, wavelength: 25 Gbit/s}": (
+        32,
+    ),
     "hop_ring: {gpus: 32, gpu: g, rate: 100 Gbit/s, reach: 2}": (32,),
-    "interconnect: {kind: torus, gpus: 32, gpu: g, rate: 100 Gbit/s, sides: [4, 8]}": (32,),
+    "interconnect: {kind: torus, gpus: 32, gpu: g, rate: 100 Gbit/s, sides: [4, 8]}": (
+        32,
+    ),
     "interconnect: {kind: ideal, gpus: 32, gpu: g, rate: 100 Gbit/s}": (32,),
-    "interconnect: {kind: servers, gpus: 32, gpu: g, each: 8, inside: 400 Gbit/s, rate: 100 Gbit/s}": (8,)
+    "interconnect: {kind: servers, gpus: 32, gpu: g, each: 8, inside: 400 Gbit/s, rate: 100 Gbit/s}": (
+        8,
+    )
     * 4,
 }
 
@@ -349,14 +456,20 @@ def check_replayed_on(fabric: str, gpus: tuple[int, ...], tmp_path: Path) -> Non
 
     Where jobs need neighbours they have them, wait for them, and share nothing.
     """
-    text = SMALL[: SMALL.index("arms:")].replace(FABRIC, fabric).replace("10: 1, 40: 0.1", "10: 1, 29: 0.1")
+    text = (
+        SMALL[: SMALL.index("arms:")]
+        .replace(FABRIC, fabric)
+        .replace("10: 1, 40: 0.1", "10: 1, 29: 0.1")
+    )
     experiment = _parsed(text)
     plan = trace_of(experiment.plans[0])
     assert plan.cluster.gpus == gpus
     needs = plan.cluster.lattice is not None and plan.cluster.lattice.needed
     assert plan.policies.placement == ("blocks" if needs else "pack")
     _, result = _run(experiment, tmp_path)
-    figures = {row["metric"]: row["value"] for row in result["rows"] if row["repeat"] is None}
+    figures = {
+        row["metric"]: row["value"] for row in result["rows"] if row["repeat"] is None
+    }
     assert figures["network_slowdown"] >= 1 - 1e-9
     if len(plan.cluster.gpus) == 1:
         assert figures["network_slowdown"] == pytest.approx(1.0)
@@ -370,18 +483,32 @@ def check_replayed_on(fabric: str, gpus: tuple[int, ...], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("placement: random", "jobs.trace.placement: random: a job on a grid needs neighbours"),
-        ("light: at-arrival", "jobs.trace.light: at-arrival: jobs on a grid share no light"),
+        (
+            "placement: random",
+            "jobs.trace.placement: random: a job on a grid needs neighbours",
+        ),
+        (
+            "light: at-arrival",
+            "jobs.trace.light: at-arrival: jobs on a grid share no light",
+        ),
     ],
 )
-def test_policies_that_do_not_fit_a_plane_are_refused_by_name(what: str, said: str) -> None:
-    text = SMALL[: SMALL.index("arms:")].replace(FABRIC, GRID).replace("warm_up: 0.1", what)
+def test_policies_that_do_not_fit_a_plane_are_refused_by_name(
+    what: str, said: str
+) -> None:
+    text = (
+        SMALL[: SMALL.index("arms:")]
+        .replace(FABRIC, GRID)
+        .replace("warm_up: 0.1", what)
+    )
     with pytest.raises(ScenarioError) as error:
         _parsed(text)
     assert said in str(error.value)
     with pytest.raises(ScenarioError) as error:
         _parsed(SMALL.replace("placement: random", "placement: blocks"))
-    assert "jobs.trace.placement: blocks are of a torus, a grid or a ring" in str(error.value)
+    assert "jobs.trace.placement: blocks are of a torus, a grid or a ring" in str(
+        error.value
+    )
 
 
 def test_a_ring_port_by_port_carries_one_job() -> None:
@@ -391,9 +518,13 @@ def test_a_ring_port_by_port_carries_one_job() -> None:
     assert "fabric: ring r carries one job on all its nodes" in str(error.value)
 
 
-def test_a_sweep_without_a_title_draws_what_the_whole_trace_came_to(tmp_path: Path) -> None:
+def test_a_sweep_without_a_title_draws_what_the_whole_trace_came_to(
+    tmp_path: Path,
+) -> None:
     swept = "sweep: {jobs.trace.sends: [0.2, 0.4, 0.6]}\n"
-    path, _ = _run(_parsed(SMALL.partition("compare:")[0].replace("150", "40") + swept), tmp_path)
+    path, _ = _run(
+        _parsed(SMALL.partition("compare:")[0].replace("150", "40") + swept), tmp_path
+    )
     assert (path / "plots" / "sweep-1.svg").exists()
     report = (path / "report.html").read_text()
     assert 'id="sweep"' in report

@@ -42,7 +42,11 @@ def _file(tmp_path: Path, text: str, name: str = "jobs.csv") -> Path:
 
 def test_the_traces_that_are_carried() -> None:
     crux = read_job_trace(ROOT / "scenarios/traces/crux.csv")
-    assert (len(crux), int(crux.gpus.max()), int((crux.gpus > 1).sum())) == (2498, 744, 2265)
+    assert (len(crux), int(crux.gpus.max()), int((crux.gpus > 1).sum())) == (
+        2498,
+        744,
+        2265,
+    )
     assert crux.span_s == pytest.approx(15.92 * 86_400, rel=1e-3)
     philly = read_job_trace(ROOT / "scenarios/traces/philly.csv.gz")
     assert (len(philly), int(philly.gpus.max())) == (111_549, 128)
@@ -80,9 +84,14 @@ def test_a_bad_row_is_named_or_counted(tmp_path: Path, row: str, said: str) -> N
 
 
 def test_an_unknown_column_and_a_missing_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 1, column 5: unknown column 'sise'; the nearest is size"):
+    with pytest.raises(
+        ValueError,
+        match=r"line 1, column 5: unknown column 'sise'; the nearest is size",
+    ):
         read_job_trace(_file(tmp_path, RFOLD.replace("size", "sise")))
-    with pytest.raises(ValueError, match=r"line 1: there is no column duration \(sec\)"):
+    with pytest.raises(
+        ValueError, match=r"line 1: there is no column duration \(sec\)"
+    ):
         read_job_trace(_file(tmp_path, "arrival time (sec),size\n0,1\n"))
     with pytest.raises(ValueError, match="it is empty"):
         read_job_trace(_file(tmp_path, ""))
@@ -92,7 +101,10 @@ def test_a_wrong_column_names_the_columns_of_each_kind_of_trace(tmp_path: Path) 
     for head in ("submitted,gpus,seconds", "arrival time (sec),size"):
         with pytest.raises(ValueError) as error:
             read_job_trace(_file(tmp_path, f"{head}\n"))
-        for words in ("RFold: arrival time (sec), size", "Helios and Acme: submit_time, gpu_num, duration"):
+        for words in (
+            "RFold: arrival time (sec), size",
+            "Helios and Acme: submit_time, gpu_num, duration",
+        ):
             assert words in str(error.value)
     with pytest.raises(ValueError, match="no job that wants a GPU"):
         read_job_trace(_file(tmp_path, RFOLD))
@@ -152,18 +164,30 @@ def test_a_load_is_reached_without_changing_durations(load: float) -> None:
 
 def _days(days: int, each: int) -> JobTrace:
     """So many jobs a day, between 8 and 18 o'clock; a job's GPUs are its number, which tells it from all."""
-    at_s = np.concatenate([day * 86_400 + np.linspace(8, 18, each) * 3600 for day in range(days)])
-    return JobTrace(at_s - at_s[0], np.arange(1, len(at_s) + 1), np.full(len(at_s), 60.0))
+    at_s = np.concatenate(
+        [day * 86_400 + np.linspace(8, 18, each) * 3600 for day in range(days)]
+    )
+    return JobTrace(
+        at_s - at_s[0], np.arange(1, len(at_s) + 1), np.full(len(at_s), 60.0)
+    )
 
 
 @pytest.mark.parametrize("hours", [4, 24, 72])
 def test_blocks_of_a_trace_keep_their_order_and_their_time_of_day(hours: float) -> None:
     trace, block_s = _days(10, 20), hours * 3600.0
-    found, again, other = (resampled(trace, block_s, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    found, again, other = (
+        resampled(trace, block_s, np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
     assert found.gpus.tolist() == again.gpus.tolist() != other.gpus.tolist()
-    assert found.arrival_s.tolist() == again.arrival_s.tolist() == sorted(found.arrival_s.tolist())
+    assert (
+        found.arrival_s.tolist()
+        == again.arrival_s.tolist()
+        == sorted(found.arrival_s.tolist())
+    )
     # Some jobs come several times, others never; in the mean there are as many.
-    draws = [resampled(trace, block_s, np.random.default_rng(seed)) for seed in range(40)]
+    draws = [
+        resampled(trace, block_s, np.random.default_rng(seed)) for seed in range(40)
+    ]
     assert np.mean([len(one) for one in draws]) == pytest.approx(len(trace), rel=0.08)
     assert all(one.span_s <= trace.span_s for one in draws)
     numbers = found.gpus - 1
@@ -171,7 +195,10 @@ def test_blocks_of_a_trace_keep_their_order_and_their_time_of_day(hours: float) 
     # From one job to the next of a block: the next of the trace, in the gap that it had there.
     steps = np.diff(numbers)
     assert np.mean(steps == 1) > 0.6
-    gaps_s, own_s = np.diff(found.arrival_s)[steps == 1], np.diff(trace.arrival_s)[numbers[:-1][steps == 1]]
+    gaps_s, own_s = (
+        np.diff(found.arrival_s)[steps == 1],
+        np.diff(trace.arrival_s)[numbers[:-1][steps == 1]],
+    )
     assert gaps_s == pytest.approx(own_s)
     # Nights stay nights: whatever day a block is drawn from, the hour is the same.
     late = (found.arrival_s - trace.arrival_s[numbers]) % 86_400
@@ -187,13 +214,21 @@ def test_a_resampled_trace_reaches_its_load() -> None:
         assert found.counts["resampled"] == len(found)
         loads.append(found.load(2048))
     assert np.mean(loads) == pytest.approx(0.8, rel=0.06)
-    one, same = (fitted(crux, 2048, Fit(load=0.8, block_s=86_400.0), 3) for _ in range(2))
-    assert (one.arrival_s.tolist(), one.gpus.tolist()) == (same.arrival_s.tolist(), same.gpus.tolist())
+    one, same = (
+        fitted(crux, 2048, Fit(load=0.8, block_s=86_400.0), 3) for _ in range(2)
+    )
+    assert (one.arrival_s.tolist(), one.gpus.tolist()) == (
+        same.arrival_s.tolist(),
+        same.gpus.tolist(),
+    )
 
 
 def test_blocks_that_cannot_be_drawn() -> None:
     trace = _days(10, 20)
-    with pytest.raises(ValueError, match=r"resample: blocks of 60 s are .* in this trace; 1,000 are allowed"):
+    with pytest.raises(
+        ValueError,
+        match=r"resample: blocks of 60 s are .* in this trace; 1,000 are allowed",
+    ):
         fitted(trace, 512, Fit(block_s=60.0), 0)
     together = JobTrace(np.zeros(3), np.array([1, 2, 3]), np.full(3, 60.0))
     assert fitted(together, 8, Fit(block_s=3600.0), 0).gpus.tolist() == [1, 2, 3]
@@ -205,12 +240,21 @@ def test_blocks_that_cannot_be_drawn() -> None:
 
 
 def test_jitter_and_made_up_jobs_follow_from_the_seed() -> None:
-    one, same, other = (generated(500, 10, 60, {1: 3, 8: 1}, seed) for seed in (1, 1, 2))
+    one, same, other = (
+        generated(500, 10, 60, {1: 3, 8: 1}, seed) for seed in (1, 1, 2)
+    )
     assert one.arrival_s.tolist() == same.arrival_s.tolist() != other.arrival_s.tolist()
     assert set(one.gpus.tolist()) == {1, 8}
     moved = fitted(one, 64, Fit(jitter_s=30), 1)
-    assert moved.arrival_s.tolist() == fitted(one, 64, Fit(jitter_s=30), 1).arrival_s.tolist()
-    assert moved.arrival_s.tolist() == sorted(moved.arrival_s.tolist()) != one.arrival_s.tolist()
+    assert (
+        moved.arrival_s.tolist()
+        == fitted(one, 64, Fit(jitter_s=30), 1).arrival_s.tolist()
+    )
+    assert (
+        moved.arrival_s.tolist()
+        == sorted(moved.arrival_s.tolist())
+        != one.arrival_s.tolist()
+    )
 
 
 @pytest.mark.parametrize("kind", ["exponential", "constant", "lognormal"])
@@ -222,7 +266,9 @@ def test_distributions_have_the_mean_that_is_asked_for(kind: str) -> None:
 
 def test_what_jobs_send_goes_by_their_size() -> None:
     trace = _trace([1, 8, 9, 100])
-    shares, rings = shares_of(trace, [Sending(8, 0.1), Sending(64, 0.2, "ring"), Sending(None, 0.3)])
+    shares, rings = shares_of(
+        trace, [Sending(8, 0.1), Sending(64, 0.2, "ring"), Sending(None, 0.3)]
+    )
     assert shares.tolist() == [0.0, 0.1, 0.2, 0.3]
     assert rings.tolist() == [False, False, True, False]
     for wrong in ([Sending(8, 0.1)], [Sending(None, 0.1), Sending(8, 0.1)]):

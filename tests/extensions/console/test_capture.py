@@ -13,7 +13,11 @@ def pcap(*packets: tuple[int | None, int], order: str = "<", kept: int = 64) -> 
     """Packets as (802.1Q tag, length on the wire)."""
     data = struct.pack(f"{order}IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 256, 1)
     for tag, length in packets:
-        head = bytes(12) + (b"" if tag is None else struct.pack("!HH", 0x8100, tag)) + b"\x08\x00"
+        head = (
+            bytes(12)
+            + (b"" if tag is None else struct.pack("!HH", 0x8100, tag))
+            + b"\x08\x00"
+        )
         body = head.ljust(kept, b"\0")
         data += struct.pack(f"{order}IIII", 1, 2, len(body), length) + body
     return data

@@ -18,8 +18,19 @@ BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"
 
 def test_hands_in_a_lab_load_only_what_they_need(tmp_path: Path) -> None:
     fabric = tmp_path / "fabric.json"
-    fabric.write_text('{"rings": {"r": {"nodes": 3, "wavelengths": 1, "gpu": "a", "rate": "1 Gbit/s"}}}')
-    heavy = {"numpy", "scipy", "networkx", "docker", "pyroute2", "mininet", "fastapi", "matplotlib"}
+    fabric.write_text(
+        '{"rings": {"r": {"nodes": 3, "wavelengths": 1, "gpu": "a", "rate": "1 Gbit/s"}}}'
+    )
+    heavy = {
+        "numpy",
+        "scipy",
+        "networkx",
+        "docker",
+        "pyroute2",
+        "mininet",
+        "fastapi",
+        "matplotlib",
+    }
     attached = "from ringlight.extensions.console import capture, measures\n"
     attached += "from ringlight.testbed.emulation import attached\n"
     attached += f"from pathlib import Path; attached.load_fabric(Path({str(fabric)!r}))"
@@ -70,6 +81,8 @@ def test_the_prompt_builds_no_lab_that_nobody_could_drive(tmp_path: Path) -> Non
     file = tmp_path / "own.yaml"
     file.write_text(text)
     own = "fabric.optical_switches.ocs0={size: 24, driver: own, address: '10.0.0.5:1'}"
-    done = ringlight("shell", str(file), "--arm", "a-fragmented", "--set", own, root=False)
+    done = ringlight(
+        "shell", str(file), "--arm", "a-fragmented", "--set", own, root=False
+    )
     assert done.returncode == 2
     assert "optical_switches.ocs0: driver: own" in one_line(done)

@@ -25,7 +25,9 @@ import pytest
 from ringlight.containers.image import ROOT
 from ringlight.extensions.console import measures, prompt
 
-pytestmark = pytest.mark.skipif(shutil.which("mnexec") is None, reason="needs mnexec of Mininet")
+pytestmark = pytest.mark.skipif(
+    shutil.which("mnexec") is None, reason="needs mnexec of Mininet"
+)
 
 PROGRAM = """
 import sys
@@ -74,16 +76,26 @@ def scripted(*lines: str, before: str = "") -> subprocess.CompletedProcess[str]:
         process.join()
         output.seek(0)
         errors.seek(0)
-        done = subprocess.CompletedProcess(lines, process.exitcode, output.read(), errors.read())
+        done = subprocess.CompletedProcess(
+            lines, process.exitcode, output.read(), errors.read()
+        )
     done.check_returncode()
     return done
 
 
 def _execute(program: str, words: Sequence[str], output: int, errors: int) -> None:
     """What ``python -c`` does, with nothing to read."""
-    for source, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (errors, 2)):
+    for source, place in (
+        (os.open(os.devnull, os.O_RDONLY), 0),
+        (output, 1),
+        (errors, 2),
+    ):
         os.dup2(source, place)
-    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(0),
+        os.fdopen(1, "w"),
+        os.fdopen(2, "w", 1),
+    )
     sys.argv = ["-c", *words]
     os.chdir(ROOT)
     exec(program, {"__name__": "__main__"})
@@ -92,7 +104,15 @@ def _execute(program: str, words: Sequence[str], output: int, errors: int) -> No
 
 def test_a_session_from_lines_prints_what_one_would_see() -> None:
     done = scripted(
-        "nodes", "net", "dump", "tor0 cd /tmp", "tor0 pwd | tr a-z A-Z", "light", "py 6 * 7", "exit", "nodes"
+        "nodes",
+        "net",
+        "dump",
+        "tor0 cd /tmp",
+        "tor0 pwd | tr a-z A-Z",
+        "light",
+        "py 6 * 7",
+        "exit",
+        "nodes",
     )
     assert done.stdout == (
         "ringlight> nodes\n"
@@ -121,8 +141,17 @@ def test_a_session_from_lines_prints_what_one_would_see() -> None:
     assert done.stderr == ""
 
 
-def test_what_is_refused_is_a_line_with_its_number_and_the_next_command_is_carried_out() -> None:
-    done = scripted("nonsense", "regroup", "link g0 tor0 sideways", "link g0 g1 down", "g7 ls", "light")
+def test_what_is_refused_is_a_line_with_its_number_and_the_next_command_is_carried_out() -> (
+    None
+):
+    done = scripted(
+        "nonsense",
+        "regroup",
+        "link g0 tor0 sideways",
+        "link g0 g1 down",
+        "g7 ls",
+        "light",
+    )
     assert done.stderr.splitlines() == [
         "line 1: *** Unknown command: nonsense",
         "line 2: *** no controller answers",
@@ -147,12 +176,21 @@ def test_help_speaks_of_this_lab_and_not_of_mininets() -> None:
     assert "ringlight> g0 ping g1" in said
     # What it gives as examples can be typed, and what is not here says so and how it is done instead.
     done = scripted(
-        "px print(tor0.cmd('echo $((6 * 7))'))", "py tor0.cmd('echo here')", "noecho tor0 echo seen"
+        "px print(tor0.cmd('echo $((6 * 7))'))",
+        "py tor0.cmd('echo here')",
+        "noecho tor0 echo seen",
     )
-    assert re.findall(r"^(?:42|here|seen)", done.stdout, re.MULTILINE) == ["42", "here", "seen"]
+    assert re.findall(r"^(?:42|here|seen)", done.stdout, re.MULTILINE) == [
+        "42",
+        "here",
+        "seen",
+    ]
     for word in ("xterm", "gterm", "x", "iperfudp"):
         assert "Not here" in scripted(f"help {word}").stdout, word
-    assert scripted("xterm g0").stderr == "line 1: xterm: in another terminal: ringlight exec g0 -- bash\n"
+    assert (
+        scripted("xterm g0").stderr
+        == "line 1: xterm: in another terminal: ringlight exec g0 -- bash\n"
+    )
 
 
 SLOW = """
@@ -171,7 +209,9 @@ measures.AT_ONCE = 1
 def test_all_pings_are_shown_as_they_come_and_end_after_a_stated_time() -> None:
     done = scripted("pingallfull", "pingpairfull", before=SLOW)
     assert (
-        done.stdout.count("g0 -> g1: 1.20 ms\ng1 -> g0: 1.20 ms\n*** Results: 0% dropped (2/2 received)\n")
+        done.stdout.count(
+            "g0 -> g1: 1.20 ms\ng1 -> g0: 1.20 ms\n*** Results: 0% dropped (2/2 received)\n"
+        )
         == 2
     )
     sooner = SLOW.replace('source == "g0"', "False")
@@ -179,11 +219,16 @@ def test_all_pings_are_shown_as_they_come_and_end_after_a_stated_time() -> None:
     for said in done.stdout.split("ringlight> ")[1:3]:
         assert "*** Results: 0% dropped (1/1 received)\n" in said
         command = said.split()[0]
-        assert f"*** 1 of 2 pairs not tried within 1 s; for longer: {command} SECONDS\n" in said
+        assert (
+            f"*** 1 of 2 pairs not tried within 1 s; for longer: {command} SECONDS\n"
+            in said
+        )
     assert "usage: pingallfull [seconds]" in scripted("pingallfull soon").stderr
 
 
-def test_a_row_of_pings_is_there_before_the_next_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_pings_is_there_before_the_next_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first_was_shown = threading.Event()
 
     def one(lab: object, places: object, source: str, target: str) -> measures.Pinged:
@@ -199,7 +244,8 @@ def test_a_row_of_pings_is_there_before_the_next_has_come(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "words", ["", "tor0:1 -t", "tor0:1 -t 0", "tor0:1 -c x", "tor0:1 --direction up", "a b"]
+    "words",
+    ["", "tor0:1 -t", "tor0:1 -t 0", "tor0:1 -c x", "tor0:1 --direction up", "a b"],
 )
 def test_a_capture_that_cannot_be_names_its_usage(words: str) -> None:
     assert "usage: capture PORT [-w FILE]" in scripted(f"capture {words}").stderr
@@ -214,10 +260,14 @@ def command(tap, direction, write, count):
 capture.command = command
 """
     file = tmp_path / "fibre.pcap"
-    done = scripted(f"capture tor0:1 -w {file} -t 0.2", "capture ocs0:9", before=tcpdump)
+    done = scripted(
+        f"capture tor0:1 -w {file} -t 0.2", "capture ocs0:9", before=tcpdump
+    )
     shown, refused = done.stdout, done.stderr.splitlines()
     assert re.search(rf"rlzz9z-tor0-1 inout {file} 100000\n", shown)
-    assert "*** capturing at tor0:1 (rlzz9z-tor0-1) for 0.2 s; Ctrl-C ends it\n" in shown
+    assert (
+        "*** capturing at tor0:1 (rlzz9z-tor0-1) for 0.2 s; Ctrl-C ends it\n" in shown
+    )
     assert refused == [
         f"line 1: *** {file}: it is no capture file",
         "line 2: *** nothing is plugged into ocs0:9; of ocs0 there is ocs0:1, ocs0:2",
@@ -227,7 +277,10 @@ capture.command = command
 
 
 def test_a_prompt_changes_no_settings_of_the_machine() -> None:
-    done = scripted("light", before="import mininet.net; mininet.net.fixLimits = lambda: print('changed')")
+    done = scripted(
+        "light",
+        before="import mininet.net; mininet.net.fixLimits = lambda: print('changed')",
+    )
     assert done.stdout == "ringlight> light\nall dark\n0 refused\n"
 
 
@@ -261,7 +314,9 @@ class Typist:
         deadline = time.monotonic() + timeout_s
         while text not in self.seen:
             if time.monotonic() > deadline:
-                pytest.fail(f"no {text!r} in {self.seen!r}; what runs:\n{self._processes()}")
+                pytest.fail(
+                    f"no {text!r} in {self.seen!r}; what runs:\n{self._processes()}"
+                )
             if select.select([self.master], [], [], 0.1)[0]:
                 self.seen += os.read(self.master, 4096).decode(errors="replace")
         found, _, self.seen = self.seen.partition(text)
@@ -277,7 +332,9 @@ class Typist:
         for line in sorted(lines[1:], key=lambda line: int(line.split()[0])):
             pid, parent = map(int, line.split()[:2])
             family |= {pid} if parent in family else set()
-        return "\n".join(line[:200] for line in lines[1:] if int(line.split()[0]) in family)
+        return "\n".join(
+            line[:200] for line in lines[1:] if int(line.split()[0]) in family
+        )
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -325,7 +382,9 @@ def test_after_many_control_c_the_prompt_takes_the_next_line(typist: Typist) -> 
     typist.sees("0 refused")
 
 
-def test_control_c_within_a_moment_of_another_does_not_interrupt_what_that_ends() -> None:
+def test_control_c_within_a_moment_of_another_does_not_interrupt_what_that_ends() -> (
+    None
+):
     made = prompt.Prompt.__new__(prompt.Prompt)
     made._busy, made._interrupted_at = True, 0.0
     with pytest.raises(KeyboardInterrupt):
@@ -342,7 +401,9 @@ def test_control_c_within_a_moment_of_another_does_not_interrupt_what_that_ends(
     made._interrupt()
 
 
-def test_control_d_leaves_and_what_was_typed_is_remembered(typist: Typist, tmp_path: Path) -> None:
+def test_control_d_leaves_and_what_was_typed_is_remembered(
+    typist: Typist, tmp_path: Path
+) -> None:
     typist.types("tor0 ech")
     typist.types("o kept\n")
     typist.sees("kept\r\n")

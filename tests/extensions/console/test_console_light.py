@@ -23,7 +23,12 @@ from tests.null_onic import NullLaser, NullRoutes
 
 
 def check_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
-    section: dict[str, Any], source: str, target: str, transmitter: Transmitter, name: str, ranks: str
+    section: dict[str, Any],
+    source: str,
+    target: str,
+    transmitter: Transmitter,
+    name: str,
+    ranks: str,
 ) -> None:
     fabric = plugged(build_fabric(FabricSpec.model_validate(section)))
     assert light_echoes.named(fabric, source, transmitter) == name
@@ -41,7 +46,9 @@ def ends() -> Any:
             yield near, far
 
 
-def test_an_echo_is_over_when_all_of_it_is_acknowledged(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_an_echo_is_over_when_all_of_it_is_acknowledged(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
     near, far = ends
     took = light_echoes.acknowledged_after(near, far)
     assert took is not None
@@ -53,7 +60,11 @@ def test_an_echo_is_over_when_all_of_it_is_acknowledged(ends: tuple[socket.socke
 def agents(folder: Path, *gpus: str) -> Iterator[dict[str, Agent]]:
     """The agent of each GPU's O-NIC, with lasers that are a dictionary."""
     made = {
-        gpu: Agent(AgentSettings(gpu, folder / gpu, ("127.0.0.1", 0)), NullLaser(), NullRoutes())
+        gpu: Agent(
+            AgentSettings(gpu, folder / gpu, ("127.0.0.1", 0)),
+            NullLaser(),
+            NullRoutes(),
+        )
         for gpu in gpus
     }
     threads = [threading.Thread(target=agent.run) for agent in made.values()]
@@ -82,7 +93,9 @@ def test_lines_of_pings() -> None:
     assert measures.line(Pinged("a", "b", 0.0005)) == "a -> b: 0.50 ms"
     assert measures.line(Pinged("a", "b", None)) == "a -> b: no answer"
     lit = Pinged("a", "b", 0.0005, "a:0 λ1 into w:1", 0.002)
-    assert measures.line(lit) == "a -> b: 0.50 ms over a:0 λ1 into w:1, lit after 2.00 ms"
+    assert (
+        measures.line(lit) == "a -> b: 0.50 ms over a:0 λ1 into w:1, lit after 2.00 ms"
+    )
     pairs = {("a", "b"): lit, ("b", "a"): Pinged("b", "a", 0.001)}
     assert measures.by_light(pairs) == (
         "*** 1 of 2 took light; 1 took the control network, as no light led there"

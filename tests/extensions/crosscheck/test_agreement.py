@@ -16,17 +16,30 @@ from tests.extensions.crosscheck.test_blind import entry
 from tests.unit.test_cli import ROOT
 
 
-def fidelity(verdict: str, *named: dict[str, Any], runs: tuple[str, ...] = ()) -> dict[str, Any]:
+def fidelity(
+    verdict: str, *named: dict[str, Any], runs: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """A verdict with a cause for each of the entries in ``named``; ``runs``: those that it compared."""
     reasons = [
-        {"code": "unlike_simulation", "run": one["run"], "job": "red", "cause": cause_of(one)}
+        {
+            "code": "unlike_simulation",
+            "run": one["run"],
+            "job": "red",
+            "cause": cause_of(one),
+        }
         for one in named
     ]
     figures = {"red": {"allreduce_s": {"difference_percent": 1.0}}}
-    return {"verdict": verdict, "reasons": reasons, "simulated": dict.fromkeys(runs, figures)}
+    return {
+        "verdict": verdict,
+        "reasons": reasons,
+        "simulated": dict.fromkeys(runs, figures),
+    }
 
 
-def worst(verdict: str, *entries: dict[str, Any], runs: tuple[str, ...] = ()) -> dict[str, Any]:
+def worst(
+    verdict: str, *entries: dict[str, Any], runs: tuple[str, ...] = ()
+) -> dict[str, Any]:
     return worst_of({"entries": list(entries)}, fidelity(verdict, *entries, runs=runs))
 
 
@@ -39,12 +52,18 @@ def test_what_differs_by_more_needs_a_cause_and_is_not_good() -> None:
     assert worst("doubtful", near, named)["named"]
     assert not worst("doubtful", named, unknown)["named"]
     row = worst("doubtful", near, named)
-    assert (row["of"], row["difference_percent"], row["beyond"]) == ("named, red", -8.0, 1)
+    assert (row["of"], row["difference_percent"], row["beyond"]) == (
+        "named, red",
+        -8.0,
+        1,
+    )
     assert row["cause"] == cause_of(named)
 
 
 def test_of_a_workload_the_iteration_is_taken() -> None:
-    verdict = fidelity("good") | {"simulated": {"a": {"llm": {"iteration_s": {"difference_percent": -3.3}}}}}
+    verdict = fidelity("good") | {
+        "simulated": {"a": {"llm": {"iteration_s": {"difference_percent": -3.3}}}}
+    }
     assert worst_of({"entries": []}, verdict)["difference_percent"] == -3.3
 
 
@@ -74,7 +93,13 @@ def test_the_table_replaces_the_block_of_a_page() -> None:
 
 def test_all_bundled_scenarios_and_cases_are_asked() -> None:
     names = {path.stem for path in files()}
-    assert {"disaggregation", "leaf_spine_arrival", "thin_trunk", "delayed_trunk", "shallow_queue"} <= names
+    assert {
+        "disaggregation",
+        "leaf_spine_arrival",
+        "thin_trunk",
+        "delayed_trunk",
+        "shallow_queue",
+    } <= names
     assert "two_hundred_fifty_six" not in names
 
 
@@ -82,7 +107,10 @@ def test_a_run_that_did_not_end_is_missed_and_a_file_that_nobody_emulates_is_lef
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = ROOT / "scenarios" / "disaggregation.yaml"
-    for error, key in ((BackendError("the testbed ended"), "failed"), (ScenarioError("no arm"), "left_out")):
+    for error, key in (
+        (BackendError("the testbed ended"), "failed"),
+        (ScenarioError("no arm"), "left_out"),
+    ):
 
         def fails(*_: Any, error: Exception = error, **__: Any) -> Any:
             raise error

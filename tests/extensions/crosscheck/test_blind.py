@@ -29,7 +29,12 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.crosscheck.blind import beside_trivial, run_blind, spread_of
 from ringlight.extensions.crosscheck.command import side
-from ringlight.extensions.crosscheck.drawn import MOST_BPS, drawn_kinds, kind_of, scenario_of
+from ringlight.extensions.crosscheck.drawn import (
+    MOST_BPS,
+    drawn_kinds,
+    kind_of,
+    scenario_of,
+)
 from ringlight.extensions.crosscheck.sides import crosscheck
 from ringlight.extensions.crosscheck.spread_page import spread_parts
 
@@ -45,16 +50,26 @@ def test_a_seed_draws_the_same_experiments_and_fewer_are_its_first() -> None:
 def test_whatever_is_drawn_both_can_run_and_this_machine_carries(long: bool) -> None:
     plans = parse(scenario_of(600 if long else 48, 3), "blind.yaml").plans
     for backend in (EmulationBackend(), SimulationBackend()):
-        assert {plan.arm: why for plan in plans if (why := backend.refuses(plan)) is not None} == {}
+        assert {
+            plan.arm: why
+            for plan in plans
+            if (why := backend.refuses(plan)) is not None
+        } == {}
     done = {event.do for plan in plans for event in plan.events}
     assert done == {"regroup", "cut"}
     for plan in plans:
         scale, fabric = plan.setting.scale, plan.setting.fabric
-        fastest = max(link.rate_bps for link in fabric.links if link.a.node in fabric.gpus)
-        assert len(fabric.gpus) * fastest / scale.time / scale.payload <= 1.05 * MOST_BPS, plan.arm
+        fastest = max(
+            link.rate_bps for link in fabric.links if link.a.node in fabric.gpus
+        )
+        assert (
+            len(fabric.gpus) * fastest / scale.time / scale.payload <= 1.05 * MOST_BPS
+        ), plan.arm
 
 
-def test_harder_kinds_are_what_bytes_over_a_nic_s_rate_do_not_give(tmp_path: Path) -> None:
+def test_harder_kinds_are_what_bytes_over_a_nic_s_rate_do_not_give(
+    tmp_path: Path,
+) -> None:
     """Simulated alone: of each kind most jobs are farther off than 10 %."""
     drawn = parse(scenario_of(3 * len(drawn_kinds()), 21), "blind.yaml")
     folder = carry_out_experiment(drawn, SimulationBackend(), tmp_path)[0].path
@@ -62,12 +77,24 @@ def test_harder_kinds_are_what_bytes_over_a_nic_s_rate_do_not_give(tmp_path: Pat
     beside_trivial(found["entries"], side(folder).runs)
     kinds = spread_of(found["entries"], 10.0)["kinds"]
     assert all(kinds[kind]["trivial"]["median"] > 10 for kind in ("thin", "mixed"))
-    hard = [e for e in found["entries"] if kind_of(e["arm"]) in ("thin", "shallow", "far", "small", "mixed")]
-    assert sum(abs(e["trivial"]["difference_percent"]) > 3 for e in hard) >= 0.7 * len(hard)
+    hard = [
+        e
+        for e in found["entries"]
+        if kind_of(e["arm"]) in ("thin", "shallow", "far", "small", "mixed")
+    ]
+    assert sum(abs(e["trivial"]["difference_percent"]) > 3 for e in hard) >= 0.7 * len(
+        hard
+    )
 
 
 def entry(arm: str, percent: float, **causes: Any) -> dict[str, Any]:
-    known = {"gap_s": 1.0, "timers_s": 0.0, "links_s": 0.0, "set_up_s": 0.0, "verdict": []}
+    known = {
+        "gap_s": 1.0,
+        "timers_s": 0.0,
+        "links_s": 0.0,
+        "set_up_s": 0.0,
+        "verdict": [],
+    }
     figure = {"difference_percent": percent}
     return {
         "run": arm, "arm": arm, "job": "red", "allreduce_s": figure, "iteration_s": figure,
@@ -77,22 +104,44 @@ def entry(arm: str, percent: float, **causes: Any) -> dict[str, Any]:
 
 
 def test_errors_are_counted_by_kind_and_nobody_is_left_out() -> None:
-    entries = [entry(f"tree-{k:03d}", -float(k)) for k in range(1, 21)] + [entry("ring-020", 30.0)]
+    entries = [entry(f"tree-{k:03d}", -float(k)) for k in range(1, 21)] + [
+        entry("ring-020", 30.0)
+    ]
     found = spread_of(entries, 10.0)
     tree = found["kinds"]["tree"]
     assert (tree["jobs"], found["kinds"]["all"]["jobs"]) == (20, 21)
-    assert tree["allreduce_s"] == {"median": 10.5, "p95": 19.0, "most": 20.0, "within": 0.5}
+    assert tree["allreduce_s"] == {
+        "median": 10.5,
+        "p95": 19.0,
+        "most": 20.0,
+        "within": 0.5,
+    }
     assert found["kinds"]["ring"]["iteration_s"]["median"] == 30.0
     assert (tree["trivial"]["median"], tree["trivial"]["within"]) == (21.0, 0.25)
-    assert [at["run"] for at in found["outliers"]] == [f"tree-{k:03d}" for k in range(11, 21)] + ["ring-020"]
+    assert [at["run"] for at in found["outliers"]] == [
+        f"tree-{k:03d}" for k in range(11, 21)
+    ] + ["ring-020"]
 
 
 def test_the_page_lists_under_its_limit_only_who_is_beyond_it() -> None:
-    for percent, said, rows in ((9.9, "None of 1 jobs.", 0), (30.0, "1 of 1 jobs, 1 of them unexplained", 1)):
+    for percent, said, rows in (
+        (9.9, "None of 1 jobs.", 0),
+        (30.0, "1 of 1 jobs, 1 of them unexplained", 1),
+    ):
         entries = [entry("ring-020", percent)]
-        blind = spread_of(entries, 10.0) | {"experiments": 1, "seed": 7, "predicted_sha256": "ab"}
-        page = "".join(spread_parts({"blind": blind, "limit_percent": 10.0, "entries": entries}, ""))
-        beyond, every = page.partition("<h2>Beyond 10&nbsp;%</h2>")[2].split("<h2>Every job</h2>")
+        blind = spread_of(entries, 10.0) | {
+            "experiments": 1,
+            "seed": 7,
+            "predicted_sha256": "ab",
+        }
+        page = "".join(
+            spread_parts(
+                {"blind": blind, "limit_percent": 10.0, "entries": entries}, ""
+            )
+        )
+        beyond, every = page.partition("<h2>Beyond 10&nbsp;%</h2>")[2].split(
+            "<h2>Every job</h2>"
+        )
         assert said in beyond
         assert not every.startswith("<table")
         assert beyond.count("ring-020") == rows
@@ -138,17 +187,33 @@ def test_all_is_predicted_before_the_first_is_run_and_goes_on_only_with_the_same
 
     def blind(resume: Path | None = None, seed: int = 5) -> tuple[Path, dict[str, Any]]:
         simulation = SimulationBackend()
-        return run_blind(4, seed, simulation, simulation, tmp_path, Told(), resume=resume, limit_percent=10)
+        return run_blind(
+            4,
+            seed,
+            simulation,
+            simulation,
+            tmp_path,
+            Told(),
+            resume=resume,
+            limit_percent=10,
+        )
 
     folder, found = blind()
     sha256 = found["blind"]["predicted_sha256"]
     promised = next(k for k, words in enumerate(said) if sha256 in words)
-    assert not any("run folder" in words and "simulated" not in words for words in said[:promised])
+    assert not any(
+        "run folder" in words and "simulated" not in words for words in said[:promised]
+    )
     run = Path(found["emulated"]["folder"])
     assert read_json(run / "environment.json")["predicted_sha256"] == sha256
     predicted = read_json(Path(found["simulated"]["folder"]) / "predicted.json")
     assert predicted["sha256"] == sha256
-    assert predicted["predictions"].keys() == {"tree-000", "paths-001", "ocs-002", "two-ocs-003"}
+    assert predicted["predictions"].keys() == {
+        "tree-000",
+        "paths-001",
+        "ocs-002",
+        "two-ocs-003",
+    }
     assert found["blind"]["kinds"]["all"]["allreduce_s"]["most"] == 0.0
     assert json.loads((folder / "crosscheck.json").read_text()) == found
     page = (folder / "crosscheck.html").read_text()
@@ -163,15 +228,30 @@ def test_all_is_predicted_before_the_first_is_run_and_goes_on_only_with_the_same
     assert blind(run)[1]["blind"]["predicted_sha256"] == sha256
 
     class Interrupting(SimulationBackend):
-        def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
+        def open(
+            self, setting: Setting, emit: Callable[[Record], None]
+        ) -> SimulatedLab:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_blind(1, 5, Interrupting(), SimulationBackend(), tmp_path, Told(), limit_percent=10)
-    assert re.search("go on with: ringlight crosscheck --random 1 --seed 5 --resume .*-blind-5", said[-1])
+        run_blind(
+            1,
+            5,
+            Interrupting(),
+            SimulationBackend(),
+            tmp_path,
+            Told(),
+            limit_percent=10,
+        )
+    assert re.search(
+        "go on with: ringlight crosscheck --random 1 --seed 5 --resume .*-blind-5",
+        said[-1],
+    )
 
     environment = read_json(run / "environment.json")
-    (run / "environment.json").write_text(json.dumps(environment | {"predicted_sha256": "0" * 64}))
+    (run / "environment.json").write_text(
+        json.dumps(environment | {"predicted_sha256": "0" * 64})
+    )
     with pytest.raises(ScenarioError, match="its predictions have SHA-256 0000"):
         blind(run)
 
@@ -186,17 +266,33 @@ def test_pauses_are_the_cause_of_a_completion_time_if_most_of_its_difference_is_
 ) -> None:
     pauses = dict(zip(("emulated", "simulated"), between, strict=True))
     one = entry("lost", 14.0, gap_s=0.0001, between_s=pauses, events_s=0.001)
-    one["completion_s"] = {"emulated": 3.0, "simulated": 3.5, "difference_percent": 16.7}
+    one["completion_s"] = {
+        "emulated": 3.0,
+        "simulated": 3.5,
+        "difference_percent": 16.7,
+    }
     assert str(cause_of(one)).startswith("pauses between iterations") is named
 
 
 @pytest.mark.parametrize(
     ("percent", "causes", "words"),
     [
-        (-12.0, {"gap_s": 0.021, "work_s": 0.027}, "the work of all ranks at each step"),
+        (
+            -12.0,
+            {"gap_s": 0.021, "work_s": 0.027},
+            "the work of all ranks at each step",
+        ),
         (-12.0, {"gap_s": 0.021, "work_s": 0.009}, None),
-        (-14.0, {"gap_s": 0.1, "cold_s": 0.08}, "connections that are cold in the first all-reduce (80 ms)"),
-        (17.0, {"gap_s": -0.007, "bursts_s": -0.009}, "frames that a link passes at once"),
+        (
+            -14.0,
+            {"gap_s": 0.1, "cold_s": 0.08},
+            "connections that are cold in the first all-reduce (80 ms)",
+        ),
+        (
+            17.0,
+            {"gap_s": -0.007, "bursts_s": -0.009},
+            "frames that a link passes at once",
+        ),
         (-17.0, {"gap_s": 0.007, "bursts_s": -0.009}, None),
     ],
 )
@@ -213,14 +309,18 @@ def test_the_work_of_ranks_and_frames_that_pass_at_once_are_causes_if_they_are_h
         ("examples/packet_switches.yaml", 0.0, 0.0),
     ],
 )
-def test_what_steps_take_besides_their_bytes(file: str, work_s: float, bursts_s: float) -> None:
+def test_what_steps_take_besides_their_bytes(
+    file: str, work_s: float, bursts_s: float
+) -> None:
     check_besides_bytes(file, work_s, bursts_s)
 
 
 def check_besides_bytes(file: str, work_s: float, bursts_s: float) -> None:
     """Check what the model adds to an iteration for the work of its steps, and for bursts."""
     plan = load(ROOT / "scenarios" / file).plans[0]
-    plan = replace(plan, events=(), jobs=tuple(replace(job, iterations=1) for job in plan.jobs))
+    plan = replace(
+        plan, events=(), jobs=tuple(replace(job, iterations=1) for job in plan.jobs)
+    )
     records, _ = one_alone(SimulationBackend(), plan)
     (run,) = runs_of(records, [plan])
     job = next(iter(run.jobs))

@@ -25,7 +25,13 @@ from ringlight.experiments.record.lines import line_of, read_records
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.extensions.crosscheck.command import compared, run_crosscheck, side, trimmed, write
+from ringlight.extensions.crosscheck.command import (
+    compared,
+    run_crosscheck,
+    side,
+    trimmed,
+    write,
+)
 from ringlight.extensions.crosscheck.sides import Side, crosscheck
 from ringlight.fabric.frames import ETHERNET_BYTES
 from tests.simulated import experiment
@@ -69,17 +75,32 @@ def altered(
         found
         for run in original.runs
         for record in run.records
-        for found in ([*more(run.name), record] if isinstance(record, RunEnded) else [change(record)])
+        for found in (
+            [*more(run.name), record]
+            if isinstance(record, RunEnded)
+            else [change(record)]
+        )
     ]
     rates = [
         LinkRate(
-            t=0.0, fabric="fabric", link="x", direction=way, set_bps=1e8, measured_bps=links * share * 1e8
+            t=0.0,
+            fabric="fabric",
+            link="x",
+            direction=way,
+            set_bps=1e8,
+            measured_bps=links * share * 1e8,
         )
         for way in WAYS
     ]
     said = {"verdict": "good", "reasons": [reason.as_json() for reason in reasons]}
     result = {**original.result, "backend": "emulation", "fidelity": said}
-    return Side("runs/y", runs_of(records, plans), rates, result, {"run": "y", "runtime": "docker"})
+    return Side(
+        "runs/y",
+        runs_of(records, plans),
+        rates,
+        result,
+        {"run": "y", "runtime": "docker"},
+    )
 
 
 def longer(share: float, part: str = "all_reduce") -> Callable[[Record], Record]:
@@ -102,8 +123,14 @@ def same(record: Record) -> Record:
     return record
 
 
-def entry_of(found: dict[str, Any], run: str = "regrouped", job: str = "red") -> dict[str, Any]:
-    return next(entry for entry in found["entries"] if (entry["run"], entry["job"]) == (run, job))
+def entry_of(
+    found: dict[str, Any], run: str = "regrouped", job: str = "red"
+) -> dict[str, Any]:
+    return next(
+        entry
+        for entry in found["entries"]
+        if (entry["run"], entry["job"]) == (run, job)
+    )
 
 
 def test_a_run_agrees_with_itself(simulated: Side) -> None:
@@ -134,20 +161,28 @@ def test_computing_does_not_hide_how_far_the_all_reduce_is_off(simulated: Side) 
     def computing_longer(record: Record) -> Record:
         if not isinstance(record, Iteration):
             return record
-        return replace(record, compute_start=record.compute_start - 4 * record.all_reduce_s)
+        return replace(
+            record, compute_start=record.compute_start - 4 * record.all_reduce_s
+        )
 
     plans = [run.plan for run in simulated.runs]
-    records = [computing_longer(record) for run in simulated.runs for record in run.records]
+    records = [
+        computing_longer(record) for run in simulated.runs for record in run.records
+    ]
     ours = replace(simulated, runs=runs_of(records, plans))
     theirs = altered(ours, longer(0.15))
     found = crosscheck(theirs, ours)
     for entry in found["entries"]:
         assert abs(entry["iteration_s"]["difference_percent"]) < 5
-        assert entry["allreduce_s"]["difference_percent"] == pytest.approx(-13.0, abs=0.1)
+        assert entry["allreduce_s"]["difference_percent"] == pytest.approx(
+            -13.0, abs=0.1
+        )
         assert not entry["within_limit"]
         assert entry["off"] != "neither"
     assert not found["within_limit"]
-    assert found["worst"]["allreduce_s"]["difference_percent"] == pytest.approx(-13.0, abs=0.1)
+    assert found["worst"]["allreduce_s"]["difference_percent"] == pytest.approx(
+        -13.0, abs=0.1
+    )
     assert crosscheck(theirs, ours, 14.0)["within_limit"]
 
 
@@ -155,21 +190,34 @@ def resent(count: int, simulated: Side) -> Callable[[str], Sequence[Record]]:
     """Segments that every rank sent again in a run."""
     runs = {run.name: run for run in simulated.runs}
     return lambda name: [
-        WorkerDone(t=0.0, run=name, job=job.name, rank=rank, parameters_sha256="a", retransmits=count)
+        WorkerDone(
+            t=0.0,
+            run=name,
+            job=job.name,
+            rank=rank,
+            parameters_sha256="a",
+            retransmits=count,
+        )
         for job in runs[name].jobs.values()
         for rank in range(len(job.gpus))
     ]
 
 
-def test_a_longer_all_reduce_with_losses_is_the_simulations_to_answer_for(simulated: Side) -> None:
+def test_a_longer_all_reduce_with_losses_is_the_simulations_to_answer_for(
+    simulated: Side,
+) -> None:
     emulated = altered(simulated, longer(0.4), more=resent(900, simulated))
     entry = entry_of(crosscheck(emulated, simulated))
     assert entry["off"] == "simulation"
     assert "TCP" in entry["why"][0]
-    assert entry["causes"]["rest_s"] == pytest.approx(entry["causes"]["gap_s"], rel=1e-6)
+    assert entry["causes"]["rest_s"] == pytest.approx(
+        entry["causes"]["gap_s"], rel=1e-6
+    )
 
 
-def test_the_time_of_software_that_stands_for_hardware_is_the_emulations(simulated: Side) -> None:
+def test_the_time_of_software_that_stands_for_hardware_is_the_emulations(
+    simulated: Side,
+) -> None:
     entry = entry_of(crosscheck(altered(simulated, longer(0.4)), simulated))
     assert entry["off"] == "emulation"
     assert "software switches" in entry["why"][0]
@@ -179,21 +227,30 @@ def test_late_timers_are_the_emulations_fault(simulated: Side) -> None:
     entry = entry_of(crosscheck(altered(simulated, longer(0.1, "compute")), simulated))
     assert entry["off"] == "emulation"
     assert "timers" in entry["why"][0]
-    assert entry["causes"]["timers_s"] == pytest.approx(entry["causes"]["gap_s"], rel=1e-6)
+    assert entry["causes"]["timers_s"] == pytest.approx(
+        entry["causes"]["gap_s"], rel=1e-6
+    )
 
 
 def test_slow_links_are_the_emulations_fault(simulated: Side) -> None:
-    entry = entry_of(crosscheck(altered(simulated, longer(0.25), links=1 / 1.25), simulated))
+    entry = entry_of(
+        crosscheck(altered(simulated, longer(0.25), links=1 / 1.25), simulated)
+    )
     assert entry["off"] == "emulation"
     assert "links" in entry["why"][0]
-    assert entry["causes"]["links_s"] == pytest.approx(entry["causes"]["gap_s"], rel=1e-6)
+    assert entry["causes"]["links_s"] == pytest.approx(
+        entry["causes"]["gap_s"], rel=1e-6
+    )
 
 
 def test_a_shorter_all_reduce_is_said_to_be_the_simulations(simulated: Side) -> None:
     entry = entry_of(crosscheck(altered(simulated, longer(-0.3)), simulated))
     assert entry["iteration_s"]["difference_percent"] > 0
     assert entry["off"] == "simulation"
-    assert "the simulation makes wait" in entry["why"][0] or "all-reduced during" in entry["why"][0]
+    assert (
+        "the simulation makes wait" in entry["why"][0]
+        or "all-reduced during" in entry["why"][0]
+    )
 
 
 def test_a_rings_changes_of_light_are_counted_by_iteration(simulated: Side) -> None:
@@ -202,17 +259,27 @@ def test_a_rings_changes_of_light_are_counted_by_iteration(simulated: Side) -> N
     note = RingSetUps(t=run.ended, run=run.name, ring={}, set_ups=changes)
     assert light_s([run], "red") is None
     noted = replace(run, records=(*run.records, note))
-    assert light_s([noted], "red") == pytest.approx(3 * 0.05 / len(series(run.jobs["red"])))
+    assert light_s([noted], "red") == pytest.approx(
+        3 * 0.05 / len(series(run.jobs["red"]))
+    )
 
 
-def test_busy_processors_are_the_emulations_fault_in_their_run_alone(simulated: Side) -> None:
+def test_busy_processors_are_the_emulations_fault_in_their_run_alone(
+    simulated: Side,
+) -> None:
     reasons = (
         Reason("processors_busy", "bad", {"run": "regrouped", "busy": 0.99}),
-        Reason("all_reduce_over_ideal", "bad", {"run": "regrouped", "job": "red", "over": 2.0}),
+        Reason(
+            "all_reduce_over_ideal",
+            "bad",
+            {"run": "regrouped", "job": "red", "over": 2.0},
+        ),
     )
     found = crosscheck(altered(simulated, longer(0.4), reasons), simulated)
     assert entry_of(found)["off"] == "emulation"
-    assert entry_of(found)["why"][-1] == f"the emulation says of itself: {reasons[0].text}"
+    assert (
+        entry_of(found)["why"][-1] == f"the emulation says of itself: {reasons[0].text}"
+    )
     assert entry_of(found, "fragmented")["causes"]["verdict"] == []
 
 
@@ -222,38 +289,55 @@ def test_only_what_a_run_says_of_a_jobs_own_links_counts(
     """However it is worded. A ring that crosses is held up by the switches' links, another by its GPUs'."""
     ways = (("g0 to g1", 0.84), ("g8 to g9", 0.83), ("tor0 to tor1", 0.82))
     reasons = tuple(
-        Reason("link_rate", "bad", {"link": f"of {way}", "direction": way, "ratio": ratio})
+        Reason(
+            "link_rate", "bad", {"link": f"of {way}", "direction": way, "ratio": ratio}
+        )
         for way, ratio in ways
     )
     monkeypatch.setitem(SENTENCES, "link_rate", "a rate was missed")
     found = crosscheck(altered(simulated, longer(0.4), reasons), simulated)
     assert entry_of(found)["causes"]["verdict"] == [reasons[0].as_json()]
     assert entry_of(found, "fragmented")["causes"]["verdict"] == [reasons[2].as_json()]
-    assert entry_of(found)["why"][-1] == "the emulation says of itself: a rate was missed"
+    assert (
+        entry_of(found)["why"][-1] == "the emulation says of itself: a rate was missed"
+    )
     # Another fabric may have nodes of the same names.
-    elsewhere = {"fabric": "other", "link": "of g0 to g1", "direction": "g0 to g1", "ratio": 0.8}
+    elsewhere = {
+        "fabric": "other",
+        "link": "of g0 to g1",
+        "direction": "g0 to g1",
+        "ratio": 0.8,
+    }
     reasons = (Reason("link_rate", "bad", elsewhere),)
     found = crosscheck(altered(simulated, longer(0.4), reasons), simulated)
     assert entry_of(found)["causes"]["verdict"] == []
 
 
-def test_repetitions_are_averaged_and_what_one_side_lacks_is_named(simulated: Side) -> None:
+def test_repetitions_are_averaged_and_what_one_side_lacks_is_named(
+    simulated: Side,
+) -> None:
     once, twice = altered(simulated, longer(0.1)), altered(simulated, longer(0.3))
     again = [run for run in twice.runs if run.name == "regrouped"]
-    both = replace(once, runs=[run for run in (*once.runs, *again) if run.name != "live"])
+    both = replace(
+        once, runs=[run for run in (*once.runs, *again) if run.name != "live"]
+    )
     found = crosscheck(both, simulated)
     assert found["not_compared"] == ["live"]
     entry = entry_of(found)
     assert entry["repeats"] == 2
     shown = entry_of(crosscheck(once, simulated))["allreduce_s"]["emulated"]
-    assert entry["allreduce_s"]["emulated"] == pytest.approx(shown * (1.1 + 1.3) / 2 / 1.1)
+    assert entry["allreduce_s"]["emulated"] == pytest.approx(
+        shown * (1.1 + 1.3) / 2 / 1.1
+    )
 
 
 def test_series_is_of_the_slowest_rank(simulated: Side) -> None:
     job = simulated.runs[0].jobs["red"]
     values = series(job)
     assert len(values) == len(job.by_index)
-    assert values[0] == max(it.allreduce_end - it.compute_start for it in job.iterations if it.i == 0)
+    assert values[0] == max(
+        it.allreduce_end - it.compute_start for it in job.iterations if it.i == 0
+    )
 
 
 def test_nothing_in_common_is_refused(simulated: Side) -> None:
@@ -261,19 +345,25 @@ def test_nothing_in_common_is_refused(simulated: Side) -> None:
         crosscheck(replace(altered(simulated, same), runs=[]), simulated)
 
 
-def as_emulated(folder: Path, into: Path, change: Callable[[Record], Record] = same) -> Path:
+def as_emulated(
+    folder: Path, into: Path, change: Callable[[Record], Record] = same
+) -> Path:
     """A copy of a simulated run's folder that looks like an emulated one."""
     emulated = into / "emulated"
     shutil.copytree(folder, emulated)
     records = read_records(folder / "events.jsonl")
-    (emulated / "events.jsonl").write_text("".join(line_of(change(record)) for record in records))
+    (emulated / "events.jsonl").write_text(
+        "".join(line_of(change(record)) for record in records)
+    )
     environment = json.loads((folder / "environment.json").read_text())
     environment |= {"backend": "emulation", "label": "measured", "runtime": "docker"}
     (emulated / "environment.json").write_text(json.dumps(environment))
     return emulated
 
 
-def test_the_page_says_how_far_apart_and_why(checked: Experiment, folder: Path, tmp_path: Path) -> None:
+def test_the_page_says_how_far_apart_and_why(
+    checked: Experiment, folder: Path, tmp_path: Path
+) -> None:
     emulated = as_emulated(folder, tmp_path, longer(0.9))
     found = compared(emulated, folder, 10.0)
     place = write(checked, found, tmp_path)
@@ -283,7 +373,10 @@ def test_the_page_says_how_far_apart_and_why(checked: Experiment, folder: Path, 
     assert "are apart by up to" in page
     assert "kernel, software switches and workers" in page
     assert 'class="bad"' in page
-    assert {path.name for path in (place / "plots").glob("*.png")} == {"differences.png", "iterations.png"}
+    assert {path.name for path in (place / "plots").glob("*.png")} == {
+        "differences.png",
+        "iterations.png",
+    }
 
 
 # --- what is run ----------------------------------------------------------------------------------
@@ -297,12 +390,16 @@ def test_fewer_arms_and_iterations(checked: Experiment) -> None:
     # An arm comes with those that it is like, and what is compared goes.
     base = load(ROOT / "scenarios" / "examples" / "fat_tree_4.yaml")
     assert trimmed(base, ["hash"], None).arms == ("doubling", "hash")
-    with pytest.raises(ScenarioError, match="there is no arm torus; there are fragmented"):
+    with pytest.raises(
+        ScenarioError, match="there is no arm torus; there are fragmented"
+    ):
         trimmed(checked, ["torus"], None)
 
 
 def test_an_event_that_never_comes_then_is_refused(checked: Experiment) -> None:
-    with pytest.raises(ScenarioError, match=r"mini\.yaml: .*events\.1\.when\.iteration"):
+    with pytest.raises(
+        ScenarioError, match=r"mini\.yaml: .*events\.1\.when\.iteration"
+    ):
         trimmed(checked, (), 2)
 
 
@@ -325,10 +422,16 @@ def check(path: Path, tmp_path: Path, emulated: Path) -> tuple[Path, dict[str, A
 def test_a_run_made_before_is_checked_against(folder: Path, tmp_path: Path) -> None:
     _, found = check(MINI, tmp_path, as_emulated(folder, tmp_path))
     assert found["within_limit"]
-    assert {entry["run"] for entry in found["entries"]} == {"fragmented", "regrouped", "live"}
+    assert {entry["run"] for entry in found["entries"]} == {
+        "fragmented",
+        "regrouped",
+        "live",
+    }
 
 
-def test_a_run_that_cannot_be_checked_against_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_checked_against_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ScenarioError, match="this run was simulated"):
         check(MINI, tmp_path, folder)
     with pytest.raises(ScenarioError, match=r"environment\.json: cannot be read"):
@@ -338,9 +441,13 @@ def test_a_run_that_cannot_be_checked_against_is_refused(folder: Path, tmp_path:
     assert not (tmp_path / "new").exists()
 
 
-def test_an_experiment_of_which_one_side_can_run_nothing_is_refused(tmp_path: Path) -> None:
+def test_an_experiment_of_which_one_side_can_run_nothing_is_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "killed.yaml"
-    killed = "  {arm}: {{events: [{{when: {{at: 10 ms}}, do: kill, target: {target}}}]}}\n"
+    killed = (
+        "  {arm}: {{events: [{{when: {{at: 10 ms}}, do: kill, target: {target}}}]}}\n"
+    )
     made = experiment().text + "arms:\n" + killed.format(arm="a", target="controller")
     path.write_text(made)
     parse(made, str(path))
@@ -352,13 +459,23 @@ def test_an_experiment_of_which_one_side_can_run_nothing_is_refused(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("arm", "a"), ("iterations", "3"), ("runtime", "docker"), ("rest", "127.0.0.1:8080")],
+    [
+        ("arm", "a"),
+        ("iterations", "3"),
+        ("runtime", "docker"),
+        ("rest", "127.0.0.1:8080"),
+    ],
 )
-def test_an_option_of_a_run_yet_to_be_made_is_refused(option: str, value: str, tmp_path: Path) -> None:
+def test_an_option_of_a_run_yet_to_be_made_is_refused(
+    option: str, value: str, tmp_path: Path
+) -> None:
     run = ("--emulated", str(tmp_path), "--runs", str(tmp_path))
     done = ringlight("crosscheck", str(MINI), *run, f"--{option}", value)
     assert done.returncode == 2
-    assert one_line(done) == f"ringlight: --{option}: without effect on a run made before (--emulated)"
+    assert (
+        one_line(done)
+        == f"ringlight: --{option}: without effect on a run made before (--emulated)"
+    )
 
 
 TREE = """
@@ -383,33 +500,50 @@ arms: {both: {title: Both}, blue: {title: Blue, jobs: {blue: {ranks: [g5, g1, g2
 """
 
 
-def test_frames_wait_for_one_of_each_other_pair_at_the_links_that_they_share(tmp_path: Path) -> None:
+def test_frames_wait_for_one_of_each_other_pair_at_the_links_that_they_share(
+    tmp_path: Path,
+) -> None:
     scenario = tmp_path / "tree.yaml"
     scenario.write_text(TREE)
-    ours = side(carry_out_experiment(load(scenario), SimulationBackend(), tmp_path)[0].path)
+    ours = side(
+        carry_out_experiment(load(scenario), SimulationBackend(), tmp_path)[0].path
+    )
     found = crosscheck(altered(ours, same), ours)
     frame_s = 8 * (9000 + ETHERNET_BYTES) / 4.5e9 * 20 * 10
     # Of each pair of red one way is shared with red and blue's two directions, and the last link with nobody.
-    assert entry_of(found, "both", "red")["causes"]["turns_s"] == pytest.approx((2 + 2) * frame_s)
-    assert entry_of(found, "both", "blue")["causes"]["turns_s"] == pytest.approx((2 + 2 + 1) * frame_s)
+    assert entry_of(found, "both", "red")["causes"]["turns_s"] == pytest.approx(
+        (2 + 2) * frame_s
+    )
+    assert entry_of(found, "both", "blue")["causes"]["turns_s"] == pytest.approx(
+        (2 + 2 + 1) * frame_s
+    )
     assert entry_of(found, "blue", "blue")["causes"]["turns_s"] == 0.0
 
 
-def test_all_reduces_that_moved_light_met_are_told_of_both_sides(tmp_path: Path) -> None:
+def test_all_reduces_that_moved_light_met_are_told_of_both_sides(
+    tmp_path: Path,
+) -> None:
     busy = load(MINI, sets=["training.compute=1 ms"])
-    ours = side(carry_out_experiment(busy, SimulationBackend(), tmp_path, arms=["live"])[0].path)
+    ours = side(
+        carry_out_experiment(busy, SimulationBackend(), tmp_path, arms=["live"])[0].path
+    )
     (run,) = ours.runs
     (action,) = run.later
     gone = min(since for _, since, _ in dark_intervals(action.result))
 
     def quicker(record: Record) -> Record:
         """An all-reduce that is over just before the light goes."""
-        ended = isinstance(record, Iteration) and record.compute_end < gone < record.allreduce_end
+        ended = (
+            isinstance(record, Iteration)
+            and record.compute_end < gone < record.allreduce_end
+        )
         return replace(record, allreduce_end=gone) if ended else record  # type: ignore[call-arg]
 
     met = entry_of(crosscheck(altered(ours, same), ours), "live")["causes"]["dark_in"]
     assert met["emulated"] == met["simulated"] != []
-    other = entry_of(crosscheck(altered(ours, quicker), ours), "live")["causes"]["dark_in"]
+    other = entry_of(crosscheck(altered(ours, quicker), ours), "live")["causes"][
+        "dark_in"
+    ]
     assert other == {"emulated": met["emulated"][1:], "simulated": met["simulated"]}
 
 
@@ -422,14 +556,18 @@ def test_a_job_that_met_another_for_less_time_is_said_to_have_and_no_cause_is_gu
         if not isinstance(record, Iteration):
             return record
         part = 0.75 if record.job == "red" else 0.25
-        return replace(record, allreduce_end=record.compute_end + part * record.all_reduce_s)
+        return replace(
+            record, allreduce_end=record.compute_end + part * record.all_reduce_s
+        )
 
     found = crosscheck(altered(simulated, apart), simulated)
     red = entry_of(found, "fragmented")
     causes = red["causes"]
     met = causes["met_s"]
     assert 0 < met["emulated"] < met["simulated"]
-    assert causes["meetings_s"] == pytest.approx((met["emulated"] - met["simulated"]) / 2)
+    assert causes["meetings_s"] == pytest.approx(
+        (met["emulated"] - met["simulated"]) / 2
+    )
     words = f"jobs that share links all-reduced during {1000 * met['emulated']:.0f} ms of an all-reduce"
     assert any(words in why for why in red["why"])
     assert not any("fair" in why for why in red["why"])

@@ -17,7 +17,13 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.extensions.fast_path import openflow
 from ringlight.extensions.fast_path.carried import Carried
 from ringlight.extensions.fast_path.datapath import SwitchMaps
-from ringlight.extensions.fast_path.openflow import Bucket, Group, Reader, TableFlow, Told
+from ringlight.extensions.fast_path.openflow import (
+    Bucket,
+    Group,
+    Reader,
+    TableFlow,
+    Told,
+)
 from ringlight.extensions.fast_path.service import add_carried
 from ringlight.extensions.fast_path.table import (
     SUBTABLES,
@@ -35,12 +41,18 @@ IPV4 = (ETH_TYPE, b"\x08\x00")
 
 
 def oxm(number: int, value: bytes, mask: bytes = b"") -> bytes:
-    return struct.pack("!HBB", 0x8000, number << 1 | bool(mask), len(value + mask)) + value + mask
+    return (
+        struct.pack("!HBB", 0x8000, number << 1 | bool(mask), len(value + mask))
+        + value
+        + mask
+    )
 
 
 def match(*fields: tuple[int, bytes] | tuple[int, bytes, bytes]) -> bytes:
     body = b"".join(oxm(*field) for field in fields)
-    return (struct.pack("!HH", 1, 4 + len(body)) + body).ljust((11 + len(body)) // 8 * 8, b"\0")
+    return (struct.pack("!HH", 1, 4 + len(body)) + body).ljust(
+        (11 + len(body)) // 8 * 8, b"\0"
+    )
 
 
 def output(port: int) -> bytes:
@@ -62,13 +74,17 @@ def to(ip: str, prefix: int = 32) -> tuple[int, bytes, bytes]:
 
 
 def rules(
-    *flows: TableFlow, groups: tuple[Group, ...] = (), ports: tuple[int, ...] = (1, 2, 3)
+    *flows: TableFlow,
+    groups: tuple[Group, ...] = (),
+    ports: tuple[int, ...] = (1, 2, 3),
 ) -> list[Rule]:
     return list(compile_table(flows, groups, ports).rules.values())
 
 
 def test_a_match_says_which_bits_must_be_what() -> None:
-    mask, value, exact, never = read_match(match((IN_PORT, struct.pack("!I", 3)), IPV4, to("10.0.3.7", 24)))
+    mask, value, exact, never = read_match(
+        match((IN_PORT, struct.pack("!I", 3)), IPV4, to("10.0.3.7", 24))
+    )
     assert exact
     assert not never
     assert mask[:4] == b"\xff" * 4
@@ -86,9 +102,10 @@ def test_what_the_programs_do_not_see_is_left() -> None:
     (rule,) = rules(TableFlow(0, 9, narrow, apply(output(1))))
     assert rule == Rule(None)
     # At one priority the two meet, and Open vSwitch alone knows which it is.
-    assert rules(TableFlow(0, 9, narrow, apply(output(1))), TableFlow(0, 9, plain, apply(output(2)))) == [
-        Rule(None)
-    ]
+    assert rules(
+        TableFlow(0, 9, narrow, apply(output(1))),
+        TableFlow(0, 9, plain, apply(output(2))),
+    ) == [Rule(None)]
 
 
 def test_a_flow_for_tagged_packets_is_none_for_those_that_are_carried() -> None:
@@ -127,19 +144,30 @@ def test_what_a_flow_does(instructions: bytes, action: TableAction | None) -> No
 
 def test_ports_that_are_none_of_the_switchs_are_left() -> None:
     everything = match()
-    assert rules(TableFlow(0, 1, everything, apply(output(2))))[0].action == TableAction((2,))
+    assert rules(TableFlow(0, 1, everything, apply(output(2))))[
+        0
+    ].action == TableAction((2,))
     for port in (7, 0xFFFFFFFD, 0xFFFFFFFB):
-        assert rules(TableFlow(0, 1, everything, apply(output(2), output(port)))) == [Rule(None)]
+        assert rules(TableFlow(0, 1, everything, apply(output(2), output(port)))) == [
+            Rule(None)
+        ]
 
 
-def test_a_flow_that_ends_when_nothing_meets_it_is_left_and_other_tables_are_not_looked_at() -> None:
+def test_a_flow_that_ends_when_nothing_meets_it_is_left_and_other_tables_are_not_looked_at() -> (
+    None
+):
     assert rules(TableFlow(0, 1, match(), apply(output(2)), idle_s=5)) == [Rule(None)]
-    assert rules(TableFlow(0, 1, match(), apply(output(2)), hard_s=5))[0].action == TableAction((2,))
+    assert rules(TableFlow(0, 1, match(), apply(output(2)), hard_s=5))[
+        0
+    ].action == TableAction((2,))
     assert rules(TableFlow(1, 1, match(), apply(output(2)))) == []
 
 
 def test_priorities_fall_and_what_is_too_much_is_left() -> None:
-    flows = [TableFlow(0, 100 + n, match(IPV4, to("10.0.0.1", n)), apply(output(1))) for n in range(1, 31)]
+    flows = [
+        TableFlow(0, 100 + n, match(IPV4, to("10.0.0.1", n)), apply(output(1)))
+        for n in range(1, 31)
+    ]
     table = compile_table(flows, (), (1,))
     assert len(table.subtables) == SUBTABLES
     priorities = [priority for priority, _ in table.subtables]
@@ -166,11 +194,18 @@ def test_buckets_get_values_of_the_hash_by_their_weights() -> None:
 
 
 def test_groups() -> None:
-    def selecting(*buckets: Bucket, kind: int = 1, chosen: bool = False) -> tuple[Group, ...]:
+    def selecting(
+        *buckets: Bucket, kind: int = 1, chosen: bool = False
+    ) -> tuple[Group, ...]:
         return (Group(5, kind, buckets, chosen),)
 
-    flow, two = TableFlow(0, 1, match(), apply(group(5))), (Bucket(1, output(1)), Bucket(1, output(2)))
-    assert rules(flow, groups=selecting(*two)) == [Rule(TableAction((), 5), (1, match()))]
+    flow, two = (
+        TableFlow(0, 1, match(), apply(group(5))),
+        (Bucket(1, output(1)), Bucket(1, output(2))),
+    )
+    assert rules(flow, groups=selecting(*two)) == [
+        Rule(TableAction((), 5), (1, match()))
+    ]
     assert rules(flow, groups=selecting(two[0], kind=2))[0].action == TableAction((), 5)
     for left in (
         (),
@@ -189,14 +224,20 @@ def test_messages_come_in_pieces() -> None:
 
     def update(event: int, flow: TableFlow) -> bytes:
         body = flow.match + flow.instructions
-        head = struct.pack("!HHBBHHH4xQ", 24 + len(body), event, flow.table, 0, 0, 30, flow.priority, 5)
+        head = struct.pack(
+            "!HHBBHHH4xQ", 24 + len(body), event, flow.table, 0, 0, 30, flow.priority, 5
+        )
         return head + body
 
     def message(kind: int, body: bytes, xid: int = 4) -> bytes:
         return struct.pack("!BBHI", 6, kind, 8 + len(body), xid) + body
 
     changes = update(1, flow) + update(2, TableFlow(0, 8, flow.match, b"", 0, 30))
-    stream = message(19, struct.pack("!HH4x", 16, 0) + changes) + message(21, b"") + message(32, b"")
+    stream = (
+        message(19, struct.pack("!HH4x", 16, 0) + changes)
+        + message(21, b"")
+        + message(32, b"")
+    )
     reader, found = Reader(), []
     for n in range(len(stream)):
         found += reader.feed(stream[n : n + 1])
@@ -232,13 +273,18 @@ class SmallMap(dict[bytes, bytes]):
 
 
 def test_the_maps_say_what_the_table_says_also_after_they_were_full() -> None:
-    maps = {name: SmallMap() for name in ("ports", "tables", "rules", "groups", "counters")}
+    maps = {
+        name: SmallMap() for name in ("ports", "tables", "rules", "groups", "counters")
+    }
     numbers = itertools.count(1)
     kernel = SimpleNamespace(maps=maps, number=lambda: next(numbers))
     switch, interfaces = SwitchMaps(cast(Any, kernel), 0), {1: 11, 2: 12}
 
     def write(out: int, *more: str) -> None:
-        flows = [TableFlow(0, 9, match(IPV4, to(ip)), apply(output(out))) for ip in ("10.0.0.1", *more)]
+        flows = [
+            TableFlow(0, 9, match(IPV4, to(ip)), apply(output(out)))
+            for ip in ("10.0.0.1", *more)
+        ]
         switch.write(compile_table(flows, (), interfaces), interfaces)
 
     write(1)
@@ -256,7 +302,9 @@ def test_a_run_says_whether_it_was_on() -> None:
 
 
 def test_the_controller_counts_what_the_labs_fast_path_carries(tmp_path: Path) -> None:
-    inventory = Inventory.model_validate({"lab": "abcd", "fast_path": str(tmp_path / "fastpath.sock")})
+    inventory = Inventory.model_validate(
+        {"lab": "abcd", "fast_path": str(tmp_path / "fastpath.sock")}
+    )
     plane = SimpleNamespace(carried=None)
     add_carried(SimpleNamespace(inventory=Inventory(lab="abcd"), plane=plane))  # type: ignore[arg-type]
     assert plane.carried is None

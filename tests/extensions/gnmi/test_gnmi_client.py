@@ -11,7 +11,9 @@ from ringlight.extensions.gnmi.gnmi_client import updates_of
 
 
 def test_half_of_a_character_is_refused() -> None:
-    value = SimpleNamespace(WhichOneof=lambda _: "json_ietf_val", json_ietf_val=rb'["a", {"b": "\ud800"}]')
+    value = SimpleNamespace(
+        WhichOneof=lambda _: "json_ietf_val", json_ietf_val=rb'["a", {"b": "\ud800"}]'
+    )
     path = SimpleNamespace(elem=[])
     note = SimpleNamespace(prefix=path, update=[SimpleNamespace(path=path, val=value)])
     with pytest.raises(ProtocolError):

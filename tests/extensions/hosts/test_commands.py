@@ -15,8 +15,16 @@ BUNDLED = str(ROOT / "scenarios" / "disaggregation.yaml")
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (["simulate", BUNDLED, "--dask", "local", "--processes", "1"], 2, "give one of them"),
-        (["simulate", BUNDLED, "--dask", "local", "--executor", "dask:local"], 2, "give one of them"),
+        (
+            ["simulate", BUNDLED, "--dask", "local", "--processes", "1"],
+            2,
+            "give one of them",
+        ),
+        (
+            ["simulate", BUNDLED, "--dask", "local", "--executor", "dask:local"],
+            2,
+            "give one of them",
+        ),
         (
             ["run", BUNDLED, "--dask", "tcp://10.9.8.7:1"],
             1,
@@ -27,9 +35,17 @@ BUNDLED = str(ROOT / "scenarios" / "disaggregation.yaml")
             2,
             "--rest: without effect on labs of",
         ),
-        (["run", BUNDLED, "--dask", "tls://h:1", "--tls-cert", "a"], 2, "--tls-cert: without effect"),
+        (
+            ["run", BUNDLED, "--dask", "tls://h:1", "--tls-cert", "a"],
+            2,
+            "--tls-cert: without effect",
+        ),
         (["run", BUNDLED, "--hosts", "2"], 2, "--hosts: only with --dask"),
-        (["run", BUNDLED, "--vxlan-port", "14789"], 2, "--vxlan-port: only with --dask"),
+        (
+            ["run", BUNDLED, "--vxlan-port", "14789"],
+            2,
+            "--vxlan-port: only with --dask",
+        ),
         (
             ["hosts", "up", BUNDLED, "--dask", "tcp://10.9.8.7:1"],
             1,
@@ -42,7 +58,9 @@ BUNDLED = str(ROOT / "scenarios" / "disaggregation.yaml")
         ),
     ],
 )
-def test_wrong_input_is_one_line(arguments: list[str], code: int, part: str, tmp_path: Path) -> None:
+def test_wrong_input_is_one_line(
+    arguments: list[str], code: int, part: str, tmp_path: Path
+) -> None:
     place = ["--runs", str(tmp_path)] if arguments[0] in ("run", "simulate") else []
     done = ringlight(*arguments, *place)
     assert done.returncode == code

@@ -26,14 +26,21 @@ def host_of(made: Cut) -> Mapping[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "hosts"), [("disaggregation", 2), ("examples/fat_tree_4", 2), ("examples/fat_tree_4", 4)]
+    ("name", "hosts"),
+    [("disaggregation", 2), ("examples/fat_tree_4", 2), ("examples/fat_tree_4", 4)],
 )
-def test_every_node_is_on_one_host_and_gpus_are_with_their_switch(name: str, hosts: int) -> None:
+def test_every_node_is_on_one_host_and_gpus_are_with_their_switch(
+    name: str, hosts: int
+) -> None:
     found, made = fabric(name), cut(fabric(name), hosts)
     where = host_of(made)
     assert len(made.hosts) == hosts
     assert len(where) == sum(map(len, made.hosts))
-    assert where.keys() == {*found.gpus, *found.packet_switches, *found.optical_switches}
+    assert where.keys() == {
+        *found.gpus,
+        *found.packet_switches,
+        *found.optical_switches,
+    }
     pairs = [(a.node, b.node) for a, b in found.circuits] + [
         (link.a.node, link.b.node) for link in found.links
     ]
@@ -48,17 +55,26 @@ def test_each_fibre_that_crosses_has_a_number_and_no_other_has() -> None:
     found = fabric("disaggregation")
     made = cut(found, 2)
     where = host_of(made)
-    crossing = [link for link in found.links if where[link.a.node] != where[link.b.node]]
+    crossing = [
+        link for link in found.links if where[link.a.node] != where[link.b.node]
+    ]
     assert [fibre.link for fibre in made.fibres] == crossing
     assert [fibre.number for fibre in made.fibres] == list(range(1, len(crossing) + 1))
-    assert all(fibre.hosts == (where[fibre.link.a.node], where[fibre.link.b.node]) for fibre in made.fibres)
-    assert made.crossing_bps == {(0, 1): pytest.approx(sum(link.rate_bps for link in crossing))}
+    assert all(
+        fibre.hosts == (where[fibre.link.a.node], where[fibre.link.b.node])
+        for fibre in made.fibres
+    )
+    assert made.crossing_bps == {
+        (0, 1): pytest.approx(sum(link.rate_bps for link in crossing))
+    }
 
 
 def test_a_fat_tree_is_cut_between_its_pods() -> None:
     """Each core switch reaches all four pods, so of its four fibres three cross; nothing less is possible."""
     made = cut(fabric("examples/fat_tree_4"), 4)
-    pods = [{name[:2] for name in names if name.startswith("p")} for names in made.hosts]
+    pods = [
+        {name[:2] for name in names if name.startswith("p")} for names in made.hosts
+    ]
     assert sorted(map(sorted, pods)) == [["p0"], ["p1"], ["p2"], ["p3"]]
     assert len(made.fibres) == 12
 
@@ -71,11 +87,16 @@ def test_the_optical_switch_is_where_less_crosses() -> None:
         ends = ((link.rate_bps, link.a.node, link.b.node) for link in found.links)
         return sum(rate for rate, a, b in ends if where.get(a, 0) != where.get(b, 0))
 
-    assert cut(found, 2).crossing_bps[0, 1] == pytest.approx(min(crossing(0), crossing(1)))
+    assert cut(found, 2).crossing_bps[0, 1] == pytest.approx(
+        min(crossing(0), crossing(1))
+    )
 
 
 def test_what_cannot_be_cut_says_why() -> None:
-    with pytest.raises(ValueError, match="2 of its parts have GPUs and may be apart, too few for 3 hosts"):
+    with pytest.raises(
+        ValueError,
+        match="2 of its parts have GPUs and may be apart, too few for 3 hosts",
+    ):
         cut(fabric("disaggregation"), 3)
     with pytest.raises(ValueError, match="nothing is plugged port by port"):
         cut(replace(fabric("disaggregation"), links=()), 2)

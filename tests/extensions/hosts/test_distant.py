@@ -30,7 +30,9 @@ class Here:
 
     hosts = (Host("h1", "tls://127.0.0.1:1", 1),)
 
-    def ask(self, function: Callable[..., Any], *arguments: Any, hosts: Any) -> dict[str, Any]:
+    def ask(
+        self, function: Callable[..., Any], *arguments: Any, hosts: Any
+    ) -> dict[str, Any]:
         begin = function is sessions.begin_session
         return {"h1": function(*([COMMAND] if begin else arguments))}
 

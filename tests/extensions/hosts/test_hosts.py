@@ -46,7 +46,8 @@ def test_only_tls_may_be_reached_from_other_machines() -> None:
 
 def test_a_scheduler_without_tls_is_refused_by_name() -> None:
     with pytest.raises(
-        LabError, match=r"^--dask: who reaches tcp://10\.0\.0\.1:8786 .* hosts certificates DIR$"
+        LabError,
+        match=r"^--dask: who reaches tcp://10\.0\.0\.1:8786 .* hosts certificates DIR$",
     ):
         hosts_of("tcp://10.0.0.1:8786").__enter__()
 
@@ -59,7 +60,8 @@ def test_a_scheduler_without_hosts_says_how_to_start_one() -> None:
     ) as local:
         address = local.scheduler_address
         with pytest.raises(
-            LabError, match=rf"none of its 1 workers is a host.*dask worker {address} --resources HOST=1"
+            LabError,
+            match=rf"none of its 1 workers is a host.*dask worker {address} --resources HOST=1",
         ):
             hosts_of(address).__enter__()
 
@@ -84,7 +86,8 @@ def test_certificates_are_for_their_owner_and_bind_all_of_dask(tmp_path: Path) -
         assert dask_config.get("distributed.worker.profile.enabled") is False
         # ssl reads certificate, key and authority, which must belong together.
         assert all(
-            found.get_connection_args(role)["ssl_context"] for role in ("scheduler", "worker", "client")
+            found.get_connection_args(role)["ssl_context"]
+            for role in ("scheduler", "worker", "client")
         )
     with pytest.raises(LabError, match="it is there already"):
         make_certificates(tmp_path / "trial")
@@ -102,8 +105,14 @@ FITTING = Way("a", "b", 9000, 2e9, 1e-4, 0.01, 1e-4)
         ),
         ({"rate_bps": 5e7}, "a to b: 50 Mbit/s, and 1 Gbit/s is needed (rate)"),
         ({"round_trip_s": 0.01}, "a to b: a round trip takes 10 ms, and may take 2 ms"),
-        ({"clock_s": 3.0}, "a to b: the clock of b is 3.000 s ahead, and may be off by 1 s"),
-        ({"clock_s": -3.0}, "a to b: the clock of b is 3.000 s behind, and may be off by 1 s"),
+        (
+            {"clock_s": 3.0},
+            "a to b: the clock of b is 3.000 s ahead, and may be off by 1 s",
+        ),
+        (
+            {"clock_s": -3.0},
+            "a to b: the clock of b is 3.000 s behind, and may be off by 1 s",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line_with_the_pair_and_the_figure(
@@ -113,10 +122,14 @@ def test_what_does_not_fit_is_one_line_with_the_pair_and_the_figure(
     assert list(misfits(replace(FITTING, **changed), Needs())) == [said]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("slow", "fits"), [(0, True), (PROBES - 1, True), (PROBES, False)])
+@pytest.mark.parametrize(
+    ("slow", "fits"), [(0, True), (PROBES - 1, True), (PROBES, False)]
+)
 def test_a_way_that_is_slow_for_a_moment_is_probed_again(slow: int, fits: bool) -> None:
     rates = iter([5e7] * slow + [2e9])
-    ways, missed = checked_ways(lambda: [replace(FITTING, rate_bps=next(rates))], lambda _: [Needs()])
+    ways, missed = checked_ways(
+        lambda: [replace(FITTING, rate_bps=next(rates))], lambda _: [Needs()]
+    )
     assert (ways[0].rate_bps >= 1e9, not missed) == (fits, fits)
 
 

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from ringlight.extensions.hosts import kept
-from ringlight.extensions.hosts.kept import end_forsaken, log_of, looked_after, take_left
+from ringlight.extensions.hosts.kept import (
+    end_forsaken,
+    log_of,
+    looked_after,
+    take_left,
+)
 from ringlight.testbed.lab import Lab, LabError
 
 
@@ -97,11 +102,17 @@ def test_only_what_no_task_looks_after_is_ended(root: Path) -> None:
         with pytest.raises(Again):
             look(key, Worker(ends=1))
     # Run 3 has a task.
-    (taken,) = (path.parent for path in root.glob("*/key") if path.read_text() == "run 3")
+    (taken,) = (
+        path.parent for path in root.glob("*/key") if path.read_text() == "run 3"
+    )
     with (taken / "taken.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         end_forsaken("run ", but="run 2")
-    assert sorted(path.read_text() for path in root.glob("*/key")) == ["part 1", "run 2", "run 3"]
+    assert sorted(path.read_text() for path in root.glob("*/key")) == [
+        "part 1",
+        "run 2",
+        "run 3",
+    ]
     assert take_left("run 1") is None
 
 

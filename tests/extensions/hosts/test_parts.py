@@ -40,7 +40,9 @@ def plan(tls: Tls | None = None) -> Parts:
         Place("a", "127.0.0.1", free_door("127.0.0.1"), ("g0", "tor0")),
         Place("b", "127.0.0.1", free_door("127.0.0.1"), ("g1", "tor1")),
     )
-    return Parts("5ec4e7", places, (CutEnds(77, "tor0:3", "tor1:3", (0, 1)),), 14789, tls=tls)
+    return Parts(
+        "5ec4e7", places, (CutEnds(77, "tor0:3", "tor1:3", (0, 1)),), 14789, tls=tls
+    )
 
 
 def test_a_part_reads_what_another_wrote(tmp_path: Path) -> None:
@@ -51,9 +53,14 @@ def test_a_part_reads_what_another_wrote(tmp_path: Path) -> None:
 
 
 def test_each_end_of_a_cut_fibre_leads_to_the_other_host() -> None:
-    parts = replace(plan(), places=(Place("a", "10.0.0.1", 1, ("x",)), Place("b", "10.0.0.2", 2, ("y",))))
+    parts = replace(
+        plan(),
+        places=(Place("a", "10.0.0.1", 1, ("x",)), Place("b", "10.0.0.2", 2, ("y",))),
+    )
     assert parts.tunnels == {Port("tor0", 3): Tunnel(77, "10.0.0.1", "10.0.0.2", 14789)}
-    assert parts.at(1).tunnels == {Port("tor1", 3): Tunnel(77, "10.0.0.2", "10.0.0.1", 14789)}
+    assert parts.at(1).tunnels == {
+        Port("tor1", 3): Tunnel(77, "10.0.0.2", "10.0.0.1", 14789)
+    }
     assert parts.here == {"x"}
     assert parts.at(1).place_of == {"x": 0, "y": 1}
 
@@ -74,7 +81,10 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Doors]:
         tls = Tls(*(str(made / f"{name}.pem") for name in ("ca", "cert", "key")))
     parts = plan(tls)
     told: list[str] = []
-    first, second = Door(parts, {}, lambda: None), Door(parts.at(1), {}, lambda: told.append("end"))
+    first, second = (
+        Door(parts, {}, lambda: None),
+        Door(parts.at(1), {}, lambda: told.append("end")),
+    )
     try:
         second.open()
         yield Doors(parts, first, second, told)
@@ -105,13 +115,18 @@ def echoing(path: Path) -> socket.socket:
     return listener
 
 
-def test_a_server_of_another_host_is_reached_by_a_socket_here(doors: Doors, tmp_path: Path) -> None:
+def test_a_server_of_another_host_is_reached_by_a_socket_here(
+    doors: Doors, tmp_path: Path
+) -> None:
     with echoing(tmp_path / "echo"):
         doors.second.servers = {"echo": tmp_path / "echo"}
         doors.first.to_unix(tmp_path / "here", doors.parts.places[1], "echo")
         address = doors.first.to_tcp(doors.parts.places[1], "echo")
         assert (tmp_path / "here").stat().st_mode & 0o077 == 0
-        with socket.socket(socket.AF_UNIX) as unix, socket.create_connection(address, timeout=5) as tcp:
+        with (
+            socket.socket(socket.AF_UNIX) as unix,
+            socket.create_connection(address, timeout=5) as tcp,
+        ):
             unix.settimeout(5)
             unix.connect(str(tmp_path / "here"))
             for connection in (unix, tcp):
@@ -128,7 +143,9 @@ def test_a_door_lets_nobody_in_without_the_token_or_to_what_is_not_named(
         stranger = Door(replace(doors.parts, token="other"), {}, lambda: None)
         try:
             for door, name in ((stranger, "echo"), (doors.first, "agent")):
-                with socket.create_connection(door.to_tcp(doors.parts.places[1], name), timeout=5) as caller:
+                with socket.create_connection(
+                    door.to_tcp(doors.parts.places[1], name), timeout=5
+                ) as caller:
                     caller.sendall(b"light")
                     assert caller.recv(10) == b""
         finally:
@@ -150,11 +167,15 @@ def test_a_pulse_tells_the_clock_and_ends_the_part(doors: Doors) -> None:
     assert pulse.await_end(5)
 
 
-def test_a_part_that_does_not_answer_is_lost_once(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_does_not_answer_is_lost_once(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pulses, "LOST_S", 0.3)
     monkeypatch.setattr(pulses, "EVERY_S", 0.05)
     lost: list[str] = []
-    pulse = Pulse(doors.parts, doors.parts.places[1], lambda place: lost.append(place.host))
+    pulse = Pulse(
+        doors.parts, doors.parts.places[1], lambda place: lost.append(place.host)
+    )
     pulse.start()
     assert pulse.answered.wait(5)
     doors.second.close()
@@ -178,7 +199,10 @@ def test_a_host_that_was_never_heard_is_lost_and_one_without_a_door_yet_is_not(
         parts = plan(None)
         places = [replace(parts.places[1], host="silent", ip="127.0.0.1", door=door)]
         places.append(replace(places[0], host="refusing", door=1))
-        found = [Pulse(parts, place, lambda place: lost.append(place.host)) for place in places]
+        found = [
+            Pulse(parts, place, lambda place: lost.append(place.host))
+            for place in places
+        ]
         for pulse in found:
             pulse.start()
         deadline = time.monotonic() + 5
@@ -201,10 +225,17 @@ class Own:
         self.released: list[tuple[list[str], float]] = []
 
     def start_all(self, wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
-        return [{"id": one.worker, "gpu": one.gpu, "state": "running"} for one in wanted]
+        return [
+            {"id": one.worker, "gpu": one.gpu, "state": "running"} for one in wanted
+        ]
 
     def report(self, cursor: int) -> dict[str, Any]:
-        return {"cursor": len(self.events), "workers": [], "events": self.events[cursor:], "lost_gpus": []}
+        return {
+            "cursor": len(self.events),
+            "workers": [],
+            "events": self.events[cursor:],
+            "lost_gpus": [],
+        }
 
     def ends(self, known: int, wait_s: float) -> int:
         time.sleep(0.01)
@@ -222,7 +253,9 @@ class Far(OtherPart):
 
     def __init__(self) -> None:
         place = Place("b", "127.0.0.1", 1, ("g1", "tor1"))
-        pulse = cast(Pulse, type("P", (), {"place": place, "lost": False, "offset_s": 100.0})())
+        pulse = cast(
+            Pulse, type("P", (), {"place": place, "lost": False, "offset_s": 100.0})()
+        )
         super().__init__(pulse, Path("/nowhere"))
         self.asked: list[tuple[str, str, Any]] = []
         self.refuses = False
@@ -236,12 +269,30 @@ class Far(OtherPart):
             raise AgentError(500, "host b: no room")
         if path == "/v1/workers/batch":
             return [
-                {"id": f"{one['job']}-{one['rank']}", "gpu": one["gpu"], "state": "running"} for one in body
+                {
+                    "id": f"{one['job']}-{one['rank']}",
+                    "gpu": one["gpu"],
+                    "state": "running",
+                }
+                for one in body
             ]
         worker = {"id": "j-1", "job": "j", "rank": 1, "gpu": "g1", "state": "running"}
-        event = {"t": 105.0, "event": "iteration", "compute_start": 104.0, "i": 3, "rank": 1}
-        event |= {"stalls": [[101.0, 102.0]], "beacon_gaps": [{"t_start": 101.0, "t_end": 103.0, "lost": 2}]}
-        return {"cursor": 1, "workers": [worker], "events": [event] if path.endswith("=0") else []}
+        event = {
+            "t": 105.0,
+            "event": "iteration",
+            "compute_start": 104.0,
+            "i": 3,
+            "rank": 1,
+        }
+        event |= {
+            "stalls": [[101.0, 102.0]],
+            "beacon_gaps": [{"t_start": 101.0, "t_end": 103.0, "lost": 2}],
+        }
+        return {
+            "cursor": 1,
+            "workers": [worker],
+            "events": [event] if path.endswith("=0") else [],
+        }
 
 
 @pytest.fixture
@@ -254,13 +305,19 @@ def all_of() -> Iterator[tuple[WorkersOfAll, Own, Far]]:
 
 
 def wanted() -> list[WorkerRequest]:
-    return [WorkerRequest(job="j", rank=rank, gpu=f"g{rank}", spec={}) for rank in (0, 1)]
+    return [
+        WorkerRequest(job="j", rank=rank, gpu=f"g{rank}", spec={}) for rank in (0, 1)
+    ]
 
 
-def test_workers_start_where_their_gpus_are(all_of: tuple[WorkersOfAll, Own, Far]) -> None:
+def test_workers_start_where_their_gpus_are(
+    all_of: tuple[WorkersOfAll, Own, Far],
+) -> None:
     found, own, far = all_of
     assert [one["id"] for one in found.start_all(wanted())] == ["j-0", "j-1"]
-    assert [(method, path) for method, path, _ in far.asked] == [("POST", "/v1/workers/batch")]
+    assert [(method, path) for method, path, _ in far.asked] == [
+        ("POST", "/v1/workers/batch")
+    ]
     found.release(["j-0", "j-1"], 5.0)
     assert own.released == [(["j-0"], 5.0)]
     assert far.asked[-1][2] == {"ids": ["j-1"], "at": 105.0}
@@ -274,7 +331,9 @@ def test_all_workers_start_or_none(all_of: tuple[WorkersOfAll, Own, Far]) -> Non
     assert own.removed == ["j-0"]
 
 
-def test_times_of_another_host_become_those_of_this_one(all_of: tuple[WorkersOfAll, Own, Far]) -> None:
+def test_times_of_another_host_become_those_of_this_one(
+    all_of: tuple[WorkersOfAll, Own, Far],
+) -> None:
     found, own, _ = all_of
     own.events.append({"t": 4.5, "event": "iteration", "rank": 0})
     report = found.report(0)
@@ -305,7 +364,9 @@ def test_workers_of_a_lost_host_have_ended_and_its_gpus_are_lost(
     assert found.report(report["cursor"])["workers"] == []
 
 
-def test_a_number_of_a_living_lab_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_a_living_lab_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("testbed.lab", "extensions.hosts.part"):
         monkeypatch.setattr(f"ringlight.{module}.STATE_ROOT", tmp_path)
     lab = Lab("abcd")
@@ -321,26 +382,46 @@ def test_a_number_of_a_living_lab_is_taken(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_ends_on_another_host_is_on_record_here(tmp_path: Path) -> None:
     far = Far()
-    there = [{"t": 105.0, "kind": "optical switch", "name": "ocs0", "how": "by signal 9", "asked": True}]
+    there = [
+        {
+            "t": 105.0,
+            "kind": "optical switch",
+            "name": "ocs0",
+            "how": "by signal 9",
+            "asked": True,
+        }
+    ]
     far.ask = lambda *_: there[far.deaths :]  # type: ignore[method-assign]
     noted = Deaths(tmp_path / "deaths.jsonl")
     take_deaths(far, noted)
     take_deaths(far, noted)
     (death,) = DeathLog(tmp_path / "deaths.jsonl").read()
-    assert (death.t, death.kind, death.name, death.asked) == (5.0, "optical switch", "ocs0", True)
+    assert (death.t, death.kind, death.name, death.asked) == (
+        5.0,
+        "optical switch",
+        "ocs0",
+        True,
+    )
 
 
-def test_a_part_that_nobody_looks_after_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_nobody_looks_after_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Present:
         def __init__(self) -> None:
-            self.addresses = {"10.0.0.1": "tls://10.0.0.1:1", "10.0.0.2": "tls://10.0.0.2:1"}
+            self.addresses = {
+                "10.0.0.1": "tls://10.0.0.1:1",
+                "10.0.0.2": "tls://10.0.0.2:1",
+            }
 
         def present(self) -> dict[str, str]:
             return self.addresses
 
     present = Present()
     hosts = [Host("a", "tls://10.0.0.1:1", 1), Host("b", "tls://10.0.0.2:1", 1)]
-    parted = spread.SpreadLab(cast(Any, present), hosts, cast(Any, None), {}, spread.Over(2))
+    parted = spread.SpreadLab(
+        cast(Any, present), hosts, cast(Any, None), {}, spread.Over(2)
+    )
     monkeypatch.setattr(spread, "_BLIND_S", 0.0)
     processes = LabProcesses({}, "namespace", Addresses(), spread=parted)
     assert processes.ended() == []
@@ -362,7 +443,10 @@ def test_a_part_that_hears_nothing_from_the_first_ends(
     part = joint.Joint(plan().at(1))
     site = Site(Lab("abcd"), tmp_path, {})
     switches_find_it = part.open(
-        site, ControllerAddress("127.0.0.1", 6653), Deaths(tmp_path / "deaths.jsonl"), stopped.set
+        site,
+        ControllerAddress("127.0.0.1", 6653),
+        Deaths(tmp_path / "deaths.jsonl"),
+        stopped.set,
     )
     try:
         assert (part.is_here("tor1"), part.is_here("tor0")) == (True, False)

@@ -32,12 +32,16 @@ def test_a_dask_worker_with_other_code_is_refused_in_one_line(tmp_path: Path) ->
     distributed = pytest.importorskip("distributed")
     other = tmp_path / "other"
     shutil.copytree(
-        ROOT / "src/ringlight", other / "ringlight", ignore=shutil.ignore_patterns("__pycache__", "data")
+        ROOT / "src/ringlight",
+        other / "ringlight",
+        ignore=shutil.ignore_patterns("__pycache__", "data"),
     )
     with (other / "ringlight" / "fabric" / "units.py").open("a") as file:
         file.write("# Changed.\n")
     experiment, backend = swept(), SimulationBackend()
-    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as cluster:
+    with distributed.LocalCluster(
+        n_workers=0, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
         address = cluster.scheduler_address
         command = [
             sys.executable,
@@ -48,7 +52,10 @@ def test_a_dask_worker_with_other_code_is_refused_in_one_line(tmp_path: Path) ->
             "--no-dashboard",
         ]
         worker = subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(other)}, stderr=subprocess.DEVNULL
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(other)},
+            stderr=subprocess.DEVNULL,
         )
         try:
             with (

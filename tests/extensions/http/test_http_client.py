@@ -31,7 +31,12 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Entry
-from ringlight.extensions.http.http_client import MAX_REPLY_BYTES, HttpClient, Reply, http_client
+from ringlight.extensions.http.http_client import (
+    MAX_REPLY_BYTES,
+    HttpClient,
+    Reply,
+    http_client,
+)
 from ringlight.extensions.http.http_session import (
     MAX_BODY_BYTES,
     REQUEST_S,
@@ -62,7 +67,9 @@ def tell(port: int, timeout_s: float = 2.0) -> Reply:
         client.close()
 
 
-def test_one_connection_serves_all_requests_and_is_made_anew_when_it_was_dropped() -> None:
+def test_one_connection_serves_all_requests_and_is_made_anew_when_it_was_dropped() -> (
+    None
+):
     with Script(lambda asked: answer(200, asked.target)) as switch:
         client = HttpClient("ocs0", "127.0.0.1", switch.port)
         for number in range(5):
@@ -82,12 +89,25 @@ def test_one_connection_serves_all_requests_and_is_made_anew_when_it_was_dropped
         (b"hello\r\n\r\n", ProtocolError),
         (b"\0" * 100_000, ProtocolError),
         (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000, ProtocolError),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", ProtocolError),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+            ProtocolError,
+        ),
         (answer(200, b" " * (MAX_REPLY_BYTES + 1)), ProtocolError),
     ],
-    ids=["nothing", "truncated", "garbage", "zeros", "endless header", "two lengths", "huge"],
+    ids=[
+        "nothing",
+        "truncated",
+        "garbage",
+        "zeros",
+        "endless header",
+        "two lengths",
+        "huge",
+    ],
 )
-def test_a_bad_reply_is_an_error_of_its_own_kind(said: bytes | None, error: type[OpticalError]) -> None:
+def test_a_bad_reply_is_an_error_of_its_own_kind(
+    said: bytes | None, error: type[OpticalError]
+) -> None:
     def reply(asked: Asked) -> bytes | None:
         if said is not None:
             switch._open[-1].sendall(said)
@@ -110,7 +130,9 @@ def test_slow_drip_ends_at_the_deadline() -> None:
                 time.sleep(0.01)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=lambda: drip(listener.accept()[0]), daemon=True)
+        thread = threading.Thread(
+            target=lambda: drip(listener.accept()[0]), daemon=True
+        )
         thread.start()
         started = time.monotonic()
         with pytest.raises(DeadlineExceeded):
@@ -217,7 +239,9 @@ def test_garbage_is_no_reply_though_the_connection_stays() -> None:
         ({"address": "127.0.0.1:443", "tls": True}, False),
     ],
 )
-def test_tls_is_used_unless_it_is_said_otherwise_or_this_machine(entry: dict[str, Any], plain: bool) -> None:
+def test_tls_is_used_unless_it_is_said_otherwise_or_this_machine(
+    entry: dict[str, Any], plain: bool
+) -> None:
     context = http_client(Entry("ocs0", entry))._connection._tls
     assert (context is None) is plain
     if context is not None:
@@ -234,13 +258,17 @@ def test_tls_is_used_unless_it_is_said_otherwise_or_this_machine(entry: dict[str
         ({"address": "ocs0:1", "ca_file": "/nowhere"}, "ca_file: /nowhere"),
     ],
 )
-def test_a_bad_entry_names_the_switch_and_the_key(entry: dict[str, Any], complaint: str) -> None:
+def test_a_bad_entry_names_the_switch_and_the_key(
+    entry: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ValueError, match="optical switch ocs0: ") as caught:
         http_client(Entry("ocs0", entry))
     assert complaint in str(caught.value)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl makes the certificate"
+)
 def test_a_certificate_is_checked(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     command = [
@@ -253,7 +281,16 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
         "ec_paramgen_curve:prime256v1",
         "-nodes",
     ]
-    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
+    command += [
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
     command += ["-addext", "subjectAltName=DNS:localhost"]
     subprocess.run(command, check=True, capture_output=True, timeout=20)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -261,7 +298,10 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
 
     def serve(listener: socket.socket) -> None:
         for _ in range(3):
-            with contextlib.suppress(OSError), context.wrap_socket(listener.accept()[0], True) as connection:
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(listener.accept()[0], True) as connection,
+            ):
                 for _ in range(2):
                     connection.recv(1 << 16)
                     connection.sendall(answer(200, "hello"))
@@ -275,9 +315,14 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
         for _ in range(2):
             assert trusted.read("/x", {}, Deadline(3)).json() == "hello"
         trusted.close()
-        for other in (entry, {**entry, "address": f"127.0.0.1:{port}", "ca_file": str(certificate)}):
+        for other in (
+            entry,
+            {**entry, "address": f"127.0.0.1:{port}", "ca_file": str(certificate)},
+        ):
             with pytest.raises(Unreachable, match="no TLS"):
-                http_client(Entry("ocs0", other)).write("POST", "/x", {}, b"", Deadline(3))
+                http_client(Entry("ocs0", other)).write(
+                    "POST", "/x", {}, b"", Deadline(3)
+                )
         thread.join(5)
 
 
@@ -301,7 +346,11 @@ class Echo(HttpSession):
     def _answer(self, request: Request, now_ns: int) -> Answer:
         while request.url.path == "/later" and now_ns < 5:
             now_ns = yield 5
-        return Response(200, request.method.encode() + b" " + request.body, {"x-path": request.url.path})
+        return Response(
+            200,
+            request.method.encode() + b" " + request.body,
+            {"x-path": request.url.path},
+        )
 
 
 def replies(data: bytes, *methods: str) -> list[tuple[int, bytes]]:
@@ -348,7 +397,11 @@ def test_trailers_and_heads_behind_a_request_in_work_are_bounded() -> None:
 @pytest.mark.fuzz
 @given(cuts=st.lists(st.integers(0, 400)))
 def test_however_the_bytes_are_cut_the_answers_are_the_same(cuts: list[int]) -> None:
-    data = request("POST", "/a", b"one") + request("HEAD", "/b") + request("PUT", "/c", b"x" * 100)
+    data = (
+        request("POST", "/a", b"one")
+        + request("HEAD", "/b")
+        + request("PUT", "/c", b"x" * 100)
+    )
     session, out, last = Echo(), b"", 0
     for cut in [*sorted(cuts), len(data)]:
         session.feed(data[last:cut])
@@ -375,7 +428,9 @@ def test_an_answer_that_takes_time_holds_back_the_next() -> None:
 
 def test_a_client_that_wants_to_go_on_is_told_so() -> None:
     session = Echo()
-    session.feed(b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+    session.feed(
+        b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    )
     assert session.advance(0).startswith(b"HTTP/1.1 100 ")
     session.feed(b"hi")
     assert replies(session.advance(0), "PUT") == [(200, b"PUT hi")]
@@ -388,7 +443,10 @@ def test_a_client_that_wants_to_go_on_is_told_so() -> None:
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"\xff\xfe\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: x\r\ny: " + b"z" * 70_000, 431),
-        (b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
+        (
+            b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+            400,
+        ),
         (request("PUT", "/", b"x" * (MAX_BODY_BYTES + 1)), 413),
     ],
 )
@@ -422,7 +480,10 @@ def test_memory_is_bounded() -> None:
 
 @pytest.mark.fuzz
 @given(
-    st.lists(st.binary(max_size=50) | st.sampled_from([request("GET", "/"), b"GET / HTTP/1.1\r\n", b"\r\n"]))
+    st.lists(
+        st.binary(max_size=50)
+        | st.sampled_from([request("GET", "/"), b"GET / HTTP/1.1\r\n", b"\r\n"])
+    )
 )
 def test_any_bytes_are_answered_or_end_it(pieces: list[bytes]) -> None:
     session = Echo()
@@ -457,4 +518,7 @@ def test_half_a_request_is_waited_for_no_longer_than_stated() -> None:
 def test_half_of_a_character_is_refused() -> None:
     with pytest.raises(ProtocolError):
         Reply(200, [], rb'["a", {"b": "\ud800"}]').json()
-    assert parse_error(rb'{"ietf-restconf:errors": {"error": [{"error-tag": "\ud800"}]}}') == ""
+    assert (
+        parse_error(rb'{"ietf-restconf:errors": {"error": [{"error-tag": "\ud800"}]}}')
+        == ""
+    )

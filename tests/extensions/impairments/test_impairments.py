@@ -39,7 +39,10 @@ SCENARIO: Mapping[str, Any] = {
 
 
 def experiment(*events: Mapping[str, Any], **more: Any) -> Experiment:
-    return parse(yaml.safe_dump({**SCENARIO, "events": list(events), **more}, sort_keys=False), "two.yaml")
+    return parse(
+        yaml.safe_dump({**SCENARIO, "events": list(events), **more}, sort_keys=False),
+        "two.yaml",
+    )
 
 
 def with_link(**said: Any) -> Experiment:
@@ -53,14 +56,22 @@ def durations(found: Experiment) -> list[float]:
     backend = SimulationBackend()
     assert backend.refuses(plan) is None
     records = one_alone(backend, plan)[0]
-    assert not [one.error for one in records if isinstance(one, ActionEnded) and one.error]
+    assert not [
+        one.error for one in records if isinstance(one, ActionEnded) and one.error
+    ]
     mine = [one for one in records if isinstance(one, Iteration) and one.rank == 0]
     return [one.allreduce_end - one.compute_start for one in mine]
 
 
 def impair(name: str = "it", iteration: int = 2, **said: Any) -> dict[str, Any]:
     when = {"job": "train", "iteration": iteration}
-    return {"name": name, "when": when, "do": "impair", "target": LINK, "impairments": said}
+    return {
+        "name": name,
+        "when": when,
+        "do": "impair",
+        "target": LINK,
+        "impairments": said,
+    }
 
 
 def test_a_frame_survives_loss_and_all_of_its_bits() -> None:
@@ -91,7 +102,9 @@ def test_an_event_needs_impairments_and_they_need_the_event() -> None:
         experiment({"name": "it", "when": "start", "do": "impair", "target": LINK})
     with pytest.raises(ValueError, match=r"events\.it\.impairments: only do: impair"):
         experiment({**impair(loss=0.1), "do": "cut"})
-    with pytest.raises(ValueError, match=r"events\.it\.target: impair has no target gpu"):
+    with pytest.raises(
+        ValueError, match=r"events\.it\.target: impair has no target gpu"
+    ):
         experiment({**impair(loss=0.1), "target": "gpu g0"})
 
 
@@ -104,13 +117,20 @@ def test_workers_are_bounded_by_their_paths_where_no_event_delays_frames() -> No
     ):
         setting = found.plans[0].setting
         assert setting.delays == delays
-        processes = processes_of(setting, "namespace", Addresses(), bounded=not setting.delays)
+        processes = processes_of(
+            setting, "namespace", Addresses(), bounded=not setting.delays
+        )
         assert ("--bounded" in processes._options) != delays
 
 
 def test_times_are_dilated_and_shares_are_not() -> None:
-    found = experiment(impair(delay="1 ms", loss=0.1, flap={"down": "1 s", "up": "2 s"}), scale={"time": 3})
-    assert found.plans[0].events[0].effects == {"impairments": Impairments(0.003, 0.0, 0.1, 0.0, 3.0, 6.0)}
+    found = experiment(
+        impair(delay="1 ms", loss=0.1, flap={"down": "1 s", "up": "2 s"}),
+        scale={"time": 3},
+    )
+    assert found.plans[0].events[0].effects == {
+        "impairments": Impairments(0.003, 0.0, 0.1, 0.0, 3.0, 6.0)
+    }
 
 
 def test_a_flap_costs_until_tcp_tries_again() -> None:
@@ -122,11 +142,21 @@ def test_a_flap_costs_until_tcp_tries_again() -> None:
 
 
 def test_a_link_of_the_fabric_flaps_from_the_beginning_and_not_for_ever() -> None:
-    plain, found = durations(experiment()), durations(with_link(flap={"down": "50 ms", "up": "150 ms"}))
+    plain, found = (
+        durations(experiment()),
+        durations(with_link(flap={"down": "50 ms", "up": "150 ms"})),
+    )
     assert sum(found) > sum(plain) + 0.1
-    cut = {"name": "cut", "when": {"job": "train", "iteration": 2}, "do": "cut", "target": LINK}
+    cut = {
+        "name": "cut",
+        "when": {"job": "train", "iteration": 2},
+        "do": "cut",
+        "target": LINK,
+    }
     # The cut job never goes on: the flapping must not keep the simulation going.
-    (plan,) = experiment(impair(iteration=1, flap={"down": "0.5 s", "up": "1 s"}), cut).plans
+    (plan,) = experiment(
+        impair(iteration=1, flap={"down": "0.5 s", "up": "1 s"}), cut
+    ).plans
     records = one_alone(SimulationBackend(), plan)[0]
     assert any(getattr(one, "state", "") == "FAILED" for one in records)
 
@@ -148,17 +178,25 @@ def test_what_has_no_model_is_refused_by_name() -> None:
     backend = SimulationBackend()
     (plan,) = experiment(impair(loss=0.1), tcp={"congestion_control": "cubic"}).plans
     assert (backend.refuses(plan) or "").startswith("tcp.congestion_control: ")
-    (plan,) = experiment(impair(delay="1 ms"), tcp={"congestion_control": "cubic"}).plans
+    (plan,) = experiment(
+        impair(delay="1 ms"), tcp={"congestion_control": "cubic"}
+    ).plans
     assert backend.refuses(plan) is None
 
 
 def test_more_loss_than_the_model_is_for_is_refused_by_key() -> None:
     (plan,) = experiment(impair(loss=0.03)).plans
-    assert (SimulationBackend().refuses(plan) or "").startswith("events.it.impairments: 3 % of full frames")
+    assert (SimulationBackend().refuses(plan) or "").startswith(
+        "events.it.impairments: 3 % of full frames"
+    )
 
 
 def test_a_request_for_impairments_names_its_key() -> None:
-    ask = {"do": "impair", "target": LINK, "impairments": {"delay_s": 0.001, "loss": 0.1}}
+    ask = {
+        "do": "impair",
+        "target": LINK,
+        "impairments": {"delay_s": 0.001, "loss": 0.1},
+    }
     found = read_request(ask).effects["impairments"]
     assert isinstance(found, Impairments)
     assert (found.delay_s, found.loss) == (0.001, 0.1)
@@ -177,7 +215,9 @@ def test_the_impairment_that_was_asked_for_last_stays() -> None:
     network, link = MagicMock(), FABRIC.links[0]
     faults = Faults(FABRIC, network, MagicMock(), MagicMock(), {}, None)
     ask = {"do": "impair", "target": f"link {link.a} {link.b}"}
-    run_backwards(faults, *({**ask, "impairments": {"loss": loss}} for loss in (0.1, 0.2)))
+    run_backwards(
+        faults, *({**ask, "impairments": {"loss": loss}} for loss in (0.1, 0.2))
+    )
     assert network.affect.call_args.args[1]["impairments"].loss == 0.2
     faults.close()
 

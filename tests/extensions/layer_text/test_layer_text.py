@@ -40,11 +40,20 @@ def _columns(workload: Workload) -> list[tuple[Any, ...]]:
     names = [workload.names[k] for k in program.name.tolist()]
     rows = []
     for k in range(len(program)):
-        after = program.after[program.after_offsets[k] : program.after_offsets[k + 1]].tolist()
+        after = program.after[
+            program.after_offsets[k] : program.after_offsets[k + 1]
+        ].tolist()
         other = [names[j] for j in after if program.stream[j] != program.stream[k]]
         stream = workload.streams[int(program.stream[k])]
         rows.append(
-            (int(program.kind[k]), names[k], int(program.bytes[k]), stream, float(program.seconds[k]), other)
+            (
+                int(program.kind[k]),
+                names[k],
+                int(program.bytes[k]),
+                stream,
+                float(program.seconds[k]),
+                other,
+            )
         )
     return rows
 
@@ -68,7 +77,9 @@ def test_simai_s_example_for_9216_gpus_loads_unmodified() -> None:
     computed = sum(int(line[at]) for line in columns for at in (2, 5, 8)) * 1e-9
     delays = 100e-9 * (program.kind == Kind.COLLECTIVE).sum()
     assert np.nansum(program.seconds) == pytest.approx(computed + delays, rel=1e-9)
-    sent = sum(int(line[at]) for line in columns for at in (4, 7, 10) if line[at - 1] != "NONE")
+    sent = sum(
+        int(line[at]) for line in columns for at in (4, 7, 10) if line[at - 1] != "NONE"
+    )
     assert program.bytes.sum() == sent
 
 
@@ -92,10 +103,16 @@ def test_groups_of_simai_are_disjoint_and_nested() -> None:
         ("Transformer_HybridParallel", {"ranks": 16}, None),
         ("Transformer_HybridParallel_Fwd_In_Bckwd", {"ranks": 16}, None),
         ("DLRM_HybridParallel", {"ranks": 8}, None),
-        ("sample_per_layer_parallel_HybridCustomized", {"ranks": 8, "model_ranks": 2}, None),
+        (
+            "sample_per_layer_parallel_HybridCustomized",
+            {"ranks": 8, "model_ranks": 2},
+            None,
+        ),
     ],
 )
-def test_astra_sim_s_texts_load(name: str, options: dict[str, int], operations: int | None) -> None:
+def test_astra_sim_s_texts_load(
+    name: str, options: dict[str, int], operations: int | None
+) -> None:
     workload = read(DATA / f"astra_sim/{name}.txt", **options)
     assert workload.ranks == options["ranks"]
     assert len(workload.programs) == 1
@@ -103,14 +120,14 @@ def test_astra_sim_s_texts_load(name: str, options: dict[str, int], operations: 
     assert canonical(unpack(pack(workload)))["ranks"] == canonical(workload)["ranks"]
 
 
-def test_a_blocking_text_waits_for_gradients_of_inputs_and_overlaps_those_of_weights(tmp_path: Path) -> None:
+def test_a_blocking_text_waits_for_gradients_of_inputs_and_overlaps_those_of_weights(
+    tmp_path: Path,
+) -> None:
     layers = (
         "a -1 10 ALLREDUCE 64 20 NONE 0 30 ALLGATHER 32 0",
         "b -1 11 ALLTOALL_EP 16 21 REDUCESCATTER 8 31 ALLREDUCE_DP_EP 4 7",
     )
-    header = (
-        "HYBRID_TRANSFORMER model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 1 ga: 1 all_gpus: 8 pp_comm: 4.0"
-    )
+    header = "HYBRID_TRANSFORMER model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 1 ga: 1 all_gpus: 8 pp_comm: 4.0"
     workload = read(text(tmp_path, header, *layers))
     assert operations(workload) == [
         ("a forward", 0, "main", []),
@@ -120,10 +137,20 @@ def test_a_blocking_text_waits_for_gradients_of_inputs_and_overlaps_those_of_wei
         ("b forward all-to-all delay", 0, "expert delay", ["b forward all-to-all"]),
         ("b input gradient", 0, "main", ["b forward all-to-all delay"]),
         ("b input gradient reduce-scatter", 8, "tensor", ["b input gradient"]),
-        ("b input gradient reduce-scatter delay", 0, "tensor delay", ["b input gradient reduce-scatter"]),
+        (
+            "b input gradient reduce-scatter delay",
+            0,
+            "tensor delay",
+            ["b input gradient reduce-scatter"],
+        ),
         ("b weight gradient", 0, "main", ["b input gradient reduce-scatter delay"]),
         ("b weight gradient all-reduce", 4, "expert data", ["b weight gradient"]),
-        ("b weight gradient all-reduce delay", 0, "expert data delay", ["b weight gradient all-reduce"]),
+        (
+            "b weight gradient all-reduce delay",
+            0,
+            "expert data delay",
+            ["b weight gradient all-reduce"],
+        ),
         ("a input gradient", 0, "main", []),
         ("a weight gradient", 0, "main", []),
         ("a weight gradient all-gather", 32, "data", ["a weight gradient"]),
@@ -133,9 +160,15 @@ def test_a_blocking_text_waits_for_gradients_of_inputs_and_overlaps_those_of_wei
     assert seconds[:2] == pytest.approx([10e-9, 11e-9])
 
 
-def test_an_overlapped_text_sends_the_input_s_gradient_beside_computing_for_weights(tmp_path: Path) -> None:
-    layers = [f"{name} -1 1 ALLREDUCE 8 2 ALLREDUCE 16 3 ALLREDUCE 32 0" for name in "ab"]
-    workload = read(text(tmp_path, "HYBRID_DATA_MODEL", *layers), ranks=4, model_ranks=2)
+def test_an_overlapped_text_sends_the_input_s_gradient_beside_computing_for_weights(
+    tmp_path: Path,
+) -> None:
+    layers = [
+        f"{name} -1 1 ALLREDUCE 8 2 ALLREDUCE 16 3 ALLREDUCE 32 0" for name in "ab"
+    ]
+    workload = read(
+        text(tmp_path, "HYBRID_DATA_MODEL", *layers), ranks=4, model_ranks=2
+    )
     assert operations(workload)[4:] == [
         ("b input gradient", 0, "main", ["b forward all-reduce"]),
         ("b input gradient all-reduce", 16, "tensor", ["b input gradient"]),
@@ -146,30 +179,53 @@ def test_an_overlapped_text_sends_the_input_s_gradient_beside_computing_for_weig
         ("a weight gradient all-reduce", 32, "data", ["a weight gradient"]),
     ]
     assert groups_of(workload, 2) == [[2, 3], [0, 2]]
-    workload = read(text(tmp_path, "HYBRID_MODEL_DATA", *layers), ranks=4, model_ranks=2)
+    workload = read(
+        text(tmp_path, "HYBRID_MODEL_DATA", *layers), ranks=4, model_ranks=2
+    )
     assert groups_of(workload, 2) == [[0, 2], [2, 3]]
 
 
-def test_astra_sim_states_what_each_rank_puts_into_an_all_gather(tmp_path: Path) -> None:
+def test_astra_sim_states_what_each_rank_puts_into_an_all_gather(
+    tmp_path: Path,
+) -> None:
     layer = "a -1 1 ALLGATHER 64 1 NONE 0 1 NONE 0 0"
     assert read(text(tmp_path, "MODEL", layer), ranks=8).programs[0].bytes.max() == 512
 
 
-def test_data_parallel_layers_compute_gradients_of_weights_first(tmp_path: Path) -> None:
+def test_data_parallel_layers_compute_gradients_of_weights_first(
+    tmp_path: Path,
+) -> None:
     layers = [f"{name} -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 64 0" for name in "ab"]
-    names = [row[0] for row in operations(read(text(tmp_path, "DATA", *layers), ranks=4))]
+    names = [
+        row[0] for row in operations(read(text(tmp_path, "DATA", *layers), ranks=4))
+    ]
     backward = ["b weight gradient", "b weight gradient all-reduce", "b input gradient"]
-    assert names == ["a forward", "b forward", *backward, "a weight gradient", "a weight gradient all-reduce"]
+    assert names == [
+        "a forward",
+        "b forward",
+        *backward,
+        "a weight gradient",
+        "a weight gradient all-reduce",
+    ]
 
 
 def test_checkpoints_have_forward_passes_made_again(tmp_path: Path) -> None:
     layers = [f"{name} -1 1 NONE 0 1 NONE 0 1 NONE 0 0" for name in "abcd"]
-    header = "HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 1 2"
-    names = [row[0] for row in operations(read(text(tmp_path, header, *layers), ranks=2, model_ranks=1))]
+    header = (
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 1 2"
+    )
+    names = [
+        row[0]
+        for row in operations(
+            read(text(tmp_path, header, *layers), ranks=2, model_ranks=1)
+        )
+    ]
     assert names[6:9] == ["a forward", "b forward", "c input gradient"]
 
 
-def test_checkpoints_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_without_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ringlight.extensions.layer_text.reader.OPERATIONS_LIMIT", 1000)
     layers = ["a -1 1 NONE 0 1 NONE 0 1 NONE 0 0"] * 100
     asking = " ".join(map(str, range(1, 100)))
@@ -180,7 +236,9 @@ def test_checkpoints_without_end_are_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_an_embedding_s_lookup_goes_on_beside_the_bottom_layers(tmp_path: Path) -> None:
     layers = ["e -1 1 ALLTOALL 64 1 ALLTOALL 64 1 NONE 0 0"]
-    layers += [f"{name} -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 8 0" for name in ("bottom", "top")]
+    layers += [
+        f"{name} -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 8 0" for name in ("bottom", "top")
+    ]
     rows = operations(read(text(tmp_path, "HYBRID_DLRM 1", *layers), ranks=4))
     after = {name: others for name, _, _, others in rows}
     assert after["bottom forward"] == []
@@ -256,7 +314,9 @@ FILES = (
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_changed_text_is_read_or_refused_in_one_line(tmp_path: Path, seed: int) -> None:
+def test_a_changed_text_is_read_or_refused_in_one_line(
+    tmp_path: Path, seed: int
+) -> None:
     draw = random.Random(seed)
     name = draw.choice(FILES)
     data = bytearray((DATA / name).read_bytes())
@@ -288,4 +348,6 @@ def test_a_changed_text_is_read_or_refused_in_one_line(tmp_path: Path, seed: int
     ranks = None if name.startswith("simai") else 16
     found = outcome(lambda: read(path, ranks))
     if found is not None:
-        assert canonical(unpack(pack(found)))["ranks"][0] == canonical(found)["ranks"][0]
+        assert (
+            canonical(unpack(pack(found)))["ranks"][0] == canonical(found)["ranks"][0]
+        )

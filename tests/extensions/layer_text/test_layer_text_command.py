@@ -19,9 +19,16 @@ def test_a_text_is_told_what_it_does_not_say() -> None:
 
 def test_texts_are_recognised_and_packed(tmp_path: Path) -> None:
     assert read_any([DATA / "simai/microAllReduce.txt"]).ranks == 8
-    assert read_any([DATA / "astra_sim/MLP_ModelParallel.txt"], Options(ranks=6)).ranks == 6
-    answer("convert", str(DATA / "simai/microAllReduce.txt"), str(tmp_path / "micro.rlw"))
+    assert (
+        read_any([DATA / "astra_sim/MLP_ModelParallel.txt"], Options(ranks=6)).ranks
+        == 6
+    )
+    answer(
+        "convert", str(DATA / "simai/microAllReduce.txt"), str(tmp_path / "micro.rlw")
+    )
     assert read_any([tmp_path / "micro.rlw"]).ranks == 8
     (tmp_path / "notes.txt").write_text("hello\n")
-    said = refused("show", str(DATA / "simai/microAllReduce.txt"), str(tmp_path / "notes.txt"))
+    said = refused(
+        "show", str(DATA / "simai/microAllReduce.txt"), str(tmp_path / "notes.txt")
+    )
     assert "is a workload text, which is one file" in said

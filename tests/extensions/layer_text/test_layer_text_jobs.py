@@ -21,13 +21,24 @@ def test_a_text_gets_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
     workload = found.plans[0].jobs[0].workload
     assert workload is not None
     assert workload.ranks == 6
-    text = (tmp_path / "MLP_ModelParallel.txt").read_text().replace("MODEL", "HYBRID_DATA_MODEL", 1)
+    text = (
+        (tmp_path / "MLP_ModelParallel.txt")
+        .read_text()
+        .replace("MODEL", "HYBRID_DATA_MODEL", 1)
+    )
     (tmp_path / "hybrid.txt").write_text(text)
-    workload = loaded(tmp_path, "{files: hybrid.txt, model_ranks: 3}", SIX).plans[0].jobs[0].workload
+    workload = (
+        loaded(tmp_path, "{files: hybrid.txt, model_ranks: 3}", SIX)
+        .plans[0]
+        .jobs[0]
+        .workload
+    )
     assert workload is not None
     assert [group.tolist() for group in workload.groups] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_ranks_that_do_not_divide_are_refused(tmp_path: Path) -> None:
-    said = refusal(with_text(tmp_path), "{files: MLP_ModelParallel.txt, model_ranks: 3}", FOUR)
+    said = refusal(
+        with_text(tmp_path), "{files: MLP_ModelParallel.txt, model_ranks: 3}", FOUR
+    )
     assert "do not divide into 1 stages of groups of 3" in said

@@ -8,11 +8,18 @@ that send no more than they must.
 
 from __future__ import annotations
 
-from ringlight.extensions.models.layers import Model, Recommender, Transformer, parameters
+from ringlight.extensions.models.layers import (
+    Model,
+    Recommender,
+    Transformer,
+    parameters,
+)
 from ringlight.extensions.models.settings import Parallel, Training, padded
 
 
-def communication_bytes(model: Model, parallel: Parallel, training: Training) -> dict[str, int]:
+def communication_bytes(
+    model: Model, parallel: Parallel, training: Training
+) -> dict[str, int]:
     """Bytes that all ranks together send in one iteration, by purpose."""
     if isinstance(model, Recommender):
         found = _recommender_bytes(model, parallel.dp, training)
@@ -44,13 +51,19 @@ def _gradient_bytes(model: Model, p: Parallel, t: Training) -> dict[str, int]:
     model = padded(model, p.tp)
     experts, replicated, tied = 0, 0, 0
     if isinstance(model, Transformer):
-        experts, replicated = _expert_parameters(model) if p.ep > 1 else 0, _replicated_parameters(model)
+        experts, replicated = (
+            _expert_parameters(model) if p.ep > 1 else 0,
+            _replicated_parameters(model),
+        )
         tied = model.vocabulary * model.hidden if model.tied and p.pp > 1 else 0
     dense = parameters(model) - experts + (p.tp - 1) * replicated + tied
     reduced = t.gradient_bytes * (t.micro_batches if t.zero >= 2 else 1)
-    gathered = (t.gradient_bytes, t.element_bytes, t.element_bytes, 2 * t.micro_batches * t.element_bytes)[
-        t.zero
-    ]
+    gathered = (
+        t.gradient_bytes,
+        t.element_bytes,
+        t.element_bytes,
+        2 * t.micro_batches * t.element_bytes,
+    )[t.zero]
     return {
         "dp": (p.replicas - 1) * dense * (reduced + gathered),
         "edp": (p.dp - 1) * experts * (reduced + gathered),
@@ -79,7 +92,9 @@ def _transformer_bytes(m: Transformer, p: Parallel, t: Training) -> dict[str, in
     if m.tied and p.pp > 1:
         embedding = padded(m, p.tp)
         assert isinstance(embedding, Transformer)
-        found["embedding"] = 2 * p.replicas * embedding.vocabulary * m.hidden * t.gradient_bytes
+        found["embedding"] = (
+            2 * p.replicas * embedding.vocabulary * m.hidden * t.gradient_bytes
+        )
     return found
 
 
@@ -92,8 +107,12 @@ def _replicated_parameters(m: Transformer) -> int:
     h = m.hidden
     enc, dec = m.encoder_layers, m.layers
     sublayers = 2 * enc + (3 if enc else 2) * dec
-    blocks = sublayers * (m.norm_parameters + m.biases) * h + (dec * h * m.experts if m.experts > 1 else 0)
+    blocks = sublayers * (m.norm_parameters + m.biases) * h + (
+        dec * h * m.experts if m.experts > 1 else 0
+    )
     if m.bert:
         pooler, transform, next_sentence = h * h + h, h * h + h + 2 * h, 2 * h + 2
-        return blocks + (m.positions + 2) * h + 2 * h + pooler + transform + next_sentence
+        return (
+            blocks + (m.positions + 2) * h + 2 * h + pooler + transform + next_sentence
+        )
     return blocks + m.positions * h + (0 if enc else m.norm_parameters * h)

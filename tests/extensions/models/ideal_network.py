@@ -33,10 +33,14 @@ def ideal_run(
         for queue in queues[rank]:
             queue.reverse()
     free = {rank: [0.0] * len(workload.streams) for rank in ranks}
-    calls: defaultdict[tuple[int, int, int], list[tuple[int, int, float]]] = defaultdict(list)
+    calls: defaultdict[tuple[int, int, int], list[tuple[int, int, float]]] = (
+        defaultdict(list)
+    )
     called: defaultdict[tuple[int, int], int] = defaultdict(int)
     messages: defaultdict[tuple[int, int, int], list[float]] = defaultdict(list)
-    waiting: set[tuple[int, int]] = set()  # heads of streams that have called a collective
+    waiting: set[tuple[int, int]] = (
+        set()
+    )  # heads of streams that have called a collective
     todo = list(ranks)
 
     def ended(rank: int, k: int, at: float) -> None:
@@ -64,7 +68,9 @@ def ideal_run(
                     if peer in chosen:
                         todo.append(peer)
                 elif kind == Kind.RECEIVE:
-                    queued = messages[int(workload.peers[rank, slot]), rank, t["tag"][k]]
+                    queued = messages[
+                        int(workload.peers[rank, slot]), rank, t["tag"][k]
+                    ]
                     if not queued:
                         break
                     ended(rank, k, max(start, queued.pop(0)))
@@ -78,7 +84,9 @@ def ideal_run(
                     if len(calls[key]) == len(chosen.intersection(members.tolist())):
                         what = workload.collectives[t["collective"][k]].kind
                         halves = 2 if what == "all-reduce" else 1
-                        at = max(s for _, _, s in calls[key]) + halves * network.half_s(size, len(members))
+                        at = max(s for _, _, s in calls[key]) + halves * network.half_s(
+                            size, len(members)
+                        )
                         for other, j, _ in calls.pop(key):
                             waiting.discard((other, j))
                             ended(other, j, at)

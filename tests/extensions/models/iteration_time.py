@@ -48,7 +48,11 @@ class IterationTime:
 
 
 def iteration_time(
-    model: Transformer, parallel: Parallel, training: Training, device: Device, network: IdealNetwork
+    model: Transformer,
+    parallel: Parallel,
+    training: Training,
+    device: Device,
+    network: IdealNetwork,
 ) -> IterationTime:
     """One iteration of a decoder.
 
@@ -60,10 +64,22 @@ def iteration_time(
     way there. Of messages it leaves out that they share a network with collectives. Raises ValueError for
     an encoder, for the interleaved schedule and for ZeRO's stages 2 and 3, which it does not cover.
     """
-    if model.encoder_layers or model.bert or training.schedule == "interleaved" or training.zero > 1:
-        raise ValueError("the closed form covers decoders, gpipe and 1f1b, and ZeRO's stages 0 and 1")
-    stages = [_stage(model, parallel, training, device, network, k) for k in range(parallel.pp)]
-    hop = network.message_s(_hidden(model, training) / (parallel.tp if training.sequence_parallel else 1))
+    if (
+        model.encoder_layers
+        or model.bert
+        or training.schedule == "interleaved"
+        or training.zero > 1
+    ):
+        raise ValueError(
+            "the closed form covers decoders, gpipe and 1f1b, and ZeRO's stages 0 and 1"
+        )
+    stages = [
+        _stage(model, parallel, training, device, network, k)
+        for k in range(parallel.pp)
+    ]
+    hop = network.message_s(
+        _hidden(model, training) / (parallel.tp if training.sequence_parallel else 1)
+    )
     p, m = parallel.pp, training.micro_batches
     forward, backward = [s.forward_s for s in stages], [s.backward_s for s in stages]
     last = [s.backward_s + s.held_up_s for s in stages]
@@ -71,13 +87,22 @@ def iteration_time(
     if training.schedule == "gpipe":
         pipeline = once + (m - 1) * (max(forward) + max(backward))
     else:
-        circles = [(sum(forward[k:]) + sum(backward[k:]) + 2 * (p - 1 - k) * hop) / (p - k) for k in range(p)]
-        pipeline = once + (m - 1) * max(*circles, *map(sum, zip(forward, backward, strict=True)))
+        circles = [
+            (sum(forward[k:]) + sum(backward[k:]) + 2 * (p - 1 - k) * hop) / (p - k)
+            for k in range(p)
+        ]
+        pipeline = once + (m - 1) * max(
+            *circles, *map(sum, zip(forward, backward, strict=True))
+        )
     ends = [pipeline - sum(last[:k]) - k * hop for k in range(p)]
     ready = [end + stage.exposed_s for end, stage in zip(ends, stages, strict=True)]
     if model.tied and p > 1:
-        embedding = -(-model.vocabulary // parallel.tp) * model.hidden * training.gradient_bytes
-        ready[0] = ready[-1] = max(ready[0], ready[-1]) + network.all_reduce_s(embedding, 2)
+        embedding = (
+            -(-model.vocabulary // parallel.tp) * model.hidden * training.gradient_bytes
+        )
+        ready[0] = ready[-1] = max(ready[0], ready[-1]) + network.all_reduce_s(
+            embedding, 2
+        )
     end = max(at + stage.after_s for at, stage in zip(ready, stages, strict=True))
     return IterationTime(pipeline, end - pipeline)
 
@@ -129,7 +154,14 @@ class _Stage(NamedTuple):
     after_s: float
 
 
-def _stage(m: Transformer, p: Parallel, t: Training, device: Device, network: IdealNetwork, k: int) -> _Stage:
+def _stage(
+    m: Transformer,
+    p: Parallel,
+    t: Training,
+    device: Device,
+    network: IdealNetwork,
+    k: int,
+) -> _Stage:
     rows = list(_rows(m, p, t, device, network, k))
     exposed, held_up, updated, gathered = 0.0, 0.0, 0.0, 0.0
     # No gradients are under way before those of the layer that is last forward and first backward.
@@ -140,17 +172,31 @@ def _stage(m: Transformer, p: Parallel, t: Training, device: Device, network: Id
     ):
         if ranks > 1:
             exposed = max(exposed, _exposed_s(rows, column, ranks, t, network))
-            reduced = network.half_s(sum(column) * t.gradient_bytes, ranks) * (1 if t.zero else 2)
+            reduced = network.half_s(sum(column) * t.gradient_bytes, ranks) * (
+                1 if t.zero else 2
+            )
             held_up += min(waiting, reduced) if network.shared else 0.0
         updated += sum(column) / (ranks if t.zero else 1)
         if t.zero:
-            gathered = max(gathered, network.half_s(sum(column) * t.element_bytes, ranks))
+            gathered = max(
+                gathered, network.half_s(sum(column) * t.element_bytes, ranks)
+            )
     after = OPTIMISER_BYTES * updated / device.memory_bytes_per_s + gathered
-    return _Stage(sum(r.forward_s for r in rows), sum(r.backward_s for r in rows), exposed, held_up, after)
+    return _Stage(
+        sum(r.forward_s for r in rows),
+        sum(r.backward_s for r in rows),
+        exposed,
+        held_up,
+        after,
+    )
 
 
 def _exposed_s(
-    rows: Sequence[_Row], column: Sequence[int], ranks: int, t: Training, network: IdealNetwork
+    rows: Sequence[_Row],
+    column: Sequence[int],
+    ranks: int,
+    t: Training,
+    network: IdealNetwork,
 ) -> float:
     """Time that reductions take after the backward pass, seconds.
 
@@ -168,7 +214,12 @@ def _exposed_s(
 
 
 def _rows(
-    m: Transformer, p: Parallel, t: Training, device: Device, network: IdealNetwork, k: int
+    m: Transformer,
+    p: Parallel,
+    t: Training,
+    device: Device,
+    network: IdealNetwork,
+    k: int,
 ) -> Iterator[_Row]:
     """Rows of stage ``k``. A GPT's block takes 24bsh^2 (1 + s / 6h) FLOPs forward, its output 2bshV."""
     h, s, v = m.hidden, t.sequence or m.sequence, -(-m.vocabulary // p.tp) * p.tp

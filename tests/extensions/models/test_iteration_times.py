@@ -29,7 +29,9 @@ def transformer(name: str) -> Transformer:
     return model
 
 
-def iteration(model: Transformer, parallel: Parallel, training: Training, network: IdealNetwork) -> float:
+def iteration(
+    model: Transformer, parallel: Parallel, training: Training, network: IdealNetwork
+) -> float:
     workload = generate(model, parallel, training, A100)
     stages = rank_grid(parallel)[:, 0, 0, 0].tolist()
     return max(map(max, ideal_run(workload, network, stages)))
@@ -51,7 +53,9 @@ def test_gpt3s_iteration_is_the_closed_forms(
     model, parallel = transformer("gpt3-175b"), Parallel(dp=8, tp=8, pp=16)
     training = Training(micro_batches=micro_batches, schedule=schedule)
     form = iteration_time(model, parallel, training, A100, network)
-    assert iteration(model, parallel, training, network) == pytest.approx(form.seconds, rel=1e-3)
+    assert iteration(model, parallel, training, network) == pytest.approx(
+        form.seconds, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,21 +72,33 @@ def test_gpt3s_iteration_is_the_closed_forms(
         ),
     ],
 )  # fmt: skip
-def test_iterations_are_the_closed_forms(name: str, parallel: Parallel, training: Training) -> None:
+def test_iterations_are_the_closed_forms(
+    name: str, parallel: Parallel, training: Training
+) -> None:
     model, network = transformer(name), IdealNetwork(12.5e9, 5e-6)
     form = iteration_time(model, parallel, training, A100, network)
-    assert iteration(model, parallel, training, network) == pytest.approx(form.seconds, rel=5e-3)
+    assert iteration(model, parallel, training, network) == pytest.approx(
+        form.seconds, rel=5e-3
+    )
 
 
 @pytest.mark.parametrize(
     ("schedule", "virtual"),
-    [("1f1b", 1), ("gpipe", 1), ("interleaved", 1), ("interleaved", 2), ("interleaved", 4)],
+    [
+        ("1f1b", 1),
+        ("gpipe", 1),
+        ("interleaved", 1),
+        ("interleaved", 2),
+        ("interleaved", 4),
+    ],
 )
 def test_the_bubble_of_equal_stages_is_the_papers(schedule: str, virtual: int) -> None:
     """Without the output stages are equal: (p - 1) / (v m) of the useful time."""
     model = replace(transformer("llama2-7b"), vocabulary=0)
     training = Training(micro_batches=8, schedule=schedule, virtual_stages=virtual)
-    workload = generate(model, Parallel(pp=4), training, replace(A100, memory_bytes_per_s=1e30))
+    workload = generate(
+        model, Parallel(pp=4), training, replace(A100, memory_bytes_per_s=1e30)
+    )
     useful = float(np.nansum(workload.programs[0].seconds))
     total = max(map(max, ideal_run(workload, NO_TIME)))
     assert total / useful - 1 == pytest.approx((4 - 1) / (virtual * 8), rel=1e-9)
@@ -97,14 +113,22 @@ def test_what_the_closed_form_does_not_cover_is_refused() -> None:
 def simulated(workload: Workload, rate_bps: float) -> WorkloadResult:
     """Every rank with a port of its own, which all that it does at once shares; ranks alike taken as one."""
     gpus = [f"g{rank}" for rank in range(workload.ranks)]
-    return simulate_workload(PortsOnly(gpus, rate_bps), gpus, workload, fidelity="classes")
+    return simulate_workload(
+        PortsOnly(gpus, rate_bps), gpus, workload, fidelity="classes"
+    )
 
 
 @pytest.mark.parametrize("rate_bps", [1e18, 2.4e12, 4e11])
 def test_gpt3s_iteration_is_simulated_within_a_percent(rate_bps: float) -> None:
     """2.4 Tbit/s is what NVLink of an A100 has each way."""
-    model, parallel, training = transformer("gpt3-175b"), Parallel(8, 8, 16), Training(micro_batches=16)
-    form = iteration_time(model, parallel, training, A100, IdealNetwork(rate_bps / 8, shared=True))
+    model, parallel, training = (
+        transformer("gpt3-175b"),
+        Parallel(8, 8, 16),
+        Training(micro_batches=16),
+    )
+    form = iteration_time(
+        model, parallel, training, A100, IdealNetwork(rate_bps / 8, shared=True)
+    )
     found = simulated(generate(model, parallel, training, A100), rate_bps)
     assert found.total_s == pytest.approx(form.seconds, rel=0.01)
 
@@ -115,8 +139,14 @@ def test_mixtral_moves_what_the_closed_forms_say_and_takes_as_long() -> None:
     training = Training(micro_batches=8, sequence=4096)
     found = simulated(generate(model, parallel, training, A100), 400e9)
     sent = sum(
-        size for (way, _), size in zip(found.link_keys, found.link_bytes, strict=True) if way == "from"
+        size
+        for (way, _), size in zip(found.link_keys, found.link_bytes, strict=True)
+        if way == "from"
     )
-    assert sent == pytest.approx(sum(communication_bytes(model, parallel, training).values()), rel=1e-9)
-    form = iteration_time(model, parallel, training, A100, IdealNetwork(50e9, shared=True))
+    assert sent == pytest.approx(
+        sum(communication_bytes(model, parallel, training).values()), rel=1e-9
+    )
+    form = iteration_time(
+        model, parallel, training, A100, IdealNetwork(50e9, shared=True)
+    )
     assert found.total_s == pytest.approx(form.seconds, rel=0.01)

@@ -39,11 +39,26 @@ from tests.workload_jobs import loaded, refusal
             "{placed: resnet50, device: a100, batch: 4, mp: 4, partners: 1}",
             "workload.partners: 1 partners a GPU are too few for dp 1 and mp 4",
         ),
-        ("{model: resnet50, device: a100, tp: 4}", "workload.tp: resnet50 is generated with dp only"),
-        ("{model: gpt2-medium, device: a100, dp: 9999999}", "workload.dp: should be less than or equal"),
-        ("{model: gpt2-medium, device: a100, dp: 99999, ep: 99999}", "it is for 9999800001 ranks, and the"),
-        ("{model: gpt2-medium, device: a100, micro_batches: 9999999}", "workload.micro_batches: should be"),
-        ("{model: gpt2-medium, device: a100}", "workload: it is for 1 ranks, and the job has 4"),
+        (
+            "{model: resnet50, device: a100, tp: 4}",
+            "workload.tp: resnet50 is generated with dp only",
+        ),
+        (
+            "{model: gpt2-medium, device: a100, dp: 9999999}",
+            "workload.dp: should be less than or equal",
+        ),
+        (
+            "{model: gpt2-medium, device: a100, dp: 99999, ep: 99999}",
+            "it is for 9999800001 ranks, and the",
+        ),
+        (
+            "{model: gpt2-medium, device: a100, micro_batches: 9999999}",
+            "workload.micro_batches: should be",
+        ),
+        (
+            "{model: gpt2-medium, device: a100}",
+            "workload: it is for 1 ranks, and the job has 4",
+        ),
         (
             "{model: gpt2-medium, dp: 4, device: a100, element_bytes: 3}",
             "element_bytes: a100: no rate for",
@@ -52,15 +67,30 @@ from tests.workload_jobs import loaded, refusal
             "{model: gpt2-medium, dp: 4, device: a100, gradient_bytes: 0}",
             "workload.gradient_bytes: should",
         ),
-        ("{model: gpt2-medium, dp: 4, device: a100, first_bucket: 2}", "workload.first_bucket: "),
-        ("{model: gpt2-medium, dp: 4, device: gone.csv}", "workload.device: gone.csv: No such file or dir"),
-        ("{model: gpt2-medium, dp: 4, device: ../t.csv}", "workload.device: '../t.csv' is not below the dir"),
-        ("{model: gpt2-medium, dp: 4, device: rows.csv}", "workload.device: 'rows.csv': a run folder, which"),
+        (
+            "{model: gpt2-medium, dp: 4, device: a100, first_bucket: 2}",
+            "workload.first_bucket: ",
+        ),
+        (
+            "{model: gpt2-medium, dp: 4, device: gone.csv}",
+            "workload.device: gone.csv: No such file or dir",
+        ),
+        (
+            "{model: gpt2-medium, dp: 4, device: ../t.csv}",
+            "workload.device: '../t.csv' is not below the dir",
+        ),
+        (
+            "{model: gpt2-medium, dp: 4, device: rows.csv}",
+            "workload.device: 'rows.csv': a run folder, which",
+        ),
         (
             "{model: vgg16, device: a100, files: a}",
             "give one of collective, files, model and placed",
         ),
-        ("{placed: resnet50, device: a100, batch: 4, tp: 2}", "tp: a workload of placed has no such key"),
+        (
+            "{placed: resnet50, device: a100, batch: 4, tp: 2}",
+            "tp: a workload of placed has no such key",
+        ),
         ("{model: vgg16, dp: 4}", "workload: device: a workload of a model needs it"),
     ],
 )
@@ -90,7 +120,9 @@ def with_times(directory: Path, text: str = TIMES) -> Path:
     return directory
 
 
-def test_computation_takes_what_a_table_says_and_a_run_folder_has_the_table(tmp_path: Path) -> None:
+def test_computation_takes_what_a_table_says_and_a_run_folder_has_the_table(
+    tmp_path: Path,
+) -> None:
     origin = with_times(tmp_path / "origin")
     experiment = loaded(origin, MEASURED)
     assert experiment.files == ("tables/times.csv",)
@@ -99,7 +131,9 @@ def test_computation_takes_what_a_table_says_and_a_run_folder_has_the_table(tmp_
     # 24 blocks, of which one is slower.
     whole_s = 24 * 15e-3 + 54e-3 + 25e-3
     assert float(np.nansum(workload.programs[0].seconds)) == pytest.approx(whole_s)
-    done, result = carry_out_experiment(experiment, SimulationBackend(), tmp_path / "runs")
+    done, result = carry_out_experiment(
+        experiment, SimulationBackend(), tmp_path / "runs"
+    )
     assert not done.failures
     (took_s,) = (row["value"] for row in result["rows"] if row["metric"] == "iteration")
     assert took_s > whole_s
@@ -110,12 +144,23 @@ def test_computation_takes_what_a_table_says_and_a_run_folder_has_the_table(tmp_
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("mlp forward,1 ms\n", "tables/times.csv, line 1: expected operation,seconds, not mlp forward,1 ms"),
-        ("mlp forward,1\n", "tables/times.csv: no seconds for embedding forward; the table has mlp forward"),
+        (
+            "mlp forward,1 ms\n",
+            "tables/times.csv, line 1: expected operation,seconds, not mlp forward,1 ms",
+        ),
+        (
+            "mlp forward,1\n",
+            "tables/times.csv: no seconds for embedding forward; the table has mlp forward",
+        ),
     ],
 )
-def test_a_wrong_table_is_one_line_with_file_and_key(tmp_path: Path, table: str, said: str) -> None:
-    assert refusal(with_times(tmp_path / "a", table), MEASURED) == f"jobs.llm.workload.device: {said}"
+def test_a_wrong_table_is_one_line_with_file_and_key(
+    tmp_path: Path, table: str, said: str
+) -> None:
+    assert (
+        refusal(with_times(tmp_path / "a", table), MEASURED)
+        == f"jobs.llm.workload.device: {said}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,20 +174,34 @@ def test_a_wrong_table_is_one_line_with_file_and_key(tmp_path: Path, table: str,
         ),
     ],
 )
-def test_settings_of_gradients_are_the_generators(tmp_path: Path, keys: str, training: Training) -> None:
+def test_settings_of_gradients_are_the_generators(
+    tmp_path: Path, keys: str, training: Training
+) -> None:
     text = "{model: gpt2-medium, dp: 2, tp: 2, device: a100, %s}"
     workload = loaded(tmp_path, text % keys).plans[0].jobs[0].workload
     assert workload is not None
-    wanted = generate(MODELS["gpt2-medium"], Parallel(dp=2, tp=2), training, DEVICES["a100"])
+    wanted = generate(
+        MODELS["gpt2-medium"], Parallel(dp=2, tp=2), training, DEVICES["a100"]
+    )
     assert canonical(workload) == canonical(wanted)
     assert canonical(wanted) != canonical(
-        generate(MODELS["gpt2-medium"], Parallel(dp=2, tp=2), Training(), DEVICES["a100"])
+        generate(
+            MODELS["gpt2-medium"], Parallel(dp=2, tp=2), Training(), DEVICES["a100"]
+        )
     )
 
 
 @pytest.mark.parametrize(("partners", "window"), [(20, 8), (8, 8), (7, 4), (3, 2)])
-def test_pieces_are_placed_for_so_many_partners(tmp_path: Path, partners: int, window: int) -> None:
-    placed = {"placed": "transformer-big", "dp": 2, "mp": 8, "batch": 2, "device": "a100"}
+def test_pieces_are_placed_for_so_many_partners(
+    tmp_path: Path, partners: int, window: int
+) -> None:
+    placed = {
+        "placed": "transformer-big",
+        "dp": 2,
+        "mp": 8,
+        "batch": 2,
+        "device": "a100",
+    }
     found, wanted = (
         workload_of(PlacedKeys(**placed, **key), 16, tmp_path)
         for key in ({"partners": partners}, {"window": window})
@@ -173,13 +232,23 @@ def test_a_placed_model_has_as_many_replicas_as_fill_the_job() -> None:
 
 
 def test_replicas_that_do_not_fill_the_job_are_refused() -> None:
-    with pytest.raises(ScenarioError, match="mp: 8 GPUs do not divide into replicas of 3"):
+    with pytest.raises(
+        ScenarioError, match="mp: 8 GPUs do not divide into replicas of 3"
+    ):
         parse(SEARCHED.replace("[1, 2, 8]", "[1, 3]"), "whole.yaml")
 
 
 def test_every_key_is_described_and_examples_are_read() -> None:
-    page = (ROOT / "docs/models.md").read_text().partition("## In a scenario")[2].partition("\n## ")[0]
-    keys = {*ModelKeys.model_fields, *PlacedKeys.model_fields} - WorkloadKeys.model_fields.keys()
+    page = (
+        (ROOT / "docs/models.md")
+        .read_text()
+        .partition("## In a scenario")[2]
+        .partition("\n## ")[0]
+    )
+    keys = {
+        *ModelKeys.model_fields,
+        *PlacedKeys.model_fields,
+    } - WorkloadKeys.model_fields.keys()
     assert not [key for key in keys if f"`{key}`" not in page]
     examples = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
     assert len(examples) == 2

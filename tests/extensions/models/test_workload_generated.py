@@ -32,7 +32,14 @@ def small(name: str, blocks: int) -> Transformer:
     kv = 8 if model.kv_heads < model.heads else 16
     encoder = blocks if model.encoder_layers else 0
     return replace(
-        model, layers=blocks, encoder_layers=encoder, hidden=64, heads=16, kv_heads=kv, ffn=96, head_dim=4
+        model,
+        layers=blocks,
+        encoder_layers=encoder,
+        hidden=64,
+        heads=16,
+        kv_heads=kv,
+        ffn=96,
+        head_dim=4,
     )
 
 
@@ -54,7 +61,9 @@ def test_bytes_are_the_closed_forms(
     model = small(name, blocks)
     ep = ep if model.experts > 1 else 1
     pp = pp if not model.encoder_layers else 1
-    virtual = data.draw(st.sampled_from([1, 2]) if 1 < pp <= blocks // 2 else st.just(1))
+    virtual = data.draw(
+        st.sampled_from([1, 2]) if 1 < pp <= blocks // 2 else st.just(1)
+    )
     training = Training(
         micro_batch=data.draw(st.integers(1, 3)),
         micro_batches=pp * data.draw(st.integers(1, 3)),
@@ -110,7 +119,9 @@ def _dense_at_8() -> int:
 @pytest.mark.parametrize("name", ["vgg16", "resnet50", "dlrm"])
 def test_models_that_are_only_replicated(name: str) -> None:
     model, parallel = MODELS[name], Parallel(dp=8)
-    training = Training(micro_batch=32, micro_batches=2, element_bytes=4, gradient_bytes=4)
+    training = Training(
+        micro_batch=32, micro_batches=2, element_bytes=4, gradient_bytes=4
+    )
     workload = generate(model, parallel, training, DEVICES["v100"])
     assert sent(workload) == communication_bytes(model, parallel, training)
     ideal_run(workload, NETWORK)
@@ -119,7 +130,9 @@ def test_models_that_are_only_replicated(name: str) -> None:
 def test_ranks_count_tensor_expert_data_pipeline() -> None:
     model = small("mixtral-8x7b", 4)
     workload = generate(
-        model, Parallel(dp=2, tp=2, pp=2, ep=2), Training(micro_batches=2, sequence=8, zero=3)
+        model,
+        Parallel(dp=2, tp=2, pp=2, ep=2),
+        Training(micro_batches=2, sequence=8, zero=3),
     )
     groups = [set(group.tolist()) for group in workload.groups]
     for expected in ({0, 1}, {0, 2}, {0, 2, 4, 6}, {0, 4}):
@@ -133,7 +146,9 @@ def test_ranks_run_to_the_end_one_by_one() -> None:
     """Not only one rank of each stage for all that are alike: groups meet as they are."""
     model = small("gpt2-medium", 6)
     parallel = Parallel(dp=2, tp=2, pp=3)
-    training = Training(micro_batches=6, sequence=8, schedule="interleaved", virtual_stages=2, zero=1)
+    training = Training(
+        micro_batches=6, sequence=8, schedule="interleaved", virtual_stages=2, zero=1
+    )
     workload = generate(model, parallel, training, DEVICES["a100"])
     every = ideal_run(workload, NETWORK)
     one_each = ideal_run(workload, NETWORK, [0, 4, 8])
@@ -167,7 +182,10 @@ def _buckets(gradients: list[int]) -> list[int]:
     found = [0]
     for number, size in enumerate(reversed(gradients)):
         found[-1] += size
-        if found[-1] >= (25 << 20 if len(found) > 1 else 1 << 20) and number < len(gradients) - 1:
+        if (
+            found[-1] >= (25 << 20 if len(found) > 1 else 1 << 20)
+            and number < len(gradients) - 1
+        ):
             found.append(0)
     return found
 
@@ -177,7 +195,9 @@ def _named(workload: Workload, program: Program, name: str) -> list[int]:
 
 
 def test_a_recommender_exchanges_vectors_while_it_computes() -> None:
-    workload = generate(MODELS["dlrm"], Parallel(dp=8), Training(micro_batch=4096), DEVICES["a100"])
+    workload = generate(
+        MODELS["dlrm"], Parallel(dp=8), Training(micro_batch=4096), DEVICES["a100"]
+    )
     program = workload.programs[0]
     ends = ideal_run(workload, NETWORK, [0])[0]
     (arrived,) = _named(workload, program, "tables vectors")
@@ -188,20 +208,29 @@ def test_a_recommender_exchanges_vectors_while_it_computes() -> None:
 
 
 def test_parameters_of_zero_3_are_fetched_one_layer_ahead() -> None:
-    workload = generate(small("llama2-7b", 4), Parallel(dp=4), Training(sequence=8, zero=3), DEVICES["a100"])
+    workload = generate(
+        small("llama2-7b", 4),
+        Parallel(dp=4),
+        Training(sequence=8, zero=3),
+        DEVICES["a100"],
+    )
     program = workload.programs[0]
     gathers = _named(workload, program, "dp parameters")
     computed = np.flatnonzero(program.kind == Kind.COMPUTE)
     assert len(gathers) == len(computed)
     for number, gather in enumerate(gathers):
-        after = program.after[program.after_offsets[gather] : program.after_offsets[gather + 1]].tolist()
+        after = program.after[
+            program.after_offsets[gather] : program.after_offsets[gather + 1]
+        ].tolist()
         assert after == ([computed[number - 2]] if number > 1 else [])
 
 
 def test_tokens_come_back_from_where_they_went() -> None:
     """Each block and micro-batch draws once: there and back, forward and, the gradients, backward."""
     model = small("mixtral-8x7b", 4)
-    training = Training(micro_batches=3, sequence=8, split=Split(5, 1.0, same_order=True))
+    training = Training(
+        micro_batches=3, sequence=8, split=Split(5, 1.0, same_order=True)
+    )
     workload = generate(model, Parallel(ep=4), training)
     program = workload.programs[0]
     called: dict[int, list[tuple[str, bool]]] = {}
@@ -210,7 +239,9 @@ def test_tokens_come_back_from_where_they_went() -> None:
         if split is not None:
             assert (split.seed, split.skew, split.same_order) == (5, 1.0, True)
             assert split.draw is not None
-            called.setdefault(split.draw, []).append((workload.names[program.name[k]], split.back))
+            called.setdefault(split.draw, []).append(
+                (workload.names[program.name[k]], split.back)
+            )
     forward = [("ep dispatch", False), ("ep combine", True)]
     backward = [("ep combine gradients", False), ("ep dispatch gradients", True)]
     assert len(called) == 4 * 3
@@ -229,28 +260,68 @@ def test_the_training_loop_is_a_workload() -> None:
     ("name", "parallel", "training", "message"),
     [
         ("vgg16", Parallel(tp=2), Training(), "tp: vgg16 is generated with dp only"),
-        ("llama2-7b", Parallel(ep=2), Training(), "ep: 2 does not divide the experts of llama2-7b, 1"),
-        ("llama3-8b", Parallel(tp=16), Training(), "tp: 16 does not divide the 8 kv_heads of llama3-8b"),
-        ("llama3-8b", Parallel(pp=64), Training(), "pp: 64 stages of 1 chunks, but 32 blocks"),
-        ("transformer-big", Parallel(pp=2), Training(), "pp: transformer-big has an encoder"),
+        (
+            "llama2-7b",
+            Parallel(ep=2),
+            Training(),
+            "ep: 2 does not divide the experts of llama2-7b, 1",
+        ),
+        (
+            "llama3-8b",
+            Parallel(tp=16),
+            Training(),
+            "tp: 16 does not divide the 8 kv_heads of llama3-8b",
+        ),
+        (
+            "llama3-8b",
+            Parallel(pp=64),
+            Training(),
+            "pp: 64 stages of 1 chunks, but 32 blocks",
+        ),
+        (
+            "transformer-big",
+            Parallel(pp=2),
+            Training(),
+            "pp: transformer-big has an encoder",
+        ),
         ("gpt2-medium", Parallel(dp=0), Training(), "dp: 0 must be 1 or more"),
         ("gpt2-medium", Parallel(), Training(zero=4), "zero: 4 is no stage of ZeRO"),
-        ("gpt2-medium", Parallel(), Training(virtual_stages=2), "virtual_stages: only a pipeline"),
+        (
+            "gpt2-medium",
+            Parallel(),
+            Training(virtual_stages=2),
+            "virtual_stages: only a pipeline",
+        ),
         (
             "gpt2-medium",
             Parallel(),
             Training(sequence=2048),
             "sequence: 2048 tokens, but gpt2-medium has 1024",
         ),
-        ("gpt2-medium", Parallel(), Training(split=Split(skew=-1)), "split: skew -1 must be 0 or more"),
+        (
+            "gpt2-medium",
+            Parallel(),
+            Training(split=Split(skew=-1)),
+            "split: skew -1 must be 0 or more",
+        ),
         (
             "gpt2-medium",
             Parallel(),
             Training(algorithms={"sum": ""}),
             "algorithms: there is no collective sum",
         ),
-        ("gpt2-medium", Parallel(3), Training(algorithms={"all-reduce": "x"}), "algorithms: .*ring"),
-        ("gpt2-medium", Parallel(), Training(schedule="x"), "schedule: no x; there are gpipe"),
+        (
+            "gpt2-medium",
+            Parallel(3),
+            Training(algorithms={"all-reduce": "x"}),
+            "algorithms: .*ring",
+        ),
+        (
+            "gpt2-medium",
+            Parallel(),
+            Training(schedule="x"),
+            "schedule: no x; there are gpipe",
+        ),
         (
             "gpt2-medium",
             Parallel(tp=2),

@@ -58,21 +58,34 @@ def test_tables_are_nearly_all_of_a_recommender() -> None:
     assert isinstance(model, Recommender)
     assert len(model.rows) == 26
     assert sum(model.rows) == 204_184_588
-    dense = sum(layer.parameters for layer in (*bottom_layers(model), *top_layers(model)))
+    dense = sum(
+        layer.parameters for layer in (*bottom_layers(model), *top_layers(model))
+    )
     assert top_layers(model)[0].output == 479
     assert parameters(model) == 204_184_588 * 128 + dense
     by_hand = (13 * 512 + 512) + (512 * 256 + 256) + (256 * 128 + 128)
-    by_hand += (479 * 1024 + 1024) + (1024 * 1024 + 1024) + (1024 * 512 + 512) + (512 * 256 + 256) + 257
+    by_hand += (
+        (479 * 1024 + 1024)
+        + (1024 * 1024 + 1024)
+        + (1024 * 512 + 512)
+        + (512 * 256 + 256)
+        + 257
+    )
     assert dense == by_hand
 
 
-@pytest.mark.parametrize(("name", "giga"), [("vgg16", 15.47), ("vgg19", 19.632), ("resnet50", 4.089)])
-def test_flops_of_an_image_are_twice_torchvisions_multiplications(name: str, giga: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "giga"), [("vgg16", 15.47), ("vgg19", 19.632), ("resnet50", 4.089)]
+)
+def test_flops_of_an_image_are_twice_torchvisions_multiplications(
+    name: str, giga: float
+) -> None:
     assert forward_flops(MODELS[name]) == pytest.approx(2e9 * giga, rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("name", "sequence"), [("gpt2-medium", 1024), ("gpt3-175b", 2048), ("gpt3-175b", 512)]
+    ("name", "sequence"),
+    [("gpt2-medium", 1024), ("gpt3-175b", 2048), ("gpt3-175b", 512)],
 )
 def test_flops_of_a_gpt_are_megatrons_formula(name: str, sequence: int) -> None:
     """Narayanan et al.: 96 B s l h^2 (1 + s / 6h + V / 16lh) and activations computed again.
@@ -83,7 +96,9 @@ def test_flops_of_a_gpt_are_megatrons_formula(name: str, sequence: int) -> None:
     assert isinstance(model, Transformer)
     s, n, h, v = sequence, model.layers, model.hidden, model.vocabulary
     four = 96 * s * n * h**2 * (1 + s / (6 * h) + v / (16 * n * h))
-    assert 4 * forward_flops(model, sequence) - 2 * s * h * v == pytest.approx(four, rel=1e-12)
+    assert 4 * forward_flops(model, sequence) - 2 * s * h * v == pytest.approx(
+        four, rel=1e-12
+    )
 
 
 def test_flops_of_gpt3s_training_are_those_of_its_paper() -> None:
@@ -92,7 +107,9 @@ def test_flops_of_gpt3s_training_are_those_of_its_paper() -> None:
     assert per_token * 300e9 == pytest.approx(3.14e23, rel=0.03)
 
 
-@pytest.mark.parametrize(("name", "billions"), [("mixtral-8x7b", 12.9), ("mixtral-8x22b", 39.1)])
+@pytest.mark.parametrize(
+    ("name", "billions"), [("mixtral-8x7b", 12.9), ("mixtral-8x22b", 39.1)]
+)
 def test_a_token_passes_the_active_parameters_only(name: str, billions: float) -> None:
     model = MODELS[name]
     assert isinstance(model, Transformer)
@@ -111,7 +128,8 @@ def test_activations_of_a_gpt_are_korthikantis() -> None:
 
 def test_every_model_says_where_its_figures_stand() -> None:
     assert all(
-        "arXiv" in m.source or "model card" in m.source or "Radford" in m.source for m in MODELS.values()
+        "arXiv" in m.source or "model card" in m.source or "Radford" in m.source
+        for m in MODELS.values()
     )
     with pytest.raises(ValueError, match="no model vgg17; there are vgg16, "):
         model_named("vgg17")
@@ -120,4 +138,6 @@ def test_every_model_says_where_its_figures_stand() -> None:
 def test_the_page_has_every_model_with_its_parameters_and_flops() -> None:
     page = (ROOT / "docs/models.md").read_text()
     for name, model in MODELS.items():
-        assert f"| `{name}` | {parameters(model):,} | {forward_flops(model):.4g} |" in page
+        assert (
+            f"| `{name}` | {parameters(model):,} | {forward_flops(model):.4g} |" in page
+        )

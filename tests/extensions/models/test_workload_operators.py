@@ -9,14 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.extensions.models.catalogue import MODELS
-from ringlight.extensions.models.layers import Transformer, Vision, forward_flops, layers, parameters
+from ringlight.extensions.models.layers import (
+    Transformer,
+    Vision,
+    forward_flops,
+    layers,
+    parameters,
+)
 from ringlight.extensions.models.operators import Operator, operators, shares, split
 from ringlight.workloads.devices import DEVICES
 
 WITH_OPERATORS = [
     name
     for name, model in MODELS.items()
-    if isinstance(model, Vision) or (isinstance(model, Transformer) and model.experts == 1)
+    if isinstance(model, Vision)
+    or (isinstance(model, Transformer) and model.experts == 1)
 ]
 
 
@@ -25,8 +32,12 @@ def test_operators_are_together_what_the_layers_are(name: str) -> None:
     model = MODELS[name]
     graph = operators(model, 3)
     assert sum(one.parameters for one in graph) == parameters(model)
-    assert sum(one.flops for one in graph) == pytest.approx(3 * forward_flops(model), rel=1e-12)
-    assert sum(one.backward_flops for one in graph) == pytest.approx(6 * forward_flops(model), rel=1e-12)
+    assert sum(one.flops for one in graph) == pytest.approx(
+        3 * forward_flops(model), rel=1e-12
+    )
+    assert sum(one.backward_flops for one in graph) == pytest.approx(
+        6 * forward_flops(model), rel=1e-12
+    )
     assert min(one.flops for one in graph) >= 0
     assert min(one.parameters for one in graph) >= 0
 
@@ -40,7 +51,9 @@ def test_every_output_is_taken_but_the_last(name: str) -> None:
     assert {k for one in graph for k in one.after} == set(range(len(graph) - 1))
 
 
-def named(name: str, samples: int = 1, element_bytes: int = 1) -> dict[str, tuple[Operator, set[str]]]:
+def named(
+    name: str, samples: int = 1, element_bytes: int = 1
+) -> dict[str, tuple[Operator, set[str]]]:
     """By name: the operator, and the names of those whose outputs it takes."""
     graph = operators(MODELS[name], samples, element_bytes=element_bytes)
     return {one.name: (one, {graph[k].name for k in one.after}) for one in graph}
@@ -77,15 +90,27 @@ def test_a_decoder_takes_what_the_encoder_gives() -> None:
         assert taken == {"encoder 5 mlp output"}
         assert key_value.output_bytes == 8 * 64 * 2 * 1024 * 4
         scores = found[f"block {block} cross-attention scores"][1]
-        assert scores == {f"block {block} cross-attention {name}" for name in ("query", "key value")}
-    assert found["block 0 attention output"][1] == {"block 0 attention scores", "embedding"}
+        assert scores == {
+            f"block {block} cross-attention {name}" for name in ("query", "key value")
+        }
+    assert found["block 0 attention output"][1] == {
+        "block 0 attention scores",
+        "embedding",
+    }
     assert found["head"][0].beside == 0
 
 
 def test_the_operators_of_a_gpts_block() -> None:
     h, s = 1024, 1024
-    found = {name: one for name, (one, _) in named("gpt2-medium").items() if name.startswith("block 7 ")}
-    assert {name.removeprefix("block 7 "): (one.parameters, one.flops) for name, one in found.items()} == {
+    found = {
+        name: one
+        for name, (one, _) in named("gpt2-medium").items()
+        if name.startswith("block 7 ")
+    }
+    assert {
+        name.removeprefix("block 7 "): (one.parameters, one.flops)
+        for name, one in found.items()
+    } == {
         "attention query key value": (3 * h * h + 3 * h + 2 * h, 6 * s * h * h),
         "attention scores": (0, 4 * s * s * h),
         "attention output": (h * h + h, 2 * s * h * h),
@@ -94,17 +119,29 @@ def test_the_operators_of_a_gpts_block() -> None:
     }
 
 
-@given(samples=st.integers(1, 64), element_bytes=st.sampled_from([2, 4]), sequence=st.sampled_from([0, 128]))
+@given(
+    samples=st.integers(1, 64),
+    element_bytes=st.sampled_from([2, 4]),
+    sequence=st.sampled_from([0, 128]),
+)
 @settings(max_examples=20, deadline=None)
-def test_outputs_and_flops_grow_with_the_batch(samples: int, element_bytes: int, sequence: int) -> None:
+def test_outputs_and_flops_grow_with_the_batch(
+    samples: int, element_bytes: int, sequence: int
+) -> None:
     model = MODELS["bert-large"]
     one_sample = operators(model, 1, element_bytes=1, sequence=sequence)
     graph = operators(model, samples, element_bytes=element_bytes, sequence=sequence)
     for one, alone in zip(graph, one_sample, strict=True):
         assert one.flops == pytest.approx(samples * alone.flops, rel=1e-12)
         assert one.output_bytes == samples * element_bytes * alone.output_bytes
-        assert (one.name, one.parameters, one.after) == (alone.name, alone.parameters, alone.after)
-    assert {layer.output for layer in layers(model, sequence)} <= {one.output_bytes for one in one_sample}
+        assert (one.name, one.parameters, one.after) == (
+            alone.name,
+            alone.parameters,
+            alone.after,
+        )
+    assert {layer.output for layer in layers(model, sequence)} <= {
+        one.output_bytes for one in one_sample
+    }
 
 
 @given(total=st.integers(0, 10**12), pieces=st.integers(1, 2000))
@@ -120,7 +157,9 @@ def test_shares_are_all_of_it_and_equal_to_within_one(total: int, pieces: int) -
     quantum_s=st.floats(1e-9, 1e-2),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_pieces_are_powers_of_two_no_shorter_than_the_quantum(name: str, most: int, quantum_s: float) -> None:
+def test_pieces_are_powers_of_two_no_shorter_than_the_quantum(
+    name: str, most: int, quantum_s: float
+) -> None:
     device = DEVICES["a100"]
     graph = operators(MODELS[name], 4)
     found = split(graph, device, most, quantum_s=quantum_s)
@@ -135,16 +174,26 @@ def test_pieces_are_powers_of_two_no_shorter_than_the_quantum(name: str, most: i
 
 def test_the_reference_formula_by_hand() -> None:
     rate = DEVICES["a100"].flops_per_s(4)
-    graph = [Operator(str(us), us * 1e-6 * rate * (1 + 1e-9), 8, 8) for us in (0.4, 1, 3.9, 4, 7.5, 8, 1000)]
+    graph = [
+        Operator(str(us), us * 1e-6 * rate * (1 + 1e-9), 8, 8)
+        for us in (0.4, 1, 3.9, 4, 7.5, 8, 1000)
+    ]
     assert split(graph, DEVICES["a100"], 8) == (1, 1, 2, 4, 4, 8, 8)
     assert split(graph, DEVICES["a100"], 6) == (1, 1, 2, 4, 4, 6, 6)
 
 
 def test_models_without_operators_are_named() -> None:
     for name in ("dlrm", "mixtral-8x7b"):
-        with pytest.raises(ValueError, match=f"{name}: there are operators of image models and of dense"):
+        with pytest.raises(
+            ValueError,
+            match=f"{name}: there are operators of image models and of dense",
+        ):
             operators(MODELS[name], 1)
-    with pytest.raises(ValueError, match="0 samples of elements of 4 bytes; both must be 1 or more"):
+    with pytest.raises(
+        ValueError, match="0 samples of elements of 4 bytes; both must be 1 or more"
+    ):
         operators(MODELS["vgg16"], 0)
-    with pytest.raises(ValueError, match="split into at most 0 pieces of 1e-06 s; both must be above 0"):
+    with pytest.raises(
+        ValueError, match="split into at most 0 pieces of 1e-06 s; both must be above 0"
+    ):
         split([], DEVICES["a100"], 0)

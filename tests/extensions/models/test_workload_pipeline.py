@@ -70,23 +70,41 @@ def test_1f1b_keeps_no_more_than_there_are_stages_behind() -> None:
     """Narayanan et al., section 2.2: p at most, where GPipe keeps all m."""
     assert [_under_way(mine) for mine in schedule("1f1b", 4, 16)] == [4, 3, 2, 1]
     assert [_under_way(mine) for mine in schedule("gpipe", 4, 16)] == [16] * 4
-    assert [_under_way(mine) for mine in schedule("interleaved", 4, 16, 2)] == [11, 9, 7, 5]
+    assert [_under_way(mine) for mine in schedule("interleaved", 4, 16, 2)] == [
+        11,
+        9,
+        7,
+        5,
+    ]
 
 
 def test_the_interleaved_order_is_megatrons() -> None:
     """Figure 4 of Narayanan et al.: the first stage of 4, two chunks, 8 micro-batches."""
     mine = schedule("interleaved", 4, 8, 2)[0]
     forward = [(turn.chunk // 4, turn.micro_batch) for turn in mine if turn.forward]
-    rows = [[(chunk, m) for m in range(start, start + 4)] for start in (0, 4) for chunk in (0, 1)]
+    rows = [
+        [(chunk, m) for m in range(start, start + 4)]
+        for start in (0, 4)
+        for chunk in (0, 1)
+    ]
     assert forward == [place for row in rows for place in row]
-    backward = [(turn.chunk // 4, turn.micro_batch) for turn in mine if not turn.forward]
+    backward = [
+        (turn.chunk // 4, turn.micro_batch) for turn in mine if not turn.forward
+    ]
     assert backward[:5] == [(1, 0), (1, 1), (1, 2), (1, 3), (0, 0)]
 
 
 def test_what_a_schedule_cannot_do_is_said() -> None:
-    with pytest.raises(ValueError, match="schedule: no zb; there are gpipe, 1f1b, interleaved"):
+    with pytest.raises(
+        ValueError, match="schedule: no zb; there are gpipe, 1f1b, interleaved"
+    ):
         schedule("zb", 2, 2)
-    with pytest.raises(ValueError, match="virtual_stages: 1f1b has one chunk a stage, not 2"):
+    with pytest.raises(
+        ValueError, match="virtual_stages: 1f1b has one chunk a stage, not 2"
+    ):
         schedule("1f1b", 2, 2, 2)
-    with pytest.raises(ValueError, match="micro_batches: interleaved needs a multiple of 2 stages, not 3"):
+    with pytest.raises(
+        ValueError,
+        match="micro_batches: interleaved needs a multiple of 2 stages, not 3",
+    ):
         schedule("interleaved", 2, 3, 2)

@@ -12,7 +12,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from ringlight.extensions.msccl.reader import STEPS_LIMIT, Algorithm, algorithm_of, read_msccl
+from ringlight.extensions.msccl.reader import (
+    STEPS_LIMIT,
+    Algorithm,
+    algorithm_of,
+    read_msccl,
+)
 from ringlight.extensions.msccl.writer import msccl_text, write_msccl
 from ringlight.fabric.collectives import apply_schedule, schedule_of
 from ringlight.fabric.kinds import KINDS, collective_steps
@@ -31,7 +36,18 @@ def of(text: str) -> Algorithm:
 def rows(steps: Steps) -> list[tuple[str, list[tuple[int, ...]]]]:
     """Each step's operation and its transfers, in one order."""
     return [
-        (s.op, sorted(zip(*(a.tolist() for a in (s.sources, s.destinations, s.first, s.count)), strict=True)))
+        (
+            s.op,
+            sorted(
+                zip(
+                    *(
+                        a.tolist()
+                        for a in (s.sources, s.destinations, s.first, s.count)
+                    ),
+                    strict=True,
+                )
+            ),
+        )
         for s in steps
     ]
 
@@ -41,32 +57,55 @@ def rows(steps: Steps) -> list[tuple[str, list[tuple[int, ...]]]]:
 
 def test_the_ring_of_astra_sim_is_a_ring() -> None:
     found = read_msccl(RING)
-    assert (found.kind, found.root, found.steps.name) == ("all-reduce", 0, "allreduce_ring_1channelsperring")
+    assert (found.kind, found.root, found.steps.name) == (
+        "all-reduce",
+        0,
+        "allreduce_ring_1channelsperring",
+    )
     assert rows(found.steps) == rows(collective_steps("all-reduce", "ring", 8))
     vectors = [np.arange(24, dtype=np.float32) * rank for rank in range(8)]
     for result in apply_schedule(schedule_of(found.steps), vectors):
         assert result.tolist() == (np.arange(24) * 28).tolist()
 
 
-def line(s: int, kind: str, src: str, dst: str, after: tuple[int, int] = (-1, -1), cnt: int = 1) -> str:
+def line(
+    s: int,
+    kind: str,
+    src: str,
+    dst: str,
+    after: tuple[int, int] = (-1, -1),
+    cnt: int = 1,
+) -> str:
     """A step from place to place, such as i0 to s2."""
-    places = f'srcbuf="{src[0]}" srcoff="{src[1:]}" dstbuf="{dst[0]}" dstoff="{dst[1:]}"'
+    places = (
+        f'srcbuf="{src[0]}" srcoff="{src[1:]}" dstbuf="{dst[0]}" dstoff="{dst[1:]}"'
+    )
     deps = f'depid="{after[0]}" deps="{after[1]}" hasdep="0"'
     return f'<step s="{s}" type="{kind}" {places} cnt="{cnt}" {deps}/>'
 
 
 def block(number: int, send: int, recv: int, steps: list[str], chan: int = 0) -> str:
     inside = "\n".join(steps)
-    return f'<tb id="{number}" send="{send}" recv="{recv}" chan="{chan}">\n{inside}\n</tb>'
+    return (
+        f'<tb id="{number}" send="{send}" recv="{recv}" chan="{chan}">\n{inside}\n</tb>'
+    )
 
 
 def algo(
-    coll: str, chunks: int, gpus: list[list[str]], in_place: bool = True, scratch: int = 0, more: str = ""
+    coll: str,
+    chunks: int,
+    gpus: list[list[str]],
+    in_place: bool = True,
+    scratch: int = 0,
+    more: str = "",
 ) -> str:
     n = len(gpus)
     head = f'<algo name="mine" nchunksperloop="{chunks}" ngpus="{n}" coll="{coll}" inplace="{int(in_place)}"'
     size = f'i_chunks="{chunks}" o_chunks="{chunks}" s_chunks="{scratch}"'
-    body = [f'<gpu id="{k}" {size}>\n' + "\n".join(blocks) + "\n</gpu>" for k, blocks in enumerate(gpus)]
+    body = [
+        f'<gpu id="{k}" {size}>\n' + "\n".join(blocks) + "\n</gpu>"
+        for k, blocks in enumerate(gpus)
+    ]
     return "\n".join([f"{head}{more}>", *body, "</algo>"])
 
 
@@ -76,10 +115,19 @@ def all_pairs(n: int, waits: bool = True) -> str:
     for rank in range(n):
         peers = [peer for peer in range(n) if peer != rank]
         blocks = [
-            block(k, peer, peer, [line(0, "s", "i0", f"s{rank}"), line(1, "r", "i0", f"s{peer}")])
+            block(
+                k,
+                peer,
+                peer,
+                [line(0, "s", "i0", f"s{rank}"), line(1, "r", "i0", f"s{peer}")],
+            )
             for k, peer in enumerate(peers)
         ]
-        nops = [line(k, "nop", "i-1", "o-1", (k, 1), cnt=0) for k in range(n - 1)] if waits else []
+        nops = (
+            [line(k, "nop", "i-1", "o-1", (k, 1), cnt=0) for k in range(n - 1)]
+            if waits
+            else []
+        )
         adds = [line(n + k, "re", f"s{peer}", "i0") for k, peer in enumerate(peers)]
         gpus.append([*blocks, block(n, -1, -1, nops + adds)])
     return algo("allreduce", 1, gpus, scratch=n)
@@ -101,7 +149,9 @@ def gather_out_of_place(n: int) -> str:
     gpus = []
     for rank in range(n):
         sends = [
-            block(k, k, k, [line(0, "s", "i0", f"o{rank}"), line(1, "r", "i0", f"o{k}")])
+            block(
+                k, k, k, [line(0, "s", "i0", f"o{rank}"), line(1, "r", "i0", f"o{k}")]
+            )
             for k in range(n)
             if k != rank
         ]
@@ -114,7 +164,11 @@ def gather_out_of_place(n: int) -> str:
 def test_every_type_of_step_is_read(make: Callable[[int], str], n: int) -> None:
     found = of(make(n))
     steps = 2 * n - 2 if make is passing_ring else 1
-    assert (found.steps.world_size, found.steps.steps, found.steps.name) == (n, steps, "mine")
+    assert (found.steps.world_size, found.steps.steps, found.steps.name) == (
+        n,
+        steps,
+        "mine",
+    )
     verify(found.kind, found.steps)
 
 
@@ -128,7 +182,9 @@ def test_a_scatter_may_have_its_output_apart_or_within_its_input() -> None:
         return algo("reduce_scatter", 2, gpus, in_place)
 
     for in_place in (True, False):
-        assert rows(of(text(in_place)).steps) == [("reduce", [(0, 1, 1, 1), (1, 0, 0, 1)])]
+        assert rows(of(text(in_place)).steps) == [
+            ("reduce", [(0, 1, 1, 1), (1, 0, 0, 1)])
+        ]
 
 
 # --- ours -----------------------------------------------------------------------------------------
@@ -147,7 +203,12 @@ def test_ours_read_back_equal(kind: str, name: str, tmp_path: Path) -> None:
 
 
 def test_so_do_those_that_were_read() -> None:
-    for text in (RING.read_text(), all_pairs(3), passing_ring(4), gather_out_of_place(3)):
+    for text in (
+        RING.read_text(),
+        all_pairs(3),
+        passing_ring(4),
+        gather_out_of_place(3),
+    ):
         found = of(text)
         back = of(msccl_text(found.kind, found.steps))
         assert (back.kind, rows(back.steps)) == (found.kind, rows(found.steps))
@@ -165,7 +226,10 @@ def test_a_file_of_ours_needs_no_attribute_of_ours_to_be_right() -> None:
 
 def exchange() -> str:
     """Two GPUs that exchange one chunk."""
-    gpus = [[block(0, peer, peer, [line(0, "s", "i0", "i0"), line(1, "rrc", "i0", "i0")])] for peer in (1, 0)]
+    gpus = [
+        [block(0, peer, peer, [line(0, "s", "i0", "i0"), line(1, "rrc", "i0", "i0")])]
+        for peer in (1, 0)
+    ]
     return algo("allreduce", 1, gpus)
 
 
@@ -236,10 +300,14 @@ def test_other_ends_of_a_file_are_one_line_too(tmp_path: Path) -> None:
         read_msccl(tmp_path)
     with (tmp_path / "long.xml").open("wb") as file:
         file.truncate(TEXT_LIMIT + 1)
-    with pytest.raises(ValueError, match=f"it has {TEXT_LIMIT + 1} bytes, {TEXT_LIMIT} are allowed$"):
+    with pytest.raises(
+        ValueError, match=f"it has {TEXT_LIMIT + 1} bytes, {TEXT_LIMIT} are allowed$"
+    ):
         read_msccl(tmp_path / "long.xml")
     with pytest.raises(ValueError, match=r"No such file or directory$"):
-        write_msccl(tmp_path / "no/a.xml", "all-reduce", collective_steps("all-reduce", "", 2))
+        write_msccl(
+            tmp_path / "no/a.xml", "all-reduce", collective_steps("all-reduce", "", 2)
+        )
 
 
 RACE = r"^a\.xml, line 4: nothing says whether line 7, too at chunk 0 of buffer i of gpu 0, comes first$"
@@ -270,12 +338,25 @@ def test_a_race_is_refused_even_where_both_ways_end_well() -> None:
     receive, send = line(0, "rrc", "i0", "i0"), line(0, "s", "i0", "s0")
     there = [block(0, 0, 0, [line(0, "s", "i0", "i0"), line(1, "r", "i0", "s0")])]
     with pytest.raises(ValueError, match=RACE):
-        of(algo("reduce", 1, [[block(0, -1, 1, [receive]), block(1, 1, -1, [send])], there], scratch=1))
+        of(
+            algo(
+                "reduce",
+                1,
+                [[block(0, -1, 1, [receive]), block(1, 1, -1, [send])], there],
+                scratch=1,
+            )
+        )
 
 
 def test_a_race_is_told_whichever_of_both_was_first() -> None:
-    copies = [block(0, -1, -1, [line(0, "cpy", "i0", "s0")]), block(1, -1, -1, [line(0, "cpy", "s0", "s1")])]
-    with pytest.raises(ValueError, match=r"line 7: nothing says whether line 4, too at chunk 0 of buffer s"):
+    copies = [
+        block(0, -1, -1, [line(0, "cpy", "i0", "s0")]),
+        block(1, -1, -1, [line(0, "cpy", "s0", "s1")]),
+    ]
+    with pytest.raises(
+        ValueError,
+        match=r"line 7: nothing says whether line 4, too at chunk 0 of buffer s",
+    ):
         of(algo("allreduce", 1, [copies], scratch=2))
 
 
@@ -300,13 +381,17 @@ def test_order_passes_through_other_gpus() -> None:
 
 def test_a_file_of_too_many_steps_is_not_begun() -> None:
     nops = [line(k, "nop", "i-1", "o-1", cnt=0) for k in range(STEPS_LIMIT + 1)]
-    with pytest.raises(ValueError, match=rf"line 1: {len(nops)} steps; {STEPS_LIMIT} can be checked$"):
+    with pytest.raises(
+        ValueError, match=rf"line 1: {len(nops)} steps; {STEPS_LIMIT} can be checked$"
+    ):
         of(algo("allreduce", 1, [[block(0, -1, -1, nops)]]))
 
 
 def test_steps_that_others_wait_for_say_so() -> None:
     for kind, name in EVERY:
-        for gpu in ElementTree.fromstring(msccl_text(kind, collective_steps(kind, name, 5))):
+        for gpu in ElementTree.fromstring(
+            msccl_text(kind, collective_steps(kind, name, 5))
+        ):
             steps = {(tb.get("id"), step.get("s")): step for tb in gpu for step in tb}
             waited = {(step.get("depid"), step.get("deps")) for step in steps.values()}
             said = {place for place, step in steps.items() if step.get("hasdep") == "1"}
@@ -325,7 +410,10 @@ def test_what_does_not_fit_in_place_is_refused_and_said() -> None:
                 2,
                 2,
                 -1,
-                [line(k, "s", where, "i0", (k % 2, 0)) for k, where in enumerate(("s0", "s1", "i0"))],
+                [
+                    line(k, "s", where, "i0", (k % 2, 0))
+                    for k, where in enumerate(("s0", "s1", "i0"))
+                ],
             ),
         ],
         [block(0, -1, 1, [line(k, "rrc", "i0", "i0") for k in range(3)])],
@@ -369,7 +457,9 @@ def mutated(text: str, chance: random.Random) -> bytes:
                 b"nop",
                 b"",
             ]
-            lines[k] = replaced(lines[k], rb'"[^"]*"', b'"' + chance.choice(words) + b'"', chance)
+            lines[k] = replaced(
+                lines[k], rb'"[^"]*"', b'"' + chance.choice(words) + b'"', chance
+            )
         elif how == 4:
             lines[k] = replaced(lines[k], rb' \w+="[^"]*"', b"", chance)
         if how < 5:
@@ -379,7 +469,11 @@ def mutated(text: str, chance: random.Random) -> bytes:
         elif how == 6:
             data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
         else:
-            data = data[:at] + chance.choice((b"<", b"&a;", b"\0", b"<!-- ", b"\xff", b'"')) + data[at:]
+            data = (
+                data[:at]
+                + chance.choice((b"<", b"&a;", b"\0", b"<!-- ", b"\xff", b'"'))
+                + data[at:]
+            )
         if not data.strip():
             return data
     return data
@@ -399,14 +493,22 @@ SOURCES = {
     "all pairs": lambda: all_pairs(3),
     "passing ring": lambda: passing_ring(4),
     "gather out of place": lambda: gather_out_of_place(3),
-    "halving": lambda: msccl_text("reduce-scatter", collective_steps("reduce-scatter", "halving", 5)),
-    "bruck": lambda: msccl_text("all-to-all", collective_steps("all-to-all", "bruck", 4)),
-    "chain": lambda: msccl_text("broadcast", collective_steps("broadcast", "chain", 3, 1), 1),
+    "halving": lambda: msccl_text(
+        "reduce-scatter", collective_steps("reduce-scatter", "halving", 5)
+    ),
+    "bruck": lambda: msccl_text(
+        "all-to-all", collective_steps("all-to-all", "bruck", 4)
+    ),
+    "chain": lambda: msccl_text(
+        "broadcast", collective_steps("broadcast", "chain", 3, 1), 1
+    ),
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_changed_file_is_another_right_one_or_refused_in_one_line(source: str) -> None:
+def test_a_changed_file_is_another_right_one_or_refused_in_one_line(
+    source: str,
+) -> None:
     text = SOURCES[source]()
     accepted = 0
     for seed in range(40):
@@ -434,7 +536,10 @@ def assert_adds_up(found: Algorithm) -> None:
     if found.kind == "all-reduce":
         steps = found.steps
         chance = np.random.default_rng(0)
-        vectors = [chance.integers(0, 1000, steps.chunks).astype(np.float32) for _ in range(steps.world_size)]
+        vectors = [
+            chance.integers(0, 1000, steps.chunks).astype(np.float32)
+            for _ in range(steps.world_size)
+        ]
         for result in apply_schedule(schedule_of(steps), vectors):
             assert result.tolist() == np.sum(vectors, axis=0).tolist()
 
@@ -446,7 +551,11 @@ def test_a_schedule_that_is_wrong_is_written_and_not_read() -> None:
     def shifted(step: Step) -> Step:
         return replace(step, first=(step.first + 1) % 4)
 
-    for made in ([shifted(first), *others], [first, *map(shifted, others)], [first, *others[1:]]):
+    for made in (
+        [shifted(first), *others],
+        [first, *map(shifted, others)],
+        [first, *others[1:]],
+    ):
         wrong = replace(ring, steps=len(made), make=lambda made=made: iter(made))  # type: ignore[misc]
         with pytest.raises(ValueError, match=r"^a\.xml"):
             of(msccl_text("all-gather", wrong))

@@ -41,13 +41,16 @@ def workload_of(collective: str, directory: Path, more: str = "") -> Workload:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_algorithm_of_a_file_moves_what_the_same_by_its_name_moves(kind: str, tmp_path: Path) -> None:
+def test_an_algorithm_of_a_file_moves_what_the_same_by_its_name_moves(
+    kind: str, tmp_path: Path
+) -> None:
     root = 2 if kind in ("broadcast", "reduce") else 0
     steps = collective_steps(kind, "", 4, root)
     write_msccl(tmp_path / "a.xml", kind, steps, root)
     if kind == "all-to-all-v":
         with pytest.raises(
-            ScenarioError, match=r"collective\.file: .*a\.xml: the parts of an all-to-all-v differ"
+            ScenarioError,
+            match=r"collective\.file: .*a\.xml: the parts of an all-to-all-v differ",
         ):
             workload_of("{file: a.xml}", tmp_path)
         return
@@ -68,7 +71,9 @@ def _with(workload: Workload, what: Collective) -> Workload:
 
 def test_a_simulated_algorithm_takes_the_time_of_its_own_steps(tmp_path: Path) -> None:
     def times(collective: str) -> list[float]:
-        text = (TEXT % collective).replace("rate: 10 Gbit/s", "rate: 10 Gbit/s, uplink_rate: 5 Gbit/s")
+        text = (TEXT % collective).replace(
+            "rate: 10 Gbit/s", "rate: 10 Gbit/s, uplink_rate: 5 Gbit/s"
+        )
         (plan,) = parse(text, str(ROOT / "scenarios/examples/own.yaml")).plans
         records, failures = one_alone(SimulationBackend(), plan)
         assert not failures
@@ -92,13 +97,27 @@ def test_an_algorithm_travels_whole_and_a_damaged_one_is_refused() -> None:
         assert before in raw
         length = int.from_bytes(raw[:4], "little")
         header = raw[4 : 4 + length].replace(before, after)
-        return MAGIC + zlib.compress(len(header).to_bytes(4, "little") + header + raw[4 + length :])
+        return MAGIC + zlib.compress(
+            len(header).to_bytes(4, "little") + header + raw[4 + length :]
+        )
 
     for before, after, said in (
-        (b'["reduce", 12]', b'["reduce", 11]', "the transfers of a schedule do not fit its steps"),
-        (b'["reduce", 12]', b'["remove", 12]', "the transfers of a schedule do not fit its steps"),
+        (
+            b'["reduce", 12]',
+            b'["reduce", 11]',
+            "the transfers of a schedule do not fit its steps",
+        ),
+        (
+            b'["reduce", 12]',
+            b'["remove", 12]',
+            "the transfers of a schedule do not fit its steps",
+        ),
         (b'["replace", 12]', b'["reduce", 12]', "rank 0 ends with the value of rank"),
-        (b'"all-pairs", 4, 4', b'"all-pairs", 4, 3', "a transfer of chunks that are none of 3"),
+        (
+            b'"all-pairs", 4, 4',
+            b'"all-pairs", 4, 3',
+            "a transfer of chunks that are none of 3",
+        ),
         (b'"all-pairs", 4, 4', b'"all-pairs", 9999, 9999', "more than can be checked"),
         (b'"all-pairs", 4, 4', b'"all-pairs", 4', "a schedule is not described by"),
     ):
@@ -115,13 +134,21 @@ def test_an_algorithm_travels_whole_and_a_damaged_one_is_refused() -> None:
             "",
             "jobs.train.workload.collective.file: '../x.xml' is not below the directory",
         ),
-        ("{fil: x.xml}", "", "jobs.train.workload.collective.fil: unknown key; the nearest is file"),
+        (
+            "{fil: x.xml}",
+            "",
+            "jobs.train.workload.collective.fil: unknown key; the nearest is file",
+        ),
         (
             "{file: all_pairs_4.xml}, algorithm: ring",
             "",
             "jobs.train.workload: algorithm: it is that of all_",
         ),
-        ("{file: all_pairs_4.xml}, split: {skew: 1}", "", "jobs.train.workload.split: only an all-to-all-v"),
+        (
+            "{file: all_pairs_4.xml}, split: {skew: 1}",
+            "",
+            "jobs.train.workload.split: only an all-to-all-v",
+        ),
         (
             "{file: all_pairs_4.xml}",
             "arms: {two: {jobs.train.ranks: [g0, g1]}}",
@@ -135,7 +162,9 @@ def test_an_algorithm_travels_whole_and_a_damaged_one_is_refused() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_key(collective: str, more: str, said: str) -> None:
+def test_what_does_not_fit_is_refused_by_its_key(
+    collective: str, more: str, said: str
+) -> None:
     with pytest.raises(ScenarioError) as refused:
         workload_of(collective, ALL_PAIRS.parent, more)
     assert said in str(refused.value)
@@ -147,12 +176,15 @@ def test_a_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
     lines[wrong - 1] = lines[wrong - 1].replace("rrc", "rxx")
     (tmp_path / "a.xml").write_text("\n".join(lines))
     with pytest.raises(
-        ScenarioError, match=rf"collective\.file: .*a\.xml, line {wrong}: step has 'rxx' type"
+        ScenarioError,
+        match=rf"collective\.file: .*a\.xml, line {wrong}: step has 'rxx' type",
     ):
         workload_of("{file: a.xml}", tmp_path)
 
 
-def test_a_bench_takes_a_file_and_a_path_leads_into_a_scenario_to_it(tmp_path: Path) -> None:
+def test_a_bench_takes_a_file_and_a_path_leads_into_a_scenario_to_it(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("ringlight.extensions.bench")
     (tmp_path / "own.yaml").write_text(TEXT % "all-reduce")
     bench = (
@@ -165,10 +197,15 @@ def test_a_bench_takes_a_file_and_a_path_leads_into_a_scenario_to_it(tmp_path: P
         str(ALL_PAIRS),
     )
     done = ringlight(*bench)
-    assert done.stdout.startswith("all-reduce as all-pairs, 2 steps, arm base on fabric\n")
+    assert done.stdout.startswith(
+        "all-reduce as all-pairs, 2 steps, arm base on fabric\n"
+    )
     assert json.loads(ringlight(*bench, "--json").stdout)["collective"] == "all-reduce"
     said = one_line(ringlight(*bench, "--collective", "all-gather"))
-    assert f"--algorithm: {ALL_PAIRS} is an all-reduce, and --collective says all-gather" in said
+    assert (
+        f"--algorithm: {ALL_PAIRS} is an all-reduce, and --collective says all-gather"
+        in said
+    )
     said = one_line(ringlight(*bench, "--ranks", "g0,g1,g2"))
     assert "--algorithm: all-pairs: a schedule of 4 ranks for 3 ranks" in said
     said = one_line(ringlight(*bench[:-1], str(tmp_path / "none.xml")))
@@ -179,7 +216,9 @@ def test_a_run_folder_has_the_file(tmp_path: Path) -> None:
     (tmp_path / "all_pairs_4.xml").write_bytes(ALL_PAIRS.read_bytes())
     (tmp_path / "own.yaml").write_text(TEXT % "{file: all_pairs_4.xml}")
     runs = tmp_path / "runs"
-    done = ringlight("simulate", str(tmp_path / "own.yaml"), "--runs", str(runs), "--json")
+    done = ringlight(
+        "simulate", str(tmp_path / "own.yaml"), "--runs", str(runs), "--json"
+    )
     assert done.returncode == 0, done.stderr
     (folder,) = runs.iterdir()
     assert (folder / "all_pairs_4.xml").read_bytes() == ALL_PAIRS.read_bytes()

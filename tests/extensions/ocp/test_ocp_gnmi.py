@@ -43,7 +43,12 @@ from ringlight.controller.optical.model import PortStatus
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.gnmi.grpc_calls import MAX_MESSAGE_BYTES, Call, Calls
 from ringlight.extensions.ocp.emulation.ocp_gnmi import OcpSession
-from ringlight.extensions.ocp.emulation.ocp_tree import Names, OcpTreeChange, Step, TreeError
+from ringlight.extensions.ocp.emulation.ocp_tree import (
+    Names,
+    OcpTreeChange,
+    Step,
+    TreeError,
+)
 from ringlight.extensions.ocp.ocp_gnmi import (
     OcpGroup,
     OcpPort,
@@ -79,12 +84,19 @@ def make(
     address: str, monkeypatch: pytest.MonkeyPatch, size: int = SIZE, **more: object
 ) -> OpticalSwitchDriver:
     monkeypatch.setenv("GNMI_PASSWORD", PASSWORD)
-    entry = {"driver": "ocp-gnmi", "address": address, "username": USER, "password_env": "GNMI_PASSWORD"}
+    entry = {
+        "driver": "ocp-gnmi",
+        "address": address,
+        "username": USER,
+        "password_env": "GNMI_PASSWORD",
+    }
     return make_driver("ocs0", entry | {"tls": False} | more, size)
 
 
 @pytest.fixture
-def driver(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpticalSwitchDriver]:
+def driver(
+    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpticalSwitchDriver]:
     made = make(switch.address, monkeypatch)
     made.open()
     yield made
@@ -99,7 +111,11 @@ def client(switch: ModelSwitch) -> Iterator[Any]:
 
 
 def entry(name: str, a: int, b: int) -> tuple[str, dict[str, Any]]:
-    ends = {"name": name, "input-port-name": f"port-{a}", "output-port-name": f"port-{b}"}
+    ends = {
+        "name": name,
+        "input-port-name": f"port-{a}",
+        "output-port-name": f"port-{b}",
+    }
     return f"/connections/port-connection[name={name}]", {"name": name, "config": ends}
 
 
@@ -107,15 +123,31 @@ def entry(name: str, a: int, b: int) -> tuple[str, dict[str, Any]]:
 
 
 def told(
-    name: str = "x", status: str = "CONNECTED", a: str = "p1", b: str = "p9", **more: object
+    name: str = "x",
+    status: str = "CONNECTED",
+    a: str = "p1",
+    b: str = "p9",
+    **more: object,
 ) -> dict[str, Any]:
     ends = {"input-port-name": a, "output-port-name": b}
-    return {"name": name, "config": {"name": name, **ends}, "state": {**ends, "status": status, **more}}
+    return {
+        "name": name,
+        "config": {"name": name, **ends},
+        "state": {**ends, "status": status, **more},
+    }
 
 
 def test_connections_with_and_without_module_names() -> None:
-    plain = {"port-connection": [told(), told("y", "INVALID", "p2", "p9", **{"status-reason": "busy"})]}
-    ietf = {f"ocp-ocs-optical-switch-connections:{name}": value for name, value in plain.items()}
+    plain = {
+        "port-connection": [
+            told(),
+            told("y", "INVALID", "p2", "p9", **{"status-reason": "busy"}),
+        ]
+    }
+    ietf = {
+        f"ocp-ocs-optical-switch-connections:{name}": value
+        for name, value in plain.items()
+    }
     assert parse_connections(plain) == parse_connections(ietf)
     first, second = parse_connections(plain)
     assert (first.state, second.state, second.reason) == (
@@ -162,7 +194,11 @@ _JSON = st.recursive(
 
 
 @pytest.mark.fuzz
-@given(st.dictionaries(st.sampled_from(["port-connection", "component", "state", "config"]), _JSON))
+@given(
+    st.dictionaries(
+        st.sampled_from(["port-connection", "component", "state", "config"]), _JSON
+    )
+)
 def test_any_json_is_values_or_a_protocol_error(value: dict[str, Any]) -> None:
     for parse in (parse_ports, parse_groups, parse_connections, parse_identity):
         with contextlib.suppress(ProtocolError):
@@ -194,7 +230,11 @@ def test_ports_are_numbered_by_direction_and_index() -> None:
     }
     rows = ports(("b", "in", 7), ("a", "in", 12), ("c", "out", 1), ("d", "out", 3))
     numbering = number_ports(rows, sides, 2)
-    assert (numbering.inputs, numbering.outputs, numbering.reach) == (("b", "a"), ("c", "d"), {})
+    assert (numbering.inputs, numbering.outputs, numbering.reach) == (
+        ("b", "a"),
+        ("c", "d"),
+        {},
+    )
     assert [numbering.name(port) for port in (1, 2, 3, 4)] == ["b", "a", "c", "d"]
     with pytest.raises(ProtocolError, match="the switch is 2x2, the fabric says 3x3"):
         number_ports(rows, sides, 3)
@@ -224,7 +264,9 @@ def test_groups_that_cannot_be_joined_limit_the_reach() -> None:
 # The driver with the emulated switch
 
 
-def test_changes_and_what_stands(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_changes_and_what_stands(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     who = driver.open()
     assert (who.vendor, who.serial, who.version) == ("Ringlight", "ocs0", "0.8.0")
     converge(driver, [XC(1, 17, name="red"), XC(2, 18), XC(3, 19)])
@@ -232,13 +274,19 @@ def test_changes_and_what_stands(switch: ModelSwitch, driver: OpticalSwitchDrive
     assert {xc.name for xc in driver.snapshot().cross_connects} == {"red", None}
     assert converge(driver, [XC(1, 18), XC(2, 17)]).writes == 2
     assert converge(driver, [XC(1, 17), XC(3, 19)], Mode.REPLACE).writes == 1
-    assert switch.cross_connects() == {XC(1, 17), XC(3, 19)} == set(driver.snapshot().cross_connects)
+    assert (
+        switch.cross_connects()
+        == {XC(1, 17), XC(3, 19)}
+        == set(driver.snapshot().cross_connects)
+    )
     assert not converge(driver, [XC(1, 17)]).plan
     converge(driver, (), Mode.REPLACE)
     assert switch.cross_connects() == set()
 
 
-def test_ports_power_and_alarms(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_ports_power_and_alarms(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     converge(driver, [XC(1, 17), XC(12, 18)])
     assert driver.set_port_enabled(17, False).enabled is False
     assert set(driver.snapshot().cross_connects) == {XC(1, 17), XC(12, 18)}
@@ -260,11 +308,15 @@ def test_another_client_s_names_are_kept(
     assert {xc.name for xc in driver.snapshot().cross_connects} >= {"rl-2-18", "blue"}
     converge(driver, [XC(3, 20)])
     converge(driver, [XC(2, 18), XC(1, 17)], Mode.REPLACE)
-    told = client.get(path=["/connections"], encoding="json")["notification"][0]["update"][0]["val"]
+    told = client.get(path=["/connections"], encoding="json")["notification"][0][
+        "update"
+    ][0]["val"]
     assert {one["name"] for one in told["port-connection"]} == {"rl-2-18", "rl-2-18'"}
 
 
-def test_what_another_protocol_has_set(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_what_another_protocol_has_set(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     with switch._lock:
         switch.device.submit(0, Rewire(((4, 20),)))
     assert set(driver.snapshot().cross_connects) == {XC(4, 20)}
@@ -284,7 +336,9 @@ def test_a_set_that_is_refused_changes_nothing(
 
 
 def test_a_login_that_is_wrong_and_a_switch_that_is_not_there(
-    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    switch: ModelSwitch,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("WRONG", "not the password")
@@ -303,7 +357,9 @@ def test_a_login_that_is_wrong_and_a_switch_that_is_not_there(
     nobody.close()
 
 
-def test_a_dropped_connection_is_made_anew(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_a_dropped_connection_is_made_anew(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     converge(driver, [XC(1, 17)])
     switch.drop()
     assert set(driver.snapshot().cross_connects) == {XC(1, 17)}
@@ -327,7 +383,9 @@ def test_an_answer_that_is_lost_is_an_unknown_outcome(
     with pytest.raises(Indeterminate):
         driver.apply(plan)
     monkeypatch.setattr(OcpSession, "_finish_settings", finish)
-    assert set(driver.snapshot().cross_connects) == {XC(1, 17)} == switch.cross_connects()
+    assert (
+        set(driver.snapshot().cross_connects) == {XC(1, 17)} == switch.cross_connects()
+    )
     with pytest.raises(StaleRevision):
         driver.apply(plan)
 
@@ -338,7 +396,10 @@ def test_light_that_is_still_being_aligned(monkeypatch: pytest.MonkeyPatch) -> N
         driver.open()
         result = driver.apply(driver.plan([XC(1, 9)]), settle=False)
         assert result.snapshot.state(XC(1, 9)) is CrossConnectState.PENDING_CONNECTION
-        assert converge(driver, [XC(2, 10)]).snapshot.state(XC(2, 10)) is CrossConnectState.CONNECTED
+        assert (
+            converge(driver, [XC(2, 10)]).snapshot.state(XC(2, 10))
+            is CrossConnectState.CONNECTED
+        )
         driver.close()
 
 
@@ -353,7 +414,9 @@ def test_an_invalid_connection_is_read_and_can_be_removed(
         answer = get(tops, deadline)
         if "connections" in answer:
             entries = next(iter(answer["connections"].values()))
-            entries.append(told("bad", "INVALID", "port-2", "port-17", **{"status-reason": "busy"}))
+            entries.append(
+                told("bad", "INVALID", "port-2", "port-17", **{"status-reason": "busy"})
+            )
         return answer
 
     monkeypatch.setattr(driver, "_get", with_invalid)
@@ -375,14 +438,20 @@ def test_why_a_connection_failed_is_logged_once(
     def with_failed(tops: Any, deadline: Any) -> Any:
         answer = get(tops, deadline)
         if "connections" in answer:
-            entry = told("bad", "FAILED", "port-2", "port-17", **{"status-reason": next(reasons)})
+            entry = told(
+                "bad", "FAILED", "port-2", "port-17", **{"status-reason": next(reasons)}
+            )
             answer["connections"] = {"port-connection": [entry]}
         return answer
 
     monkeypatch.setattr(driver, "_get", with_failed)
     for _ in range(4):
         driver.snapshot()
-    said = [record.getMessage() for record in caplog.records if "connection bad" in record.getMessage()]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if "connection bad" in record.getMessage()
+    ]
     assert [one.rpartition(": ")[2] for one in said] == ["busy", "stuck"]
 
 
@@ -390,10 +459,14 @@ def test_why_a_connection_failed_is_logged_once(
 def test_a_number_that_is_too_large_is_a_wrong_reply(leaf: str) -> None:
     state = {"index": 1, leaf: 10**400}
     with pytest.raises(ProtocolError, match="is not a number"):
-        parse_ports({"component": [{"name": "port-1", "ocp-ocs-port": {"state": state}}]})
+        parse_ports(
+            {"component": [{"name": "port-1", "ocp-ocs-port": {"state": state}}]}
+        )
 
 
-def test_close_leaves_nothing(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_leaves_nothing(
+    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(switch.address, monkeypatch).open()
     before = threading.active_count()
     for _ in range(5):
@@ -421,7 +494,13 @@ def test_one_permutation_of_320_to_another(monkeypatch: pytest.MonkeyPatch) -> N
             result = converge(driver, wanted, mode)
             took_s = time.monotonic() - started
             assert large.cross_connects() == wanted
-            logging.info("%d cross-connects, %s: %.3f s, %d writes", size, mode, took_s, result.writes)
+            logging.info(
+                "%d cross-connects, %s: %.3f s, %d writes",
+                size,
+                mode,
+                took_s,
+                result.writes,
+            )
         assert result.writes == 1
         assert took_s < 3 * SECONDS_320
         driver.close()
@@ -438,7 +517,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         [
             *("openssl", "req", "-x509", "-nodes", "-newkey", "ec"),
             *("-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-keyout", place / "key", "-out", place / "cert", "-days", "2", "-subj", "/CN=switch.example"),
+            *(
+                "-keyout",
+                place / "key",
+                "-out",
+                place / "cert",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=switch.example",
+            ),
             *("-addext", "subjectAltName=DNS:switch.example"),
         ],
         check=True,
@@ -485,7 +573,11 @@ def behind_tls(switch: ModelSwitch, certificate: tuple[Path, Path]) -> Iterator[
 def test_the_switch_s_certificate_is_verified(
     behind_tls: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good: dict[str, object] = {"tls": True, "ca_file": str(certificate[0]), "server_name": "switch.example"}
+    good: dict[str, object] = {
+        "tls": True,
+        "ca_file": str(certificate[0]),
+        "server_name": "switch.example",
+    }
     friend = make(behind_tls, monkeypatch, **good)
     friend.open()
     converge(friend, [XC(1, 17)])
@@ -526,7 +618,9 @@ def test_what_is_wrong_with_an_entry_is_said(
 
 
 def test_pygnmi_reads(client: Any) -> None:
-    models = {one["name"]: one["version"] for one in client.capabilities()["supported_models"]}
+    models = {
+        one["name"]: one["version"] for one in client.capabilities()["supported_models"]
+    }
     assert models["ocp-ocs-optical-switch-connections"] == "0.8.0"
     answer = client.get(path=["/optical-switch/state"], encoding="json_ietf")
     answer = answer["notification"][0]["update"][0]["val"]
@@ -536,9 +630,18 @@ def test_pygnmi_reads(client: Any) -> None:
         "outputs": "OUTPUT-ONLY",
     }
     assert answer["ocp-ocs-optical-switch:bidirectional"] is False
-    update = client.get(path=["/components/component[name=*]/ocp-ocs-port/state/index"], encoding="proto")
-    assert [one["val"] for one in update["notification"][0]["update"]] == list(range(1, 2 * SIZE + 1))
-    one = client.get(path=["/components/component[name=port-3]"], encoding="json_ietf", datatype="state")
+    update = client.get(
+        path=["/components/component[name=*]/ocp-ocs-port/state/index"],
+        encoding="proto",
+    )
+    assert [one["val"] for one in update["notification"][0]["update"]] == list(
+        range(1, 2 * SIZE + 1)
+    )
+    one = client.get(
+        path=["/components/component[name=port-3]"],
+        encoding="json_ietf",
+        datatype="state",
+    )
     value = one["notification"][0]["update"][0]["val"]
     port = value["ocp-ocs-optical-switch-port:ocp-ocs-port"]
     assert "config" not in port
@@ -549,10 +652,15 @@ def test_pygnmi_reads(client: Any) -> None:
             client.get(path=[path])
 
 
-def test_pygnmi_swaps_in_one_set_and_what_stays_is_untouched(client: Any, switch: ModelSwitch) -> None:
+def test_pygnmi_swaps_in_one_set_and_what_stays_is_untouched(
+    client: Any, switch: ModelSwitch
+) -> None:
     client.set(update=[entry("a", 1, 17), entry("b", 2, 18), entry("c", 3, 19)])
     since = switch.device.mirrors._lit[3, None]
-    client.set(delete=[entry("a", 0, 0)[0]], update=[entry("b", 2, 17), entry("d", 1, 18), entry("c", 3, 19)])
+    client.set(
+        delete=[entry("a", 0, 0)[0]],
+        update=[entry("b", 2, 17), entry("d", 1, 18), entry("c", 3, 19)],
+    )
     assert switch.cross_connects() == {XC(2, 17), XC(1, 18), XC(3, 19)}
     assert switch.device.mirrors._lit[3, None] is since
     # Another name for the same light: nothing moves.
@@ -568,24 +676,37 @@ def test_pygnmi_swaps_in_one_set_and_what_stays_is_untouched(client: Any, switch
 
 def test_pygnmi_says_what_a_start_does(client: Any, switch: ModelSwitch) -> None:
     for recovery in ("REMOVE", "RESTORE", "MAINTAIN"):
-        client.set(update=[("/optical-switch/config", {"cold-boot-recovery": recovery})])
+        client.set(
+            update=[("/optical-switch/config", {"cold-boot-recovery": recovery})]
+        )
         assert switch.device.recovery.name == recovery
-        answer = client.get(path=["/optical-switch/state/cold-boot-recovery"], encoding="json")
+        answer = client.get(
+            path=["/optical-switch/state/cold-boot-recovery"], encoding="json"
+        )
         assert answer["notification"][0]["update"][0]["val"] == recovery
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"update": [entry("x", 1, 17), entry("y", 3, 17)]}, "port-17 is wanted by both x and y"),
-        ({"update": [entry("x", 1, 17), entry("y", 5, 18)]}, "port-18 is wanted by both kept and y"),
+        (
+            {"update": [entry("x", 1, 17), entry("y", 3, 17)]},
+            "port-17 is wanted by both x and y",
+        ),
+        (
+            {"update": [entry("x", 1, 17), entry("y", 5, 18)]},
+            "port-18 is wanted by both kept and y",
+        ),
         ({"update": [entry("x", 1, 2)]}, "port-2 is an input"),
         ({"update": [entry("x", 17, 18)]}, "port-17 is an output"),
         ({"update": [entry("x", 1, 999)]}, "there is no port 'port-999'"),
         ({"update": [(f"{X}/config", {"input-port-name": "port-1"})]}, "lacks one"),
         ({"update": [(f"{X}/config", {"name": "y"})]}, "its name is 'y' inside"),
         ({"update": [(f"{X}/state", {"status": "CONNECTED"})]}, "cannot be set"),
-        ({"update": [("/optical-switch/config", {"bidirectional": True})]}, "can do False only"),
+        (
+            {"update": [("/optical-switch/config", {"bidirectional": True})]},
+            "can do False only",
+        ),
         (
             {"update": [("/optical-switch/config", {"cold-boot-recovery": "COLD"})]},
             "'COLD' is none of MAINTAIN",
@@ -596,7 +717,10 @@ def test_pygnmi_says_what_a_start_does(client: Any, switch: ModelSwitch) -> None
             {
                 "update": [
                     entry("x", 1, 17),
-                    ("/components/component[name=port-9]/ocp-ocs-port/config", {"enabled": False}),
+                    (
+                        "/components/component[name=port-9]/ocp-ocs-port/config",
+                        {"enabled": False},
+                    ),
                 ]
             },
             "not both",
@@ -615,14 +739,30 @@ def test_a_set_with_one_bad_part_is_refused_as_a_whole(
 
 def test_a_port_that_is_disabled_or_broken(client: Any, switch: ModelSwitch) -> None:
     client.set(update=[entry("x", 1, 17)])
-    client.set(update=[("/components/component[name=port-17]/ocp-ocs-port/config/enabled", False)])
-    state = client.get(path=["/connections/port-connection[name=x]/state"], encoding="json")
+    client.set(
+        update=[
+            ("/components/component[name=port-17]/ocp-ocs-port/config/enabled", False)
+        ]
+    )
+    state = client.get(
+        path=["/connections/port-connection[name=x]/state"], encoding="json"
+    )
     value = state["notification"][0]["update"][0]["val"]
-    assert (value["status"], value["status-reason"]) == ("FAILED", "port-17 is disabled")
+    assert (value["status"], value["status-reason"]) == (
+        "FAILED",
+        "port-17 is disabled",
+    )
     with pytest.raises(gNMIException, match="port 17 is disabled"):
         client.set(delete=["/connections"], update=[entry("y", 2, 17)])
     assert switch.cross_connects() == {XC(1, 17)}
-    client.set(update=[("/components/component[name=port-17]/ocp-ocs-port/config", {"alias": "rack 4"})])
+    client.set(
+        update=[
+            (
+                "/components/component[name=port-17]/ocp-ocs-port/config",
+                {"alias": "rack 4"},
+            )
+        ]
+    )
     assert switch.device.label(17) == "rack 4"
     with switch._lock:
         switch.device.fail(5)
@@ -635,10 +775,16 @@ def test_a_port_that_is_disabled_or_broken(client: Any, switch: ModelSwitch) -> 
     [
         {"\ud800": 1},
         {"component": [{"name": "\ud800", "config": {"name": "x"}}]},
-        {"component": [{"name": "port-1", "ocp-ocs-port": {"config": {"alias": "\ud800"}}}]},
+        {
+            "component": [
+                {"name": "port-1", "ocp-ocs-port": {"config": {"alias": "\ud800"}}}
+            ]
+        },
     ],
 )
-def test_what_json_can_write_and_no_text_is_refused(client: Any, value: dict[str, Any]) -> None:
+def test_what_json_can_write_and_no_text_is_refused(
+    client: Any, value: dict[str, Any]
+) -> None:
     with pytest.raises(gNMIException, match="half of a character"):
         client.set(update=[("/components", value)])
     assert client.capabilities()["gnmi_version"] == "0.8.0"
@@ -677,13 +823,18 @@ def test_pygnmi_is_told_of_changes(client: Any, switch: ModelSwitch) -> None:
         stream.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # its own thread, closed
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # its own thread, closed
 def test_pygnmi_subscribes_once_and_polls(client: Any) -> None:
     client.set(update=[entry("w", 7, 21)])
     path = "/connections/port-connection[name=w]/state/status"
     wanted = {"subscription": [{"path": path}], "encoding": "json"}
     found = list(client.subscribe2({**wanted, "mode": "once"}))
-    assert any(one.get("update", {}).get("update", [{}])[0].get("val") == "CONNECTED" for one in found)
+    assert any(
+        one.get("update", {}).get("update", [{}])[0].get("val") == "CONNECTED"
+        for one in found
+    )
     poll = client.subscribe_poll({**wanted, "mode": "poll"})
     try:
         for _ in range(2):
@@ -713,27 +864,48 @@ def conversation() -> bytes:
         with gNMIclient(("127.0.0.1", recorded.port), insecure=True) as client:
             client.set(update=[entry("x", 1, 5)])
             client.get(path=["/connections"])
-            list(client.subscribe2({"subscription": [{"path": "/connections"}], "mode": "once"}))
+            list(
+                client.subscribe2(
+                    {"subscription": [{"path": "/connections"}], "mode": "once"}
+                )
+            )
         return bytes(recorded.heard)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=60,
+)
 @pytest.mark.fuzz
 @given(data=st.data())
-def test_how_bytes_are_split_makes_no_difference(conversation: bytes, data: st.DataObject) -> None:
+def test_how_bytes_are_split_makes_no_difference(
+    conversation: bytes, data: st.DataObject
+) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(conversation)), max_size=6)))
-    pieces = [conversation[a:b] for a, b in zip([0, *cuts], [*cuts, len(conversation)], strict=True)]
+    pieces = [
+        conversation[a:b]
+        for a, b in zip([0, *cuts], [*cuts, len(conversation)], strict=True)
+    ]
     _, session = exchange(pieces)
     assert [tuple(wire)[:2] for wire in session._device.cross_connects()] == [(1, 5)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=200,
+)
 @pytest.mark.fuzz
 @given(data=st.data())
-def test_damaged_bytes_end_in_an_answer_or_the_connection(conversation: bytes, data: st.DataObject) -> None:
+def test_damaged_bytes_end_in_an_answer_or_the_connection(
+    conversation: bytes, data: st.DataObject
+) -> None:
     damaged = bytearray(conversation)
     for _ in range(data.draw(st.integers(1, 8))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
     cut = data.draw(st.integers(0, len(damaged)))
     _, session = exchange([bytes(damaged[:cut]), bytes(damaged[cut:])])
     assert isinstance(session.over, bool)
@@ -760,7 +932,9 @@ def test_garbage_ends_the_connection(data: bytes) -> None:
         max_size=8,
     )
 )
-def test_a_change_ends_in_a_matching_or_is_refused(steps: list[tuple[str, str, int, int]]) -> None:
+def test_a_change_ends_in_a_matching_or_is_refused(
+    steps: list[tuple[str, str, int, int]],
+) -> None:
     device = OpticalDevice(4, IDEAL, seed=1)
     device.submit(0, Rewire(((1, 5), (2, 6))))
     device.advance(1)
@@ -796,7 +970,12 @@ def test_messages_that_come_at_the_same_time_are_bounded_together() -> None:
     server = Calls()
     server.feed(client.data_to_send())
     client.receive_data(server.take())
-    names = [(":method", "POST"), (":path", "/gnmi.gNMI/Set"), (":scheme", "http"), (":authority", "x")]
+    names = [
+        (":method", "POST"),
+        (":path", "/gnmi.gNMI/Set"),
+        (":scheme", "http"),
+        (":authority", "x"),
+    ]
     half = MAX_MESSAGE_BYTES // 2 + 1
     touched: list[Call] = []
     for stream in (1, 3):

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from ringlight.extensions.ocp.emulation.ocp_tree import Names
 from ringlight.fabric.optical_profiles import PIEZO
-from ringlight.testbed.emulation.optical.commands import NS, Recovery, Stored, TunedEgress, Wire
+from ringlight.testbed.emulation.optical.commands import (
+    NS,
+    Recovery,
+    Stored,
+    TunedEgress,
+    Wire,
+)
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.recovery import booted
 
@@ -24,4 +30,6 @@ def test_connections_keep_their_names() -> None:
     assert Names(again).current() == {"red": Wire(1, 9), "port-2:port-10": Wire(2, 10)}
     assert again.remembered() == noted | {"other": [1]}
     assert booted(again_stored := Stored(LIT, notes=noted), PIEZO, 0, 0).notes == noted
-    assert booted(replace(again_stored, recovery=Recovery.REMOVE), PIEZO, 0, 0).notes == {}
+    assert (
+        booted(replace(again_stored, recovery=Recovery.REMOVE), PIEZO, 0, 0).notes == {}
+    )

@@ -8,5 +8,11 @@ from ringlight.fabric.topology import Fabric
 
 def grid_fabric(rows: int, columns: int, **values: object) -> Fabric:
     """A grid n. ``values``: more keys of it."""
-    grid = {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s", **values}
+    grid = {
+        "rows": rows,
+        "columns": columns,
+        "gpu": "titan-v",
+        "rate": "100 Gbit/s",
+        **values,
+    }
     return build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))

@@ -44,7 +44,9 @@ def test_a_job_beside_a_grid_has_no_figures_of_its_light(jobs: str) -> None:
 def test_averagers_do_not_stand_beside_o_nics() -> None:
     optinc = module_of("optinc.test_averagers")
     grid = {"rows": 2, "columns": 2, "gpu": "m", "rate": optinc.RATE}
-    with pytest.raises(ValueError, match="averagers: their servers have NICs for packets"):
+    with pytest.raises(
+        ValueError, match="averagers: their servers have NICs for packets"
+    ):
         optinc.built({**optinc.one_level(), "grids": {"n": grid}})
 
 
@@ -67,7 +69,10 @@ def test_on_a_grid_light_is_asked_for_as_a_worker_does(tmp_path: Path) -> None:
     places = {gpu: {"directory": str(tmp_path / gpu)} for gpu in ("n0", "n1")}
     lab = Attached(Lab("zz9z"), {"onics": places}, fabric, None, None)
     with console.agents(tmp_path, "n0", "n1") as made:
-        with pytest.raises(light_echoes.NoLight, match="no light leads from n0 to n1 now; a job makes some"):
+        with pytest.raises(
+            light_echoes.NoLight,
+            match="no light leads from n0 to n1 now; a job makes some",
+        ):
             light_echoes.light_between(lab, "n0", "n1")
         for gpu, peer in (("n0", "n1"), ("n1", "n0")):
             host, port = made[peer].address
@@ -91,14 +96,18 @@ def test_on_a_grid_light_is_asked_for_as_a_worker_does(tmp_path: Path) -> None:
         ("examples/two_jobs_grid.yaml", 4 * 4 * 420e-6 / 2, -4 * 8 * 9014 / 31.25e6),
     ],
 )
-def test_what_steps_take_besides_their_bytes(file: str, work_s: float, bursts_s: float) -> None:
+def test_what_steps_take_besides_their_bytes(
+    file: str, work_s: float, bursts_s: float
+) -> None:
     module_of("crosscheck.test_blind").check_besides_bytes(file, work_s, bursts_s)
 
 
 def test_light_that_comes_later_is_counted_by_iteration(tmp_path: Path) -> None:
     crosscheck = module_of("crosscheck.test_crosscheck")
     short = crosscheck.trimmed(load(ROOT / "scenarios/oddl_4.yaml"), ["oddl"], 2)
-    ours = crosscheck.side(carry_out_experiment(short, SimulationBackend(), tmp_path)[0].path)
+    ours = crosscheck.side(
+        carry_out_experiment(short, SimulationBackend(), tmp_path)[0].path
+    )
     (run,) = ours.runs
     flows, ranks = len(run.of(Flow)), len(run.jobs["train"].gpus)
 
@@ -111,4 +120,6 @@ def test_light_that_comes_later_is_counted_by_iteration(tmp_path: Path) -> None:
     )
     assert entry["causes"]["light_by"] == "agents"
     assert entry["causes"]["set_up_s"] == pytest.approx(0.002 * flows / ranks / 2)
-    assert entry["causes"]["rest_s"] == pytest.approx(-entry["causes"]["set_up_s"], abs=1e-3)
+    assert entry["causes"]["rest_s"] == pytest.approx(
+        -entry["causes"]["set_up_s"], abs=1e-3
+    )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ringlight.experiments.backends.emulation.requests import job_request, peer_timeout_s
+from ringlight.experiments.backends.emulation.requests import (
+    job_request,
+    peer_timeout_s,
+)
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.testbed.emulation.kernel import shaping
 from tests.extensions.oddl.fabrics import grid_fabric
@@ -28,7 +31,10 @@ SMALL = "m: {rows: 1, columns: 2, gpu: x, rate: 1 Gbit/s}"
     ("text", "said"),
     [
         (light(f"{ONE_LINE[:-1]}, {SMALL}}}"), "fabric.grids: grid n and grid m"),
-        (light(f"{ONE_LINE}, {BESIDE}", "red: {ranks: [n0, g0]}"), "jobs.red.ranks: GPU g0 is"),
+        (
+            light(f"{ONE_LINE}, {BESIDE}", "red: {ranks: [n0, g0]}"),
+            "jobs.red.ranks: GPU g0 is",
+        ),
         (light(SQUARE), "training.collective: ring of job red on fabric: ranks"),
     ],
 )
@@ -49,7 +55,9 @@ def test_what_stands_beside_a_job_changes_nothing(ranks: str, collective: str) -
 
 
 def test_trainings_on_wires_and_on_light_are_not_simulated_together() -> None:
-    test_simulated_workloads.check_not_simulated_beside_wires(ONE_LINE, "grid n", "n0, n1, n2, n3")
+    test_simulated_workloads.check_not_simulated_beside_wires(
+        ONE_LINE, "grid n", "n0, n1, n2, n3"
+    )
 
 
 def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with() -> None:
@@ -58,7 +66,9 @@ def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with() 
 
 @pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
 def test_the_training_loop_takes_what_it_takes_as_a_job(algorithm: str) -> None:
-    test_simulation_workload.test_the_training_loop_takes_what_it_takes_as_a_job("oddl_16", algorithm)
+    test_simulation_workload.test_the_training_loop_takes_what_it_takes_as_a_job(
+        "oddl_16", algorithm
+    )
 
 
 def test_light_is_waited_for_and_shared_with_nobody() -> None:
@@ -83,10 +93,14 @@ def test_a_number_of_gpus_is_asked_of_the_only_grid() -> None:
 def test_a_worker_waits_for_its_peers_as_long_as_their_light_may_take() -> None:
     """Each of 4 steps waits for two messages of 10 s, and that twice."""
     jobs = "jobs: {red: {ranks: all, training: {collective: halving-doubling}}}\n"
-    plan = test_emulation_requests.plan_of(f"fabric: {{{SQUARE}}}\n{jobs}control: {{delay: 10 s}}\n")
+    plan = test_emulation_requests.plan_of(
+        f"fabric: {{{SQUARE}}}\n{jobs}control: {{delay: 10 s}}\n"
+    )
     assert 175.2 <= peer_timeout_s(plan, plan.jobs[0]) <= 175.4
 
 
-def test_routes_of_workers_have_a_window_of_half_a_queue_where_light_is_asked_for() -> None:
+def test_routes_of_workers_have_a_window_of_half_a_queue_where_light_is_asked_for() -> (
+    None
+):
     fabric = grid_fabric(2, 2, rate="4 Gbit/s", queue="1 s", wavelengths=4)
     assert window(fabric, 40) == shaping.queue_bytes(4e9 / 40, 1.0) // 2

@@ -25,7 +25,9 @@ def oddl(
     fabric = grid_fabric(side, side)
     grid = fabric.parts["grids"]["n"]
     engine = Engine()
-    plane = OnicPlane(engine, fabric, wavelength_map(grid, grid.nodes), control, **options)  # type: ignore[arg-type]
+    plane = OnicPlane(
+        engine, fabric, wavelength_map(grid, grid.nodes), control, **options
+    )  # type: ignore[arg-type]
     job = Job("a", grid.nodes, halving_doubling(side * side), vector)
     found = simulate(GridNetwork(fabric, grid), [job], gate=plane, engine=engine)["a"]
     assert found.failed is None
@@ -37,7 +39,9 @@ def test_four_nodes_ask_for_light_as_the_protocol_says() -> None:
     # Request, grant, tuning.
     wait = 2 * 10e-6 + 10.5e-9
     assert plane.waits_s == pytest.approx([wait] * 16)
-    assert plane.messages == dict.fromkeys(("request", "grant", "release", "released"), 16)
+    assert plane.messages == dict.fromkeys(
+        ("request", "grant", "release", "released"), 16
+    )
     assert end_s == pytest.approx(2 * 3 / 4 * MIB * 8 / 100e9 + 4 * wait)
     assert plane.idle()
 
@@ -55,15 +59,21 @@ def test_no_receiver_is_lit_twice_and_messages_stay_few(jitter: float) -> None:
 
 
 def test_leases_are_renewed_while_a_long_flow_is_lit() -> None:
-    times = Times(lease_s=0.02, guard_s=0.001, retry_s=0.001, refresh_s=0.005, patience_s=1.0)
+    times = Times(
+        lease_s=0.02, guard_s=0.001, retry_s=0.001, refresh_s=0.005, patience_s=1.0
+    )
     plane, end_s = oddl(2, ControlNetwork(), vector=2**30, times=times)
     assert end_s == pytest.approx(2 * 3 / 4 * 2**30 * 8 / 100e9, rel=0.01)
     assert plane.messages["renew"] >= 16
     assert plane.overlaps == 0
 
 
-@pytest.mark.parametrize(("rows", "columns", "contended"), [(1, 4, True), (4, 1, True), (2, 2, False)])
-def test_receivers_are_contended_where_light_use_says_so(rows: int, columns: int, contended: bool) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "contended"), [(1, 4, True), (4, 1, True), (2, 2, False)]
+)
+def test_receivers_are_contended_where_light_use_says_so(
+    rows: int, columns: int, contended: bool
+) -> None:
     fabric = grid_fabric(rows, columns, wavelengths=2)
     grid = fabric.parts["grids"]["n"]
     engine = Engine()
@@ -87,7 +97,9 @@ def test_a_spare_on_a_grid_needs_light() -> None:
         engine = Engine()
         plane = OnicPlane(engine, fabric, wavelength_map(grid, lit), ControlNetwork())
         lost = GpuLost(0.15, grid.nodes[1], "swap", grid.nodes[3], 0.1)
-        found = simulate(GridNetwork(fabric, grid), [job], [lost], gate=plane, engine=engine)["a"]
+        found = simulate(
+            GridNetwork(fabric, grid), [job], [lost], gate=plane, engine=engine
+        )["a"]
         assert plane.overlaps == 0
         assert [loss.iteration for loss in found.losses] == [1]
         return found.failed

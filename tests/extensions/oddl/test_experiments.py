@@ -40,7 +40,9 @@ def test_times_of_the_file_are_stretched_and_runs_of_one_lab_share_a_setting() -
     assert killed.setting.onic_faults
     assert not plans["oddl"].setting.onic_faults
     assert plans["agent-killed"].control.loss == 0.05
-    assert plans["prototype"].tuning_s == dict.fromkeys(("n0", "n1", "n2", "n3"), pytest.approx(42e-9))
+    assert plans["prototype"].tuning_s == dict.fromkeys(
+        ("n0", "n1", "n2", "n3"), pytest.approx(42e-9)
+    )
 
 
 def test_every_flow_of_a_grid_is_asked_for_and_lit() -> None:
@@ -62,7 +64,9 @@ def grid() -> tuple[Experiment, list[Record]]:
     return found, with_links(list(with_workers(records_of(found))), 0.993)
 
 
-def test_light_from_one_job_to_another_is_no_run_to_believe(grid: tuple[Experiment, list[Record]]) -> None:
+def test_light_from_one_job_to_another_is_no_run_to_believe(
+    grid: tuple[Experiment, list[Record]],
+) -> None:
     run = next(run for run in runs_of(grid[1], grid[0].plans) if len(run.jobs) == 2)
     one, other = (job.gpus for job in run.jobs.values())
     for to, between in ((one[1], False), (other[1], True)):
@@ -73,7 +77,9 @@ def test_light_from_one_job_to_another_is_no_run_to_believe(grid: tuple[Experime
             lambda records, note=note: [  # type: ignore[misc]
                 n
                 for r in records
-                for n in ([note, r] if isinstance(r, RunEnded) and r.run == run.name else [r])
+                for n in (
+                    [note, r] if isinstance(r, RunEnded) and r.run == run.name else [r]
+                )
             ],
         )
         astray = [r for r in found["reasons"] if r["code"] == "light_astray"]
@@ -83,7 +89,9 @@ def test_light_from_one_job_to_another_is_no_run_to_believe(grid: tuple[Experime
 @functools.cache
 def on_a_grid() -> Run:
     found = load(DATA / "mini_oddl.yaml")
-    return next(run for run in runs_of(records_of(found), found.plans) if run.plan.arm == "oddl")
+    return next(
+        run for run in runs_of(records_of(found), found.plans) if run.plan.arm == "oddl"
+    )
 
 
 @given(st.floats(1e-3, 1), st.floats(1, 9), st.floats(1.01, 2))
@@ -97,11 +105,15 @@ def test_on_a_line_the_break_even_is_where_the_line_says(
     rows = [Row("ideal", "job train", "exchange", free_s * 1.01, "s", "simulated")]
     for point, waited in zip(points, set_ups, strict=True):
         one = Row("oddl", "fabric oddl", "setup_p50", waited, "s", "simulated", point)
-        took = replace(one, subject="job train", metric="exchange", value=free_s + waits * waited)
+        took = replace(
+            one, subject="job train", metric="exchange", value=free_s + waits * waited
+        )
         rows += [one, took, replace(took, metric="allreduce_predicted", value=free_s)]
     spec = BreakEvenSpec(arm="oddl", baseline="ideal", tolerance=tolerance)
     made = list(break_even_rows(spec, Table(rows), runs))
-    assert the(made, "break_even") == pytest.approx((tolerance - 1) * free_s / waits, rel=1e-6)
+    assert the(made, "break_even") == pytest.approx(
+        (tolerance - 1) * free_s / waits, rel=1e-6
+    )
     assert the(made, "waits") == pytest.approx(waits, rel=1e-6)
     for point, waited in zip(points, set_ups, strict=True):
         assert the(made, "slowdown_by_setup", point=point) == pytest.approx(

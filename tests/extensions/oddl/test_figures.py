@@ -12,7 +12,10 @@ from tests.unit.test_golden import check_figures
 HERE = Path(__file__).parent
 SCENARIOS = {
     **{name: HERE / "data" / f"{name}.yaml" for name in ("mini_oddl", "mini_two_jobs")},
-    **{name: bundled(name) for name in ("oddl_4", "oddl_16", "oddl_sweep", "oddl_two_jobs")},
+    **{
+        name: bundled(name)
+        for name in ("oddl_4", "oddl_16", "oddl_sweep", "oddl_two_jobs")
+    },
 }
 
 

@@ -29,7 +29,10 @@ def test_a_grid_names_what_does_not_fit() -> None:
     fabric = grid_fabric(2, 2)
     grid = fabric.parts["grids"]["n"]
     network = GridNetwork(fabric, grid)
-    with pytest.raises(ValueError, match=r"step 3: ranks 1 and 2 \(n1, n2\) share neither row nor column"):
+    with pytest.raises(
+        ValueError,
+        match=r"step 3: ranks 1 and 2 \(n1, n2\) share neither row nor column",
+    ):
         network.routes(grid.nodes, one_step([(0, 1), (1, 2)]), 3)
     with pytest.raises(ValueError, match="rank 1: grid n has no node g7"):
         network.routes(("n0", "g7"), one_step([(0, 1)]))
@@ -38,11 +41,21 @@ def test_a_grid_names_what_does_not_fit() -> None:
 
 
 def test_a_grid_whose_light_is_too_weak_is_refused() -> None:
-    grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "1 Gbit/s", "wss": {"loss_db": 8}}
-    fabric = described(grids={"n": grid}, light={"sensitivity_dbm": -8.5, "fibre_db": 0.5})
+    grid = {
+        "rows": 2,
+        "columns": 2,
+        "gpu": "x",
+        "rate": "1 Gbit/s",
+        "wss": {"loss_db": 8},
+    }
+    fabric = described(
+        grids={"n": grid}, light={"sensitivity_dbm": -8.5, "fibre_db": 0.5}
+    )
     with pytest.raises(ValueError, match=r"WSS n-r0 arrives with -9\.00 dBm"):
         GridNetwork(fabric, fabric.parts["grids"]["n"])
     ranks = fabric.parts["grids"]["n"].nodes
-    ways = ways_for(fabric.parts["grids"]["n"], ranks, steps_named("halving-doubling", 4))
+    ways = ways_for(
+        fabric.parts["grids"]["n"], ranks, steps_named("halving-doubling", 4)
+    )
     with pytest.raises(ValueError, match=r"less than the receivers' -8\.5 dBm"):
         cross_connects(fabric.parts["grids"]["n"], fabric, ways)

@@ -48,7 +48,9 @@ def test_a_break_even_stands_beside_the_models(tmp_path: Path) -> None:
 
 
 def test_its_section_is_on_the_page(tmp_path: Path) -> None:
-    test_experiment_report.check_sections(DATA / "mini_oddl.yaml", {"light"}, set(), tmp_path)
+    test_experiment_report.check_sections(
+        DATA / "mini_oddl.yaml", {"light"}, set(), tmp_path
+    )
 
 
 def test_an_experiment_without_a_paper(tmp_path: Path) -> None:
@@ -60,6 +62,8 @@ def view(request: pytest.FixtureRequest) -> View:
     return view_of_file(TEXTS[request.param], f"{request.param}.yaml")
 
 
-@pytest.mark.parametrize("width", [test_report_screens.WIDE, test_report_screens.NARROW])
+@pytest.mark.parametrize(
+    "width", [test_report_screens.WIDE, test_report_screens.NARROW]
+)
 def test_no_words_are_cut_off_and_legends_have_titles(view: View, width: float) -> None:
     test_report_screens.test_no_words_are_cut_off_and_legends_have_titles(view, width)

@@ -34,15 +34,24 @@ from tests.unit.fabrics import six_gpus
 
 
 def grid_spec(rows: int, columns: int, **values: Any) -> dict[str, Any]:
-    return {"rows": rows, "columns": columns, "gpu": "titan-v", "rate": "100 Gbit/s"} | values
+    return {
+        "rows": rows,
+        "columns": columns,
+        "gpu": "titan-v",
+        "rate": "100 Gbit/s",
+    } | values
 
 
 def grid_fabric(rows: int, columns: int, **values: Any) -> tuple[Fabric, Grid]:
-    fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": grid_spec(rows, columns, **values)}}))
+    fabric = build_fabric(
+        FabricSpec.model_validate({"grids": {"n": grid_spec(rows, columns, **values)}})
+    )
     return fabric, fabric.parts["grids"]["n"]
 
 
-def arrivals(fabric: Fabric, lit: dict[str, frozenset[CrossConnect]]) -> dict[tuple[Port, int], Port]:
+def arrivals(
+    fabric: Fabric, lit: dict[str, frozenset[CrossConnect]]
+) -> dict[tuple[Port, int], Port]:
     """Where light of each O-NIC port and colour comes out, followed fibre by fibre apart from fabric.grid."""
     found = {}
     for port, link in fabric.link_at.items():
@@ -89,7 +98,9 @@ def test_light_of_a_job_arrives_where_the_map_says_and_nowhere_else(
 
 @settings(max_examples=40)
 @given(sides, sides, st.integers(0, 3))
-def test_the_map_of_a_whole_grid_is_a_latin_square(rows: int, columns: int, spare: int) -> None:
+def test_the_map_of_a_whole_grid_is_a_latin_square(
+    rows: int, columns: int, spare: int
+) -> None:
     """Per wavelength a matching; from a port every colour leads to another; at a port each is unique."""
     assume(rows * columns > 1)
     fabric, grid = grid_fabric(rows, columns, wavelengths=max(rows, columns) + spare)
@@ -106,7 +117,10 @@ def test_the_map_of_a_whole_grid_is_a_latin_square(rows: int, columns: int, spar
 
 def test_a_two_by_two_grid() -> None:
     fabric, grid = grid_fabric(2, 2)
-    assert wavelength_map(grid, grid.nodes)["n0"] == {"n1": Reach(0, 1), "n2": Reach(1, 1)}
+    assert wavelength_map(grid, grid.nodes)["n0"] == {
+        "n1": Reach(0, 1),
+        "n2": Reach(1, 1),
+    }
     assert cross_connects(grid, fabric, wavelength_map(grid, ("n0", "n1"))) == {
         "n-r0": frozenset({CrossConnect(1, 4, 1), CrossConnect(2, 3, 1)})
     }
@@ -124,13 +138,17 @@ def test_nodes_that_are_not_there_are_named() -> None:
         wavelength_map(grid, ("n0", "n1", "n1"))
 
 
-@pytest.mark.parametrize(("nodes", "count", "radix"), [(4, 4, 2), (16, 8, 4), (1024, 64, 32)])
+@pytest.mark.parametrize(
+    ("nodes", "count", "radix"), [(4, 4, 2), (16, 8, 4), (1024, 64, 32)]
+)
 def test_the_sizes_of_the_paper(nodes: int, count: int, radix: int) -> None:
     """Li et al., OFC 2024: 64 switches of 32 ports for 1,024 nodes."""
     fabric, grid = grid_fabric(radix, radix)
     assert len(grid.nodes) == len(fabric.gpus) == nodes
     assert len(fabric.optical_switches) == count
-    assert {(s.size, s.wavelengths) for s in fabric.optical_switches.values()} == {(radix, radix)}
+    assert {(s.size, s.wavelengths) for s in fabric.optical_switches.values()} == {
+        (radix, radix)
+    }
     assert len(fabric.link_at) == 4 * nodes
 
 
@@ -148,7 +166,9 @@ def test_chosen_nodes_are_a_free_rectangle_or_there_is_none(
     count = data.draw(st.integers(1, rows * columns))
     rectangles = {
         (height, width, top, left): tuple(
-            grid.nodes[(top + r) * columns + left + c] for r in range(height) for c in range(width)
+            grid.nodes[(top + r) * columns + left + c]
+            for r in range(height)
+            for c in range(width)
         )
         for height in range(1, rows + 1)
         for width in range(1, columns + 1)
@@ -156,7 +176,9 @@ def test_chosen_nodes_are_a_free_rectangle_or_there_is_none(
         for top in range(rows - height + 1)
         for left in range(columns - width + 1)
     }
-    possible = {where: nodes for where, nodes in rectangles.items() if free.issuperset(nodes)}
+    possible = {
+        where: nodes for where, nodes in rectangles.items() if free.issuperset(nodes)
+    }
     if not possible:
         with pytest.raises(ValueError, match=rf"\b{count}\b"):
             choose_nodes(grid, free, count)
@@ -164,7 +186,9 @@ def test_chosen_nodes_are_a_free_rectangle_or_there_is_none(
     chosen = choose_nodes(grid, free, count)
     assert chosen in possible.values()
     squarest = min(abs(height - width) for height, width, *_ in possible)
-    assert chosen in {nodes for (h, w, *_), nodes in possible.items() if abs(h - w) == squarest}
+    assert chosen in {
+        nodes for (h, w, *_), nodes in possible.items() if abs(h - w) == squarest
+    }
 
 
 def test_the_squarest_free_rectangle_is_taken() -> None:
@@ -183,9 +207,14 @@ def test_what_does_not_fit_is_named() -> None:
         choose_nodes(grid, grid.nodes, 0)
     with pytest.raises(ValueError, match="grid n has 1 free nodes of 16, not 2"):
         choose_nodes(grid, ["n3", "g0"], 2)
-    with pytest.raises(ValueError, match="5 nodes do not make a rectangle in grid n of 4 × 4"):
+    with pytest.raises(
+        ValueError, match="5 nodes do not make a rectangle in grid n of 4 × 4"
+    ):
         choose_nodes(grid, grid.nodes, 5)
-    with pytest.raises(ValueError, match=r"no rectangle of 4 free nodes \(2 × 2, 1 × 4, 4 × 1\) is left"):
+    with pytest.raises(
+        ValueError,
+        match=r"no rectangle of 4 free nodes \(2 × 2, 1 × 4, 4 × 1\) is left",
+    ):
         choose_nodes(grid, ["n0", "n5", "n10", "n15"], 4)
 
 
@@ -202,7 +231,9 @@ def test_halving_doubling_partners_are_one_hop_apart(rows: int, columns: int) ->
 
 def test_ranks_that_are_not_one_hop_apart_are_named() -> None:
     _, grid = grid_fabric(2, 2)
-    with pytest.raises(ValueError, match=r"ranks 1 and 2 \(n1, n2\) share neither row nor column"):
+    with pytest.raises(
+        ValueError, match=r"ranks 1 and 2 \(n1, n2\) share neither row nor column"
+    ):
         ways_for(grid, grid.nodes, steps_named("ring", 4))
     ways_for(grid, ("n0", "n1", "n3", "n2"), steps_named("ring", 4))
     with pytest.raises(ValueError, match="3 nodes for a schedule of 4 ranks"):
@@ -213,13 +244,22 @@ def test_ranks_that_are_not_one_hop_apart_are_named() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefg"), st.sampled_from("abcdefg"))))
-def test_pairs_are_coloured_with_as_few_colours_as_a_node_has_pairs(pairs: list[tuple[str, str]]) -> None:
+def test_pairs_are_coloured_with_as_few_colours_as_a_node_has_pairs(
+    pairs: list[tuple[str, str]],
+) -> None:
     colour = colour_pairs(pairs)
     assert colour.keys() == set(pairs)
     for end in (0, 1):
         used = [(pair[end], k) for pair, k in colour.items()]
         assert len(set(used)) == len(used)
-    most = max((sum(pair[end] == node for pair in colour) for end in (0, 1) for node in "abcdefg"), default=0)
+    most = max(
+        (
+            sum(pair[end] == node for pair in colour)
+            for end in (0, 1)
+            for node in "abcdefg"
+        ),
+        default=0,
+    )
     assert set(colour.values()) <= set(range(most))
 
 
@@ -232,10 +272,14 @@ def test_the_prototype_of_the_paper() -> None:
     steps = steps_named("halving-doubling", 4)
     ways = ways_for(grid, grid.nodes, steps)
     # One wavelength for the partner i XOR 1, the other for i XOR 2.
-    assert ways == {f"n{i}": {f"n{i ^ 1}": Reach(0, 0), f"n{i ^ 2}": Reach(0, 1)} for i in range(4)}
+    assert ways == {
+        f"n{i}": {f"n{i ^ 1}": Reach(0, 0), f"n{i ^ 2}": Reach(0, 1)} for i in range(4)
+    }
     lit = cross_connects(grid, fabric, ways)
     assert lit["n-r0"] == {
-        CrossConnect(i + 1, 4 + 1 + (i ^ partner), k) for i in range(4) for k, partner in ((0, 1), (1, 2))
+        CrossConnect(i + 1, 4 + 1 + (i ^ partner), k)
+        for i in range(4)
+        for k, partner in ((0, 1), (1, 2))
     }
     # Every receiver hears two nodes; each laser goes to the second wavelength and back.
     assert light_use(ways, grid.nodes, steps) == LightUse(4, 4, 2, 4, 4, 8)
@@ -248,12 +292,16 @@ def test_light_set_for_a_collective_leads_where_the_map_says_and_nowhere_else(
 ) -> None:
     rows, columns = shape
     needed = max(rows, columns).bit_length() - 1
-    fabric, grid = grid_fabric(rows, columns, wavelengths=min(max(rows, columns) - 1, needed + spare))
+    fabric, grid = grid_fabric(
+        rows, columns, wavelengths=min(max(rows, columns) - 1, needed + spare)
+    )
     assert not is_latin(grid)
     nodes = choose_nodes(grid, grid.nodes, data.draw(st.sampled_from([2, 4, 8])))
     steps = steps_named("halving-doubling", len(nodes))
     ways = ways_for(grid, nodes, steps)
-    assert {(a, b) for a, peers in ways.items() for b in peers} == set(pairs_of(nodes, steps))
+    assert {(a, b) for a, peers in ways.items() for b in peers} == set(
+        pairs_of(nodes, steps)
+    )
     assert arrivals(fabric, cross_connects(grid, fabric, ways)) == {
         (Port(a, way.port), way.wavelength): Port(b, way.port)
         for a, peers in ways.items()
@@ -272,8 +320,14 @@ def test_no_light_of_one_job_reaches_a_node_of_another(
     order = data.draw(st.permutations(range(columns)))
     jobs = []
     for chosen in (order[: columns // 2], order[columns // 2 :]):
-        nodes = [grid.nodes[row * columns + column] for row in range(rows) for column in sorted(chosen)]
-        jobs.append((nodes, ways_for(grid, nodes, steps_named("halving-doubling", len(nodes)))))
+        nodes = [
+            grid.nodes[row * columns + column]
+            for row in range(rows)
+            for column in sorted(chosen)
+        ]
+        jobs.append(
+            (nodes, ways_for(grid, nodes, steps_named("halving-doubling", len(nodes))))
+        )
     lit: dict[str, frozenset[CrossConnect]] = {}
     for _, ways in jobs:
         for name, group in cross_connects(grid, fabric, ways).items():
@@ -281,7 +335,9 @@ def test_no_light_of_one_job_reaches_a_node_of_another(
     for group in lit.values():
         check_matching(group)
     reached = arrivals(fabric, lit)
-    assert len(reached) == sum(len(peers) for _, ways in jobs for peers in ways.values())
+    assert len(reached) == sum(
+        len(peers) for _, ways in jobs for peers in ways.values()
+    )
     for (start, _), end in reached.items():
         (home,) = [nodes for nodes, _ in jobs if start.node in nodes]
         assert end.node in home
@@ -289,12 +345,16 @@ def test_no_light_of_one_job_reaches_a_node_of_another(
 
 def test_wavelengths_that_are_too_few_are_named() -> None:
     _, grid = grid_fabric(1, 8, wavelengths=2)
-    with pytest.raises(ValueError, match=r"needs 3 wavelengths in row 0, one for each .*; there are 2"):
+    with pytest.raises(
+        ValueError, match=r"needs 3 wavelengths in row 0, one for each .*; there are 2"
+    ):
         ways_for(grid, grid.nodes, steps_named("halving-doubling", 8))
     # A ring sends one way only, but an agent grants light only to those that its own map has.
     ring = ways_for(grid, grid.nodes, steps_named("ring", 8))
     assert set(ring["n3"]) == {"n2", "n4"}
-    with pytest.raises(ValueError, match="its light is set for a collective, and none is given"):
+    with pytest.raises(
+        ValueError, match="its light is set for a collective, and none is given"
+    ):
         wavelength_map(grid, grid.nodes)
     with pytest.raises(ValueError, match="node n7 is not one of the job's"):
         wavelength_map(grid, grid.nodes[:2], [("n0", "n7")])
@@ -342,7 +402,9 @@ def test_a_grid_becomes_gpus_switches_and_fibres() -> None:
     fabric, grid = grid_fabric(2, 3, wavelengths=4, tuning="20 ns")
     assert list(fabric.gpus) == list(grid.nodes) == ["n0", "n1", "n2", "n3", "n4", "n5"]
     assert (fabric.gpus["n5"].ip, fabric.gpus["n5"].model) == ("10.82.0.7", "titan-v")
-    assert fabric.optical_switches["n-r1"] == OpticalSwitch("n-r1", 3, "scpi", "lcos", 4)
+    assert fabric.optical_switches["n-r1"] == OpticalSwitch(
+        "n-r1", 3, "scpi", "lcos", 4
+    )
     assert fabric.optical_switches["n-c2"].size == 2
     assert fabric.onics["n4"].ports == 2
     assert fabric.onics["n4"].tuning_s == pytest.approx(20e-9)
@@ -368,7 +430,9 @@ def test_circuits_and_packets_do_not_see_a_wss() -> None:
         **cross_connects(
             fabric.parts["grids"]["n"],
             fabric,
-            wavelength_map(fabric.parts["grids"]["n"], fabric.parts["grids"]["n"].nodes),
+            wavelength_map(
+                fabric.parts["grids"]["n"], fabric.parts["grids"]["n"].nodes
+            ),
         ),
     }
     assert set(circuit_cross_connects(fabric, fabric.circuits)) == {"ocs0"}
@@ -388,16 +452,25 @@ def test_circuits_and_packets_do_not_see_a_wss() -> None:
         ({"grids": {"n": grid_spec(2, 4, wavelengths=0)}}, r"grids\.n\.wavelengths"),
         ({"grids": {"n": grid_spec(0, 4)}}, r"grids\.n\.rows"),
         ({"grids": {"n": grid_spec(1, 1)}}, "a grid needs at least 2 nodes"),
-        ({"grids": {"n": grid_spec(2, 2, wss={"profile": "magic"})}}, r"grids\.n\.wss\.profile"),
+        (
+            {"grids": {"n": grid_spec(2, 2, wss={"profile": "magic"})}},
+            r"grids\.n\.wss\.profile",
+        ),
         ({"grids": {"n": grid_spec(2, 2, colour="red")}}, r"grids\.n\.colour"),
         ({"grids": {"n": grid_spec(2, 2), "n1": grid_spec(2, 6)}, "servers": {}}, None),
-        ({"grids": {"n": grid_spec(4, 4), "n1": grid_spec(2, 2)}}, r"grids\.n1: n-s10 has GPU n10 too"),
+        (
+            {"grids": {"n": grid_spec(4, 4), "n1": grid_spec(2, 2)}},
+            r"grids\.n1: n-s10 has GPU n10 too",
+        ),
         (
             {"grids": {"n": grid_spec(2, 2)}, "servers": {"s": {"gpus": {"n0": "m"}}}},
             r"grids\.n: s has GPU n0 too",
         ),
         (
-            {"grids": {"n": grid_spec(2, 2)}, "optical_switches": {"n-r0": {"size": 2}}},
+            {
+                "grids": {"n": grid_spec(2, 2)},
+                "optical_switches": {"n-r0": {"size": 2}},
+            },
             r"the name n-r0 is used by two nodes",
         ),
         (
@@ -409,9 +482,15 @@ def test_circuits_and_packets_do_not_see_a_wss() -> None:
             r"links\[0\]: port n0:1 is already plugged in grids\.n",
         ),
         ({}, "servers is missing; only a fabric with one of "),
-        ({"servers": {"s": {"gpus": {"g0": "m"}}}, "links": []}, "packet_switches is missing"),
         (
-            {"servers": {"s": {"gpus": {"g0": "m"}}}, "packet_switches": {"t": {"ports": 1}}},
+            {"servers": {"s": {"gpus": {"g0": "m"}}}, "links": []},
+            "packet_switches is missing",
+        ),
+        (
+            {
+                "servers": {"s": {"gpus": {"g0": "m"}}},
+                "packet_switches": {"t": {"ports": 1}},
+            },
             "links is missing",
         ),
     ],

@@ -26,7 +26,10 @@ SIZE = 16
 
 
 def entry(
-    match: dict[str, int | str], out_ports: tuple[int, ...], priority: int = PRIORITY, table_id: int = 0
+    match: dict[str, int | str],
+    out_ports: tuple[int, ...],
+    priority: int = PRIORITY,
+    table_id: int = 0,
 ) -> FlowEntry:
     return FlowEntry(priority, match, out_ports, OWNER, table_id, 0, 0, 0.0)
 
@@ -39,7 +42,11 @@ def test_there_and_back(ingress: int, faceplate: int) -> None:
     assert flow.out_ports == (IN_PORT if ingress == faceplate else faceplate,)
     assert cross_connect_of(entry(dict(flow.match), flow.out_ports), SIZE) == wanted
     gone = flow_of(wanted, SIZE, "delete_strict")
-    assert (gone.command, gone.match, gone.priority) == ("delete_strict", flow.match, flow.priority)
+    assert (gone.command, gone.match, gone.priority) == (
+        "delete_strict",
+        flow.match,
+        flow.priority,
+    )
 
 
 def test_what_the_drop_flow_hides_is_no_cross_connect() -> None:
@@ -67,7 +74,9 @@ def test_any_other_flow_is_an_error_that_shows_it(flow: FlowEntry) -> None:
 
 
 def test_it_needs_a_plane() -> None:
-    with pytest.raises(ValueError, match="ocs0: the driver openflow needs an OpenFlow plane"):
+    with pytest.raises(
+        ValueError, match="ocs0: the driver openflow needs an OpenFlow plane"
+    ):
         make_driver("ocs0", {"driver": "openflow", "dpid": 257}, SIZE)
     with pytest.raises(ValueError, match="lacks 'dpid'"):
         make_driver("ocs0", {"driver": "openflow"}, SIZE, object())
@@ -75,7 +84,9 @@ def test_it_needs_a_plane() -> None:
 
 def test_of_two_flows_into_one_port_the_older_stands() -> None:
     older, newer = entry({"in_port": 2}, (4,)), entry({"in_port": 5}, (4,))
-    states, foreign = cross_connects_of([newer, replace(older, duration_s=9.0, cookie=7)], 8)
+    states, foreign = cross_connects_of(
+        [newer, replace(older, duration_s=9.0, cookie=7)], 8
+    )
     assert states == {
         CrossConnect(2, 12): CrossConnectState.CONNECTED,
         CrossConnect(5, 12): CrossConnectState.INVALID,

@@ -16,4 +16,7 @@ def planned(fabric: Fabric, job: JobPlan) -> Iterator[tuple[str, Any]]:
     if job.training is not None and parse_collective(job.training.collective).stepless:
         averaging = averaging_of(fabric, job.ranks)
         names = [averager.name for averager in averaging.first]
-        yield "averagers", [names, averaging.servers, [str(hop) for hop in averaging.hops]]
+        yield (
+            "averagers",
+            [names, averaging.servers, [str(hop) for hop in averaging.hops]],
+        )

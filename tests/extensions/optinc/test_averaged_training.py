@@ -31,7 +31,14 @@ PLACE = AveragerPlace("10.84.0.1:7070", 0, 4, 8)
 def raw(**more: Any) -> dict[str, Any]:
     place = {"address": "10.84.0.1:7070", "port": 1, "ports": 4, "bits": 8}
     peers = [f"10.82.0.{i + 1}" for i in range(4)]
-    job = {"job": "a", "rank": 1, "world_size": 4, "peers": peers, "collective": "optinc", "place": place}
+    job = {
+        "job": "a",
+        "rank": 1,
+        "world_size": 4,
+        "peers": peers,
+        "collective": "optinc",
+        "place": place,
+    }
     return job | more
 
 
@@ -46,7 +53,10 @@ def test_a_spec_with_an_averager_is_read() -> None:
         ({"collective": "ring"}, "place: collective ring has none"),
         ({"place": raw()["place"] | {"port": 4}}, "place: port 4 of 4 for 4 ranks"),
         ({"place": raw()["place"] | {"odd": 4}}, "unknown key place.odd"),
-        ({"checkpoint": "/checkpoint"}, "checkpoint: collective optinc keeps no state to go on from"),
+        (
+            {"checkpoint": "/checkpoint"},
+            "checkpoint: collective optinc keeps no state to go on from",
+        ),
     ],
 )
 def test_a_spec_that_cannot_be_is_refused(change: dict[str, Any], said: str) -> None:
@@ -82,8 +92,14 @@ def test_each_wrong_element_of_a_whole_block_is_found_and_no_right_one(
         assert (wrong.element, wrong.got) == (at, found[at])
 
 
-def test_in_one_process_a_job_with_averagers_ends_otherwise_than_with_a_ring_and_always_alike() -> None:
-    settings = {"gradient_bytes": 4 * (PARAMETERS + 5000), "iterations": 3, "learning_rate": 0.2}
+def test_in_one_process_a_job_with_averagers_ends_otherwise_than_with_a_ring_and_always_alike() -> (
+    None
+):
+    settings = {
+        "gradient_bytes": 4 * (PARAMETERS + 5000),
+        "iterations": 3,
+        "learning_rate": 0.2,
+    }
     spec = WorkerSpec("a", 0, 4, ("10.0.0.1",) * 4, **settings)  # type: ignore[arg-type]
     averaged = WorkerSpec(
         "a",
@@ -97,7 +113,9 @@ def test_in_one_process_a_job_with_averagers_ends_otherwise_than_with_a_ring_and
     one, again, ring = map(train_in_one_process, (averaged, averaged, spec))
     assert one == again
     assert one["parameters_sha256"] != ring["parameters_sha256"]
-    assert float(str(one["loss_last"])) == pytest.approx(float(str(ring["loss_last"])), abs=0.01)
+    assert float(str(one["loss_last"])) == pytest.approx(
+        float(str(ring["loss_last"])), abs=0.01
+    )
 
 
 @contextmanager
@@ -110,7 +128,9 @@ def mesh(ranks: int) -> Iterator[list[dict[int, socket.socket]]]:
 
 
 def exchanged(
-    ends: list[dict[int, socket.socket]], rounds: list[list[list[bytes]]], absent: int | None = None
+    ends: list[dict[int, socket.socket]],
+    rounds: list[list[list[bytes]]],
+    absent: int | None = None,
 ) -> list[Any]:
     """What each rank got in each round, or its error; of a round, what each rank has for each."""
     got: list[Any] = [[] for _ in ends]
@@ -123,7 +143,11 @@ def exchanged(
         except (PeerLost, ReduceFailed) as error:
             got[rank] = error
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(ends)) if rank != absent]
+    threads = [
+        threading.Thread(target=work, args=(rank,))
+        for rank in range(len(ends))
+        if rank != absent
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -132,22 +156,33 @@ def exchanged(
 
 
 @settings(deadline=None, max_examples=10)
-@given(st.lists(st.lists(st.integers(0, 700_000), min_size=3, max_size=3), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.lists(st.integers(0, 700_000), min_size=3, max_size=3),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_all_ranks_get_their_messages_of_any_length(lengths: list[list[int]]) -> None:
     rounds = [
-        [[bytes([1 + rank, 1 + to]) * length for to in range(3)] for rank, length in enumerate(of_ranks)]
+        [
+            [bytes([1 + rank, 1 + to]) * length for to in range(3)]
+            for rank, length in enumerate(of_ranks)
+        ]
         for of_ranks in lengths
     ]
     with mesh(3) as ends:
-        assert exchanged(ends, rounds) == [[[own[to] for own in one] for one in rounds] for to in range(3)]
+        assert exchanged(ends, rounds) == [
+            [[own[to] for own in one] for one in rounds] for to in range(3)
+        ]
 
 
 def test_whoever_is_silent_or_gone_is_named_by_all() -> None:
     with mesh(4) as ends:
         errors = exchanged(ends, [[[b"x"] * 4] * 4], absent=2)
-        assert {(error.rank, str(error)) for rank, error in enumerate(errors) if rank != 2} == {
-            (2, "rank 2: silent for 0.5 s while others tell their scales")
-        }
+        assert {
+            (error.rank, str(error)) for rank, error in enumerate(errors) if rank != 2
+        } == {(2, "rank 2: silent for 0.5 s while others tell their scales")}
     with mesh(4) as ends:
         for connection in ends[2].values():
             connection.close()

@@ -12,11 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.extensions.optinc.emulated.core import DEPTH, Core, Ring, Unit
-from ringlight.extensions.optinc.emulated.lookup import Disagreement, Lookup, LookupSample, evaluate, load
+from ringlight.extensions.optinc.emulated.lookup import (
+    Disagreement,
+    Lookup,
+    LookupSample,
+    evaluate,
+    load,
+)
 from ringlight.extensions.optinc.unit import wire
 from ringlight.extensions.optinc.unit.averaging import Coding, goal, mean_of_means
 from ringlight.extensions.optinc.unit.network import Network, Table, wrong_of
-from ringlight.extensions.optinc.unit.wire import HEADER_BYTES, NOBODY, Form, FrameKind, Hello, Position
+from ringlight.extensions.optinc.unit.wire import (
+    HEADER_BYTES,
+    NOBODY,
+    Form,
+    FrameKind,
+    Hello,
+    Position,
+)
 
 FRAME = 64
 CODING = Coding(8, 4)
@@ -33,11 +46,17 @@ def hello(port: int, **other: object) -> Hello:
     return replace(Hello(port, 4, Form(8), 16, FRAME, Position(0, 0)), **other)  # type: ignore[arg-type]
 
 
-def codes(port: int, position: Position, numbers: np.ndarray, form: Form = Form(8)) -> bytes:
-    return wire.header(FrameKind.CODES, position, numbers.size) + bytes(wire.pack(numbers, form))
+def codes(
+    port: int, position: Position, numbers: np.ndarray, form: Form = Form(8)
+) -> bytes:
+    return wire.header(FrameKind.CODES, position, numbers.size) + bytes(
+        wire.pack(numbers, form)
+    )
 
 
-def give(core: Core, key: int, data: bytes, now: float = 0.0, piece: int = 10**9) -> int:
+def give(
+    core: Core, key: int, data: bytes, now: float = 0.0, piece: int = 10**9
+) -> int:
     """Bytes that the core took before it took no more."""
     taken = 0
     while taken < len(data) and key in core.streams and len(room := core.room(key)):
@@ -74,7 +93,9 @@ def begun(core: Core, now: float = 0.0, first: Position = Position(0, 0)) -> Non
         core.connected(10 + port, now)
         give(core, 10 + port, wire.hello(hello(port, needs=first)), now)
     for port in range(4):
-        assert [head.kind for head, _ in messages(take(core, 10 + port, now))] == [FrameKind.WELCOME]
+        assert [head.kind for head, _ in messages(take(core, 10 + port, now))] == [
+            FrameKind.WELCOME
+        ]
 
 
 def errors(core: Core, ports: Sequence[int] = range(4)) -> set[tuple[int, str]]:
@@ -88,14 +109,21 @@ def errors(core: Core, ports: Sequence[int] = range(4)) -> set[tuple[int, str]]:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, FRAME), min_size=1, max_size=6), st.integers(0, 2**32 - 1))
-def test_any_order_and_any_pieces_give_the_exact_mean(sizes: list[int], seed: int) -> None:
+@given(
+    st.lists(st.integers(0, FRAME), min_size=1, max_size=6), st.integers(0, 2**32 - 1)
+)
+def test_any_order_and_any_pieces_give_the_exact_mean(
+    sizes: list[int], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     numbers = [rng.integers(0, 256, (4, size)) for size in sizes]
     core = core_of()
     begun(core)
     left = [
-        b"".join(codes(port, Position(c, 0), own[port]) for c, own in enumerate(numbers)) for port in range(4)
+        b"".join(
+            codes(port, Position(c, 0), own[port]) for c, own in enumerate(numbers)
+        )
+        for port in range(4)
     ]
     got = [b""] * 4
     while any(left) or any(core.streams[10 + port].outgoing for port in range(4)):
@@ -108,7 +136,9 @@ def test_any_order_and_any_pieces_give_the_exact_mean(sizes: list[int], seed: in
     expected = [goal(own, CODING).tolist() for own in numbers]
     for port in range(4):
         answers = messages(got[port])
-        assert [head.position for head, _ in answers] == [Position(c, 0) for c in range(len(sizes))]
+        assert [head.position for head, _ in answers] == [
+            Position(c, 0) for c in range(len(sizes))
+        ]
         assert [list(body) for _, body in answers] == expected
     assert core.counts.frames == len(sizes)
     assert core.counts.codes == sum(sizes)
@@ -178,15 +208,26 @@ def test_a_server_that_hangs_is_named() -> None:
 @pytest.mark.parametrize(
     ("wrong", "cause"),
     [
-        (codes(2, Position(0, 0), np.zeros(9, int)), "frame 0 of collective 0 with 9 codes, others have"),
-        (codes(2, Position(1, 0), np.zeros(FRAME, int)), "frame 0 of collective 1 after the welcome"),
-        (codes(2, Position(0, 0), np.zeros(FRAME + 1, int)), "a frame of 65 codes, not of 64"),
+        (
+            codes(2, Position(0, 0), np.zeros(9, int)),
+            "frame 0 of collective 0 with 9 codes, others have",
+        ),
+        (
+            codes(2, Position(1, 0), np.zeros(FRAME, int)),
+            "frame 0 of collective 1 after the welcome",
+        ),
+        (
+            codes(2, Position(0, 0), np.zeros(FRAME + 1, int)),
+            "a frame of 65 codes, not of 64",
+        ),
         (wire.header(FrameKind.WELCOME, Position(0, 0), 0), "WELCOME at a time"),
         (wire.error(NOBODY, "value 7 is nan"), "value 7 is nan"),
         (b"GET / HTTP/1.1\r\n", "begins with"),
     ],
 )
-def test_what_is_wrong_ends_in_an_error_to_all_that_names_the_rank(wrong: bytes, cause: str) -> None:
+def test_what_is_wrong_ends_in_an_error_to_all_that_names_the_rank(
+    wrong: bytes, cause: str
+) -> None:
     core = core_of()
     begun(core)
     for port in (0, 1, 3):
@@ -210,19 +251,27 @@ def test_frames_of_a_server_must_follow_each_other() -> None:
     give(core, 10, codes(0, Position(0, 2), np.zeros(FRAME, int)))
     for port in range(1, 4):
         give(core, 10 + port, codes(port, Position(0, 0), np.zeros(FRAME, int)))
-    assert errors(core) == {(0, "rank 0: frame 2 of collective 0 after frame 0 of collective 0")}
+    assert errors(core) == {
+        (0, "rank 0: frame 2 of collective 0 after frame 0 of collective 0")
+    }
 
 
 @pytest.mark.parametrize(
     ("change", "rank", "cause"),
     [
-        ({"block": 32}, 2, "rank 2 has blocks of 32 values in frames of 64, others have blocks of 16"),
+        (
+            {"block": 32},
+            2,
+            "rank 2 has blocks of 32 values in frames of 64, others have blocks of 16",
+        ),
         ({"frame": 32}, 2, "rank 2 has blocks of 16 values in frames of 32"),
         ({"form": Form(7)}, 2, "rank 2: codes of 7 bits"),
         ({"form": Form(8, 4)}, 2, "rank 2: codes of 8 bits with 4 parts"),
     ],
 )
-def test_servers_that_code_otherwise_are_refused(change: dict, rank: int, cause: str) -> None:
+def test_servers_that_code_otherwise_are_refused(
+    change: dict, rank: int, cause: str
+) -> None:
     core = core_of()
     for port in range(4):
         core.connected(10 + port, 0.0)
@@ -245,7 +294,9 @@ def test_a_lost_server_that_does_not_come_back_is_named() -> None:
     core.tick(8.0)
     assert not core.counts.errors
     core.tick(8.2)
-    expected = "rank 2: not connected 3 s after the first (rank 2: Connection reset by peer)"
+    expected = (
+        "rank 2: not connected 3 s after the first (rank 2: Connection reset by peer)"
+    )
     assert errors(core, (0, 1, 3)) == {(2, expected)}
 
 
@@ -259,7 +310,9 @@ def test_servers_that_come_back_begin_at_the_lowest_frame_that_any_needs() -> No
         assert messages(take(core, 10 + port))[0][0].position == Position(3, 7)
     for port in range(4):
         give(core, 10 + port, codes(port, Position(3, 7), np.full(5, port)))
-    assert [messages(take(core, 10 + port))[0][1] for port in range(4)] == [bytes([1] * 5)] * 4
+    assert [messages(take(core, 10 + port))[0][1] for port in range(4)] == [
+        bytes([1] * 5)
+    ] * 4
 
 
 def test_a_table_that_the_network_does_not_agree_with_answers_nothing() -> None:
@@ -291,9 +344,13 @@ def cascaded(first: Coding, second: Coding, numbers: np.ndarray) -> np.ndarray:
             give(core, 99, take(top, 10 + i))
             if core.streams[10].outgoing and core.counts.frames == 0:
                 for port in range(4):
-                    assert messages(take(core, 10 + port))[0][0].kind is FrameKind.WELCOME
+                    assert (
+                        messages(take(core, 10 + port))[0][0].kind is FrameKind.WELCOME
+                    )
                     give(core, 10 + port, codes(port, Position(0, 0), numbers[i, port]))
-    answers = {messages(take(core, 10 + port))[0][1] for core in units for port in range(4)}
+    answers = {
+        messages(take(core, 10 + port))[0][1] for core in units for port in range(4)
+    }
     (answer,) = answers
     return np.frombuffer(answer, np.uint8)
 
@@ -364,16 +421,23 @@ def test_an_averager_above_that_is_lost_begins_everything_anew() -> None:
 )
 def test_a_lookup_answers_as_the_exact_mean(coding: Coding) -> None:
     rng = np.random.default_rng(5)
-    numbers = rng.integers(0, coding.arriving * 2**coding.bits, (coding.servers, 40000)).astype(
-        np.uint8 if coding.arriving == 1 else np.uint16
-    )
+    numbers = rng.integers(
+        0, coding.arriving * 2**coding.bits, (coding.servers, 40000)
+    ).astype(np.uint8 if coding.arriving == 1 else np.uint16)
     lookup = Lookup(evaluate(None, coding))
     assert (lookup(list(numbers)) == goal(numbers, coding)).all()
 
 
-def test_weights_are_read_evaluated_and_their_wrong_answers_counted(tmp_path: Path) -> None:
+def test_weights_are_read_evaluated_and_their_wrong_answers_counted(
+    tmp_path: Path,
+) -> None:
     # Answers 0 to everything: wrong wherever the mean is at least 1.
-    weights = {"w1": np.zeros((8, 4)), "b1": np.zeros(8), "w2": np.zeros((4, 8)), "b2": np.zeros(4)}
+    weights = {
+        "w1": np.zeros((8, 4)),
+        "b1": np.zeros(8),
+        "w2": np.zeros((4, 8)),
+        "b2": np.zeros(4),
+    }
     np.savez(tmp_path / "zero.npz", **weights)
     network = load(str(tmp_path / "zero.npz"))
     assert isinstance(network, Network)

@@ -54,16 +54,27 @@ def measured(size: float = 1.01, **of_averager: Any) -> Analysis:
     return analyse(found, list(_with_averager(found, size, of_averager)), "measured")
 
 
-def _with_averager(found: Experiment, size: float, of_averager: dict[str, Any]) -> list[Record]:
+def _with_averager(
+    found: Experiment, size: float, of_averager: dict[str, Any]
+) -> list[Record]:
     job = found.plans[0].jobs[0]
     codes = job.loop.gradient_bytes // 4 * job.iterations
     records = []
     for record in records_of(found):
         if isinstance(record, RunEnded):
             where_ = {"t": record.t, "run": record.run}
-            wire = {"eth0": [10, 10], "eth1": [round(codes * size), round(codes * 0.99)]}
+            wire = {
+                "eth0": [10, 10],
+                "eth1": [round(codes * size), round(codes * 0.99)],
+            }
             records += [
-                WorkerDone(**where_, job=job.name, rank=rank, parameters_sha256="abc", wire_bytes=wire)
+                WorkerDone(
+                    **where_,
+                    job=job.name,
+                    rank=rank,
+                    parameters_sha256="abc",
+                    wire_bytes=wire,
+                )
                 for rank in range(4)
             ]
             records.append(Reference(**where_, job=job.name, sha256="abc", unlike=0.25))
@@ -88,7 +99,9 @@ def test_an_averagers_figures_are_apart_from_those_of_its_job() -> None:
     assert the(rows, "busbw") == pytest.approx(the(rows, "algbw") / 4)
 
 
-def test_of_an_averager_that_was_started_again_no_share_of_a_processor_is_claimed() -> None:
+def test_of_an_averager_that_was_started_again_no_share_of_a_processor_is_claimed() -> (
+    None
+):
     rows = measured(restarted=True).rows
     assert the(rows, "averager_restarts") == 1
     assert not list(where(rows, metric="averager_cpu_share"))
@@ -120,7 +133,9 @@ class Status:
         (8, {"cpu_s": 2.5, "frames": 30, "bytes_in": [11, 22], "restarted": True}),
     ],
 )
-def test_counters_are_those_of_the_run(tmp_path: Path, pid: int, expected: dict[str, Any]) -> None:
+def test_counters_are_those_of_the_run(
+    tmp_path: Path, pid: int, expected: dict[str, Any]
+) -> None:
     status = Status(tmp_path / "avg0.json")
     status.write(1.0)
     log = AveragerLog({"avg0": {"status": str(status.path)}})
@@ -130,7 +145,9 @@ def test_counters_are_those_of_the_run(tmp_path: Path, pid: int, expected: dict[
     assert found["table"]["inputs"] == 28561
 
 
-def test_an_averager_that_is_not_back_has_nothing_and_is_not_waited_for_forever(tmp_path: Path) -> None:
+def test_an_averager_that_is_not_back_has_nothing_and_is_not_waited_for_forever(
+    tmp_path: Path,
+) -> None:
     times = iter(range(100))
     log = AveragerLog({"avg0": {"status": str(tmp_path / "avg0.json")}})
     assert log.counted(lambda: float(next(times))) == {}

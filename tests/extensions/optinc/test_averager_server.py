@@ -34,7 +34,9 @@ class Failing(socket.socket):
 
 
 def test_a_caller_that_cannot_be_taken_does_not_end_the_averager() -> None:
-    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), LookupSample(None, CODING, 1, 8))
+    core = Core(
+        Unit(CODING), Lookup(evaluate(None, CODING)), LookupSample(None, CODING, 1, 8)
+    )
     with Failing() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -61,14 +63,19 @@ def test_a_caller_that_cannot_be_taken_does_not_end_the_averager() -> None:
 
 def test_callers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_STRANGERS", 4)
-    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), LookupSample(None, CODING, 1, 8))
+    core = Core(
+        Unit(CODING), Lookup(evaluate(None, CODING)), LookupSample(None, CODING, 1, 8)
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = Server(core, listener)
         thread = threading.Thread(target=server.run)
         thread.start()
         most = 4 + 2 * CODING.servers
         try:
-            callers = [socket.create_connection(listener.getsockname(), 5.0) for _ in range(most + 1)]
+            callers = [
+                socket.create_connection(listener.getsockname(), 5.0)
+                for _ in range(most + 1)
+            ]
             assert callers[-1].recv(1) == b""
             callers[0].settimeout(0.2)
             with pytest.raises(TimeoutError):

@@ -37,7 +37,9 @@ RATE = "100 Gbit/s"
 def one_level(servers: int = 4, **averager: Any) -> dict[str, Any]:
     """GPUs g0, g1, … on a packet switch and on averager avg0."""
     links = [{"ends": [f"g{i}", f"tor0:{i + 1}"], "rate": RATE} for i in range(servers)]
-    links += [{"ends": [f"g{i}:1", f"avg0:{i + 1}"], "rate": RATE} for i in range(servers)]
+    links += [
+        {"ends": [f"g{i}:1", f"avg0:{i + 1}"], "rate": RATE} for i in range(servers)
+    ]
     return {
         "servers": {f"s{i}": {"gpus": {f"g{i}": "gpu"}} for i in range(servers)},
         "packet_switches": {"tor0": {"ports": servers}},
@@ -53,7 +55,9 @@ def two_levels(n: int = 4, **first: Any) -> dict[str, Any]:
     raw["averagers"]["avgtop"] = {"ports": n, "bits": 8}
     for i, link in enumerate(raw["links"][n * n :]):
         link["ends"][1] = f"avg{i // n}:{i % n + 1}"
-    raw["links"] += [{"ends": [f"avgtop:{i + 1}", f"avg{i}:0"], "rate": RATE} for i in range(n)]
+    raw["links"] += [
+        {"ends": [f"avgtop:{i + 1}", f"avg{i}:0"], "rate": RATE} for i in range(n)
+    ]
     return raw
 
 
@@ -66,15 +70,24 @@ def names(count: int) -> list[str]:
 
 
 def test_the_trained_cases_are_those_whose_weights_are_there() -> None:
-    files = [entry.name for entry in resources.files("ringlight.extensions.optinc.unit.weights").iterdir()]
-    assert sorted(TRAINED) == sorted(name.removesuffix(".npz") for name in files if name.endswith(".npz"))
+    files = [
+        entry.name
+        for entry in resources.files(
+            "ringlight.extensions.optinc.unit.weights"
+        ).iterdir()
+    ]
+    assert sorted(TRAINED) == sorted(
+        name.removesuffix(".npz") for name in files if name.endswith(".npz")
+    )
 
 
 def test_packets_and_light_do_not_see_an_averager() -> None:
     fabric, alone = built(one_level()), built(bare())
     assert fabric.links == alone.links
     assert fabric.electrical_ports == alone.electrical_ports
-    assert set(electrical_graph(fabric, {}).edges) == set(electrical_graph(alone, {}).edges)
+    assert set(electrical_graph(fabric, {}).edges) == set(
+        electrical_graph(alone, {}).edges
+    )
     assert [str(cable.a) for cable in fabric.parts["averagers"]["avg0"].cables] == [
         "g0:1",
         "g1:1",
@@ -94,17 +107,25 @@ def test_rates_are_scaled_with_the_others() -> None:
 def test_a_cable_that_cannot_be_emulated_is_named() -> None:
     raw = one_level()
     raw["links"][5]["rate"] = "1 Mbit/s"
-    with pytest.raises(ValueError, match="the link at avg0:2: 1 Mbit/s is emulated at 1 kbit/s, outside"):
+    with pytest.raises(
+        ValueError,
+        match="the link at avg0:2: 1 Mbit/s is emulated at 1 kbit/s, outside",
+    ):
         check_rates(built(raw), 1000)
 
 
 @given(st.sampled_from([one_level(), one_level(8), two_levels()]))
-def test_every_end_of_a_cable_has_an_address_of_its_own_and_both_share_a_network(raw: dict[str, Any]) -> None:
+def test_every_end_of_a_cable_has_an_address_of_its_own_and_both_share_a_network(
+    raw: dict[str, Any],
+) -> None:
     fabric = built(raw)
     ends = [end for cable in fabric.cables for end in (cable.a, cable.b)]
     assert len({address_of(fabric, end) for end in ends}) == len(ends)
     nets = [
-        {ip_interface(f"{address_of(fabric, end)}/{PREFIX}").network for end in (cable.a, cable.b)}
+        {
+            ip_interface(f"{address_of(fabric, end)}/{PREFIX}").network
+            for end in (cable.a, cable.b)
+        }
         for cable in fabric.cables
     ]
     assert all(len(net) == 1 for net in nets)
@@ -120,13 +141,17 @@ def test_a_worker_is_told_its_averager_and_who_has_another_order_is_refused() ->
     }  # fmt: skip
     # Four frames with decimals at 100 Mbit/s besides, in tenths.
     assert place["silence_s"] == pytest.approx(4.6)
-    with pytest.raises(ValueError, match="ranks are in the order of the averagers' ports: g0, g1, g2"):
+    with pytest.raises(
+        ValueError, match="ranks are in the order of the averagers' ports: g0, g1, g2"
+    ):
         place_of(fabric, names(16)[::-1], 0, float)
 
 
 def test_cables_may_be_written_either_way_round_and_in_any_order() -> None:
     raw = one_level()
-    raw["links"] = [{**link, "ends": link["ends"][::-1]} for link in reversed(raw["links"])]
+    raw["links"] = [
+        {**link, "ends": link["ends"][::-1]} for link in reversed(raw["links"])
+    ]
     assert built(raw).parts == built(one_level()).parts
 
 
@@ -141,7 +166,10 @@ def without(raw: dict[str, Any], link: int) -> dict[str, Any]:
 
 
 def with_averager(raw: dict[str, Any], name: str, **keys: Any) -> dict[str, Any]:
-    raw["averagers"][name] = {**raw["averagers"].get(name, {"ports": 4, "bits": 8}), **keys}
+    raw["averagers"][name] = {
+        **raw["averagers"].get(name, {"ports": 4, "bits": 8}),
+        **keys,
+    }
     return raw
 
 
@@ -154,7 +182,9 @@ def three_levels() -> dict[str, Any]:
         {"ends": ["avg9:0", "roof:2"], "rate": RATE},
     ]
     raw["servers"]["s9"] = {"gpus": {"x0": "gpu", "x1": "gpu"}}
-    raw["links"] += [{"ends": [f"x{i}:1", f"avg9:{i + 1}"], "rate": RATE} for i in range(2)]
+    raw["links"] += [
+        {"ends": [f"x{i}:1", f"avg9:{i + 1}"], "rate": RATE} for i in range(2)
+    ]
     return raw
 
 
@@ -198,7 +228,9 @@ def test_servers_and_averagers_at_one_averager_are_named() -> None:
     raw = two_levels(2)
     raw["servers"]["sx"] = {"gpus": {"x": "gpu"}}
     changed(raw, -1, "x:1", "avgtop:2")
-    with pytest.raises(ValueError, match=r"averagers\.avgtop: GPUs and averagers at its ports"):
+    with pytest.raises(
+        ValueError, match=r"averagers\.avgtop: GPUs and averagers at its ports"
+    ):
         built(raw)
 
 
@@ -232,7 +264,9 @@ def two_apart() -> dict[str, Any]:
         (two_apart(), 4, "GPU g1 is on averager avg0, GPU g3 on avg1, and none is above both"),
     ],
 )  # fmt: skip
-def test_ranks_that_no_averager_serves_are_named(raw: dict[str, Any], ranks: int, named: str) -> None:
+def test_ranks_that_no_averager_serves_are_named(
+    raw: dict[str, Any], ranks: int, named: str
+) -> None:
     with pytest.raises(ValueError, match=named):
         averaging_of(built(raw), names(ranks))
 
@@ -249,7 +283,9 @@ def test_a_rank_without_an_averager_is_named() -> None:
 
 def frame_by_frame(hops: tuple[Hop, ...], codes: int, share: float) -> float:
     """When the last frame is through: each begins when it is there and the one before it is gone."""
-    frames = [FRAME] * (codes // FRAME) + ([codes % FRAME] if codes % FRAME or not codes else [])
+    frames = [FRAME] * (codes // FRAME) + (
+        [codes % FRAME] if codes % FRAME or not codes else []
+    )
     free = [0.0] * len(hops)
     for frame in frames:
         there = 0.0
@@ -258,15 +294,23 @@ def frame_by_frame(hops: tuple[Hop, ...], codes: int, share: float) -> float:
     return free[-1]
 
 
-def averaging(levels: int, bits: int, nic_bps: float, between_bps: float, decimals: bool) -> Averaging:
+def averaging(
+    levels: int, bits: int, nic_bps: float, between_bps: float, decimals: bool
+) -> Averaging:
     def cables(node: str, rate: float) -> tuple[Link, ...]:
-        return tuple(Link(Port(f"{node}{i}", 1), Port(node, i), rate, 0.02) for i in range(1, 5))
+        return tuple(
+            Link(Port(f"{node}{i}", 1), Port(node, i), rate, 0.02) for i in range(1, 5)
+        )
 
     first = tuple(
         Averager(f"a{i}", 4, bits, decimals=decimals, cables=cables(f"a{i}", nic_bps))
         for i in range(4 if levels == 2 else 1)
     )
-    above = Averager("top", 4, bits, cables=cables("top", between_bps)) if levels == 2 else None
+    above = (
+        Averager("top", 4, bits, cables=cables("top", between_bps))
+        if levels == 2
+        else None
+    )
     return Averaging(first, above, ())
 
 
@@ -279,12 +323,21 @@ def averaging(levels: int, bits: int, nic_bps: float, between_bps: float, decima
     share=st.floats(0.5, 1.0),
 )
 def test_a_stream_takes_what_its_frames_take_one_by_one(
-    levels: int, bits: int, codes: int, rates: tuple[float, float], decimals: bool, share: float
+    levels: int,
+    bits: int,
+    codes: int,
+    rates: tuple[float, float],
+    decimals: bool,
+    share: float,
 ) -> None:
     one = averaging(levels, bits, *rates, decimals)
     assert len(one.hops) == 2 * levels
-    assert one.stream_s(4 * codes, share) == pytest.approx(frame_by_frame(one.hops, codes, share), rel=1e-9)
-    late_s = one.stream_s(4 * codes, share, latency_s=1.0) - one.stream_s(4 * codes, share)
+    assert one.stream_s(4 * codes, share) == pytest.approx(
+        frame_by_frame(one.hops, codes, share), rel=1e-9
+    )
+    late_s = one.stream_s(4 * codes, share, latency_s=1.0) - one.stream_s(
+        4 * codes, share
+    )
     assert late_s == pytest.approx(len(one.hops))
     assert one.stream_s(4 * codes, share) >= one.ideal_s(4 * codes)
 
@@ -299,8 +352,14 @@ def test_what_a_rank_sends() -> None:
     # three blocks, of which rank 0 has two: it sends one exponent, then two
     assert scales_sent(4 * 3 * 1024, 2) == 2 * 3
     frame_s = 8 * (FRAME + HEADER_BYTES) / 1e8
-    assert averaging(1, 8, 1e8, 1e8, True).stream_s(gradient) == pytest.approx(11 * frame_s)
-    assert averaging(2, 8, 1e8, 1e8, False).stream_s(gradient) == pytest.approx(13 * frame_s)
+    assert averaging(1, 8, 1e8, 1e8, True).stream_s(gradient) == pytest.approx(
+        11 * frame_s
+    )
+    assert averaging(2, 8, 1e8, 1e8, False).stream_s(gradient) == pytest.approx(
+        13 * frame_s
+    )
     # The decimals of four servers' mean are 2 bits more on the way between the levels.
     decimals_s = 8 * (FRAME * 5 // 4 + HEADER_BYTES) / 1e8
-    assert averaging(2, 8, 1e8, 1e8, True).stream_s(gradient) == pytest.approx(10 * decimals_s + 3 * frame_s)
+    assert averaging(2, 8, 1e8, 1e8, True).stream_s(gradient) == pytest.approx(
+        10 * decimals_s + 3 * frame_s
+    )

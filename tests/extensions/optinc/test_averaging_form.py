@@ -51,13 +51,28 @@ def test_two_levels_have_an_averager_above_as_many_as_it_has_ports(ports: int) -
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"servers": 12, "levels": 2}, "averaging.servers: 12; two levels have a square number of them"),
+        (
+            {"servers": 12, "levels": 2},
+            "averaging.servers: 12; two levels have a square number of them",
+        ),
         ({"servers": 65}, "averaging.servers: 65; an averager has up to 64 ports"),
-        ({"network": "trained", "servers": 8}, "averagers.avg0.network: no trained weights"),
-        ({"approximated": "4-9"}, "averagers.avg0.approximated: layer 7 of 6 cannot be approximated"),
+        (
+            {"network": "trained", "servers": 8},
+            "averagers.avg0.network: no trained weights",
+        ),
+        (
+            {"approximated": "4-9"},
+            "averagers.avg0.approximated: layer 7 of 6 cannot be approximated",
+        ),
         ({"approximated": "6-4"}, "are no layers"),
-        ({"servers": 6, "approximated": "1-2"}, "no layers are known for 8 bits on 6 ports"),
-        ({"imperfect": {"noise": 0.1}}, "averagers.avg0.imperfect: the exact mean has no light"),
+        (
+            {"servers": 6, "approximated": "1-2"},
+            "no layers are known for 8 bits on 6 ports",
+        ),
+        (
+            {"imperfect": {"noise": 0.1}},
+            "averagers.avg0.imperfect: the exact mean has no light",
+        ),
         ({"imperfect": {"phase_bits": 0}}, "greater than or equal to 1"),
     ],
 )
@@ -71,7 +86,9 @@ def test_a_name_of_the_short_form_is_taken() -> None:
         "averaging": {"servers": 4, "bits": 8, "rate": "100 Gbit/s"},
         "averagers": {"avg0": {"ports": 4, "bits": 8}},
     }
-    with pytest.raises(ValueError, match=r"averagers\.avg0: averaging has an averager of this name"):
+    with pytest.raises(
+        ValueError, match=r"averagers\.avg0: averaging has an averager of this name"
+    ):
         build_fabric(FabricSpec.model_validate(section))
 
 
@@ -87,15 +104,22 @@ def test_cables_carry_each_code_once_each_way(values: int, servers: int) -> None
     assert found.scales == 2 * (blocks - part + (servers - 1) * part)
     if servers == 16:
         # Two bits of decimals for each code.
-        assert (found.up, found.down) == (values + -(-2 * values // 8) + headers, values + headers)
+        assert (found.up, found.down) == (
+            values + -(-2 * values // 8) + headers,
+            values + headers,
+        )
 
 
-def averager(network: str, light: Imperfect = Imperfect(), ports: int = 4, bits: int = 8) -> Averager:
+def averager(
+    network: str, light: Imperfect = Imperfect(), ports: int = 4, bits: int = 8
+) -> Averager:
     return Averager("a", ports, bits, network, imperfect=light)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("network", ["trained", "designed"])
-def test_ideal_light_answers_all_inputs_rightly_and_bad_light_does_not(network: str) -> None:
+def test_ideal_light_answers_all_inputs_rightly_and_bad_light_does_not(
+    network: str,
+) -> None:
     found = errors_of(averager(network))
     assert found is not None
     assert (found.inputs, found.wrong) == (Coding(8, 4).combinations, 0)
@@ -111,7 +135,10 @@ def test_ideal_light_answers_all_inputs_rightly_and_bad_light_does_not(network: 
         shares.append(bad.wrong / bad.inputs)
     assert min(shares) > 0.3
     # Other phases for another seed, and the same for the same.
-    one, other = (errors_of(averager(network, Imperfect(phase_error=0.01, seed=seed))) for seed in (0, 1))
+    one, other = (
+        errors_of(averager(network, Imperfect(phase_error=0.01, seed=seed)))
+        for seed in (0, 1)
+    )
     assert one != other
 
 

@@ -9,13 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed; it is the extra 'onn'")
+torch = pytest.importorskip(
+    "torch", reason="torch is not installed; it is the extra 'onn'"
+)
 
 from typer.testing import CliRunner  # noqa: E402
 
 from ringlight.extensions.optinc.onn.command import app  # noqa: E402
 from ringlight.extensions.optinc.onn.layers import Exact, OnnLayer, Projected, Retracted  # noqa: E402
-from ringlight.extensions.optinc.onn.training import Recipe, dataset, symbol_loss, train, value_loss  # noqa: E402
+from ringlight.extensions.optinc.onn.training import (  # noqa: E402
+    Recipe,
+    dataset,
+    symbol_loss,
+    train,
+    value_loss,
+)
 from ringlight.extensions.optinc.unit.approximation import squares  # noqa: E402
 from ringlight.extensions.optinc.unit.averaging import Coding  # noqa: E402
 from ringlight.extensions.optinc.unit.network import Network, forward, light  # noqa: E402
@@ -30,7 +38,9 @@ def off_form(matrix: np.ndarray) -> float:
     """The largest cosine of two rows of one square of a matrix; 0 where it is Sigma U."""
     cut = squares(matrix.astype(float))
     rows = cut / np.linalg.norm(cut, axis=2, keepdims=True)
-    return float(np.abs(rows @ rows.transpose(0, 2, 1) - np.eye(min(matrix.shape))).max())
+    return float(
+        np.abs(rows @ rows.transpose(0, 2, 1) - np.eye(min(matrix.shape))).max()
+    )
 
 
 def losses(recipe: Recipe, structure: Structure = SMALL) -> tuple[Network, list[float]]:
@@ -55,8 +65,13 @@ def test_layers_that_are_not_approximated_take_any_form() -> None:
 
 
 def test_the_same_seed_gives_the_same_network_and_another_gives_another() -> None:
-    first, again, other = (losses(replace(QUICK, epochs=2, seed=seed))[0] for seed in (1, 1, 2))
-    assert all(np.array_equal(one, two) for one, two in zip(first.weights, again.weights, strict=True))
+    first, again, other = (
+        losses(replace(QUICK, epochs=2, seed=seed))[0] for seed in (1, 1, 2)
+    )
+    assert all(
+        np.array_equal(one, two)
+        for one, two in zip(first.weights, again.weights, strict=True)
+    )
     assert not np.array_equal(first.weights[0], other.weights[0])
 
 
@@ -70,7 +85,9 @@ def test_biases_stand_where_they_are_allowed(biases: str, which: list[int]) -> N
 @pytest.mark.parametrize("shape", [(16, 4), (4, 16), (8, 8)])
 def test_a_layer_that_left_its_form_is_brought_back(shape: tuple[int, int]) -> None:
     layer = Projected(*shape, True, torch.Generator().manual_seed(0))
-    layer.weight.data += torch.randn(shape, generator=torch.Generator().manual_seed(1)) / 3
+    layer.weight.data += (
+        torch.randn(shape, generator=torch.Generator().manual_seed(1)) / 3
+    )
     assert off_form(layer.matrix().detach().numpy()) > 1e-2
     final = layer.final()
     layer.project()
@@ -79,9 +96,13 @@ def test_a_layer_that_left_its_form_is_brought_back(shape: tuple[int, int]) -> N
 
 
 @pytest.mark.parametrize("shape", [(16, 4), (4, 16), (8, 8)])
-def test_a_retracted_layer_nears_its_form_with_every_step(shape: tuple[int, int]) -> None:
+def test_a_retracted_layer_nears_its_form_with_every_step(
+    shape: tuple[int, int],
+) -> None:
     layer = Retracted(*shape, True, torch.Generator().manual_seed(0))
-    layer.turned.data += torch.randn(layer.turned.shape, generator=torch.Generator().manual_seed(1)) / 20
+    layer.turned.data += (
+        torch.randn(layer.turned.shape, generator=torch.Generator().manual_seed(1)) / 20
+    )
     final, off = layer.final(), []
     for _ in range(4):
         off.append(off_form(layer.matrix().detach().numpy()))
@@ -121,7 +142,9 @@ def test_exact_and_projected_layers_start_alike() -> None:
 
 
 def test_a_matrix_that_is_no_squares_is_refused() -> None:
-    with pytest.raises(ValueError, match="a matrix of 6 x 4 cannot be cut into squares"):
+    with pytest.raises(
+        ValueError, match="a matrix of 6 x 4 cannot be cut into squares"
+    ):
         Exact(6, 4, True, torch.Generator())
 
 
@@ -129,18 +152,31 @@ def test_the_two_stages_of_the_loss() -> None:
     goal = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
     outputs = goal + torch.tensor([[0.5, -0.2], [0.0, 0.7]])
     weights = torch.tensor([3.0, 1.0])
-    assert symbol_loss(outputs, goal, weights).item() == pytest.approx((3 * 0.25 + 0.04 + 0.49) / 2)
-    assert symbol_loss(outputs, goal, weights, 0.3).item() == pytest.approx((3 * 0.04 + 0 + 0.16) / 2)
-    assert value_loss(outputs, goal, received=False).item() == pytest.approx((1.8**2 + 0.7**2) / 2)
+    assert symbol_loss(outputs, goal, weights).item() == pytest.approx(
+        (3 * 0.25 + 0.04 + 0.49) / 2
+    )
+    assert symbol_loss(outputs, goal, weights, 0.3).item() == pytest.approx(
+        (3 * 0.04 + 0 + 0.16) / 2
+    )
+    assert value_loss(outputs, goal, received=False).item() == pytest.approx(
+        (1.8**2 + 0.7**2) / 2
+    )
     # 1.5 is read as 2, 1.8 as 2; 0.7 as 1.
-    assert value_loss(outputs, goal, received=True).item() == pytest.approx((4**2 + 1**2) / 2)
+    assert value_loss(outputs, goal, received=True).item() == pytest.approx(
+        (4**2 + 1**2) / 2
+    )
 
 
 def test_inputs_and_goals_are_those_of_the_integer_reference() -> None:
     inputs, goal = dataset(CASES["8bit_4"])
     assert inputs.shape == goal.shape == (28_561, 4)
-    values = (inputs.double() @ torch.tensor([64.0, 16.0, 4.0, 1.0], dtype=torch.float64)).floor()
-    assert torch.equal(values, goal.double() @ torch.tensor([64.0, 16.0, 4.0, 1.0], dtype=torch.float64))
+    values = (
+        inputs.double() @ torch.tensor([64.0, 16.0, 4.0, 1.0], dtype=torch.float64)
+    ).floor()
+    assert torch.equal(
+        values,
+        goal.double() @ torch.tensor([64.0, 16.0, 4.0, 1.0], dtype=torch.float64),
+    )
 
 
 def test_a_trained_network_takes_the_inputs_as_they_are() -> None:
@@ -148,8 +184,12 @@ def test_a_trained_network_takes_the_inputs_as_they_are() -> None:
     network, found = losses(replace(QUICK, first=40, rate=1e-12, batch=49))
     inputs, goal = dataset(SMALL)
     outputs = forward(network, inputs.numpy())
-    assert ((outputs - goal.numpy()) ** 2).sum(1).mean() == pytest.approx(found[-1], rel=1e-3)
-    assert np.array_equal(inputs.numpy()[-1], light(np.array([6, 6]), SMALL.coding).astype(np.float32))
+    assert ((outputs - goal.numpy()) ** 2).sum(1).mean() == pytest.approx(
+        found[-1], rel=1e-3
+    )
+    assert np.array_equal(
+        inputs.numpy()[-1], light(np.array([6, 6]), SMALL.coding).astype(np.float32)
+    )
 
 
 def test_the_command_leaves_weights_that_it_can_check(tmp_path: Path) -> None:

@@ -26,7 +26,12 @@ FILE, NOTE = (PLACE / f"{CASE}.npz").read_bytes(), (PLACE / f"{CASE}.json").read
 def test_shipped_weights_are_right_on_every_input() -> None:
     network, note = trained(CASE)
     found = wrong_of(table_of(network, CASES[CASE].coding))
-    assert (found.inputs, found.wrong, note.inputs, note.wrong) == (28_561, 0, 28_561, 0)
+    assert (found.inputs, found.wrong, note.inputs, note.wrong) == (
+        28_561,
+        0,
+        28_561,
+        0,
+    )
     assert found.worst <= 0.45
     # Another BLAS adds in another order.
     assert found.worst == pytest.approx(note.worst, abs=1e-3)
@@ -40,19 +45,26 @@ def test_shipped_layers_are_squares_of_a_scaled_orthogonal_matrix() -> None:
     for matrix in network.weights:
         cut = squares(matrix.astype(float))
         rows = cut / np.linalg.norm(cut, axis=2, keepdims=True)
-        assert np.abs(rows @ rows.transpose(0, 2, 1) - np.eye(min(matrix.shape))).max() < 1e-5
+        assert (
+            np.abs(rows @ rows.transpose(0, 2, 1) - np.eye(min(matrix.shape))).max()
+            < 1e-5
+        )
 
 
 def test_note_is_of_the_file_and_says_how_it_was_made() -> None:
     note = json.loads(NOTE)
     assert note["sha256"] == hashlib.sha256(FILE).hexdigest()
-    assert note["command"].startswith("python -m ringlight.experiments.onn train --scenario 1 ")
+    assert note["command"].startswith(
+        "python -m ringlight.experiments.onn train --scenario 1 "
+    )
     assert f"--seed {note['seed']}" in note["command"]
     assert f"--method {note['method']}" in note["command"]
 
 
 def test_an_installed_package_has_them() -> None:
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]
     assert set(data["ringlight.extensions.optinc.unit.weights"]) == {"*.npz", "*.json"}
 
 
@@ -61,7 +73,9 @@ def test_what_is_packed_is_unpacked() -> None:
     assert pack(network) == pack(network)
     again = unpack(pack(network))
     assert again.biases is not None
-    for one, other in zip(network.weights + network.biases, again.weights + again.biases, strict=True):
+    for one, other in zip(
+        network.weights + network.biases, again.weights + again.biases, strict=True
+    ):
         assert np.array_equal(one, other)
     assert unpack(pack(Network(network.weights))).biases is None
 
@@ -74,7 +88,8 @@ def test_weights_of_another_note_are_refused() -> None:
     changed = bytearray(FILE)
     changed[len(FILE) // 2] ^= 1
     with pytest.raises(
-        ValueError, match=r"^the note beside it is of another file: sha256 \w{64}, this is \w{64}$"
+        ValueError,
+        match=r"^the note beside it is of another file: sha256 \w{64}, this is \w{64}$",
     ):
         note_of(bytes(changed), NOTE)
 
@@ -137,7 +152,9 @@ def test_wrong_input_is_one_line(arguments: list[str], text: str) -> None:
     assert done.output.splitlines() == [text]
 
 
-def test_without_torch_training_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_without_torch_training_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     done = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "w.npz")])
     assert done.exit_code == 1

@@ -28,7 +28,9 @@ def sent(draw: st.DrawFn) -> tuple[Coding, np.ndarray]:
     coding = draw(codings())
     numbers = st.integers(0, coding.arriving * 2**coding.bits - 1)
     row = st.lists(numbers, min_size=3, max_size=3)
-    return coding, np.array(draw(st.lists(row, min_size=coding.servers, max_size=coding.servers)))
+    return coding, np.array(
+        draw(st.lists(row, min_size=coding.servers, max_size=coding.servers))
+    )
 
 
 @given(st.integers(2, 16), st.data())
@@ -36,7 +38,9 @@ def test_symbols_are_equation_2(bits: int, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, 2**bits - 1))
     count = pam4.symbol_count(bits)
     symbols = pam4.to_symbols(np.array([number], np.uint16), count)[0]
-    assert symbols.tolist() == [number // 2 ** (2 * (count - i)) % 4 for i in range(1, count + 1)]
+    assert symbols.tolist() == [
+        number // 2 ** (2 * (count - i)) % 4 for i in range(1, count + 1)
+    ]
     assert int(pam4.to_codes(symbols)) == number
 
 
@@ -54,7 +58,9 @@ def test_a_receiver_reads_the_nearest_level() -> None:
 
 
 @given(sent())
-def test_p_averages_groups_of_neighbouring_symbols(case: tuple[Coding, np.ndarray]) -> None:
+def test_p_averages_groups_of_neighbouring_symbols(
+    case: tuple[Coding, np.ndarray],
+) -> None:
     """From the paper's words, symbol by symbol; of divided last symbols the parts ride on the last one."""
     coding, numbers = case
     symbols = pam4.to_symbols(numbers // coding.arriving, coding.symbols).astype(float)
@@ -62,7 +68,9 @@ def test_p_averages_groups_of_neighbouring_symbols(case: tuple[Coding, np.ndarra
     grouped = symbols.reshape(*numbers.shape, coding.inputs, coding.group)
     weighted = (grouped * 4.0 ** np.arange(coding.group - 1, -1, -1)).sum(axis=-1)
     kept = averaging.averages(numbers, coding)
-    assert np.allclose(kept / np.array(coding.input_steps), weighted.mean(axis=0), rtol=0, atol=1e-9)
+    assert np.allclose(
+        kept / np.array(coding.input_steps), weighted.mean(axis=0), rtol=0, atol=1e-9
+    )
     assert (kept.min(axis=0) >= 0).all()
     assert (kept.max(axis=0) < coding.input_values).all()
 
@@ -72,12 +80,21 @@ def test_the_inputs_decide_the_exact_mean(case: tuple[Coding, np.ndarray]) -> No
     """The index of a row of signals leads to its inputs and to its goal, and has a row in a table."""
     coding, numbers = case
     index = averaging.index_of(numbers, coding)
-    assert (averaging.combination(index, coding) == averaging.averages(numbers, coding)).all()
-    assert averaging.goals(coding, int(index[0]), int(index[0]) + 1) == averaging.goals_of(index[:1], coding)
+    assert (
+        averaging.combination(index, coding) == averaging.averages(numbers, coding)
+    ).all()
+    assert averaging.goals(
+        coding, int(index[0]), int(index[0]) + 1
+    ) == averaging.goals_of(index[:1], coding)
     exact = [
-        sum(column) * coding.leaving // (coding.servers * coding.arriving) for column in numbers.T.tolist()
+        sum(column) * coding.leaving // (coding.servers * coding.arriving)
+        for column in numbers.T.tolist()
     ]
-    assert averaging.goals_of(index, coding).tolist() == averaging.goal(numbers, coding).tolist() == exact
+    assert (
+        averaging.goals_of(index, coding).tolist()
+        == averaging.goal(numbers, coding).tolist()
+        == exact
+    )
 
 
 @given(codings())
@@ -100,7 +117,9 @@ def test_outputs_say_an_answer(coding: Coding, data: st.DataObject) -> None:
     ("bits", "servers", "combinations"),
     [(8, 4, 28_561), (8, 8, 390_625), (8, 16, 5_764_801), (16, 4, 13_845_841)],
 )
-def test_combinations_are_the_papers(bits: int, servers: int, combinations: int) -> None:
+def test_combinations_are_the_papers(
+    bits: int, servers: int, combinations: int
+) -> None:
     assert Coding(bits, servers).combinations == combinations
 
 
@@ -121,14 +140,23 @@ def mean_of_all(numbers: np.ndarray, bits: int) -> np.ndarray:
 def mean_with_decimals(numbers: np.ndarray, bits: int) -> np.ndarray:
     """Eq. 10: each first level leaves its decimal on its last symbol; numbers (N units, N servers, ...)."""
     units = numbers.shape[0]
-    first, second = Coding(bits, units, leaving=units), Coding(bits, units, arriving=units)
-    level_1 = [averaging.to_outputs(averaging.goal(own, first), first) for own in numbers]
-    return averaging.goal(np.stack([averaging.to_answers(own, first) for own in level_1]), second)
+    first, second = (
+        Coding(bits, units, leaving=units),
+        Coding(bits, units, arriving=units),
+    )
+    level_1 = [
+        averaging.to_outputs(averaging.goal(own, first), first) for own in numbers
+    ]
+    return averaging.goal(
+        np.stack([averaging.to_answers(own, first) for own in level_1]), second
+    )
 
 
 @settings(max_examples=60)
 @given(st.integers(2, 5), st.sampled_from([8, 16]), st.integers(0, 2**32))
-def test_decimals_carried_are_the_mean_of_all(servers: int, bits: int, seed: int) -> None:
+def test_decimals_carried_are_the_mean_of_all(
+    servers: int, bits: int, seed: int
+) -> None:
     numbers = np.random.default_rng(seed).integers(0, 2**bits, (servers, servers, 200))
     exact = mean_of_all(numbers, bits)
     assert (mean_with_decimals(numbers, bits) == exact).all()
@@ -137,7 +165,9 @@ def test_decimals_carried_are_the_mean_of_all(servers: int, bits: int, seed: int
 
 def test_dropped_decimals_are_wrong_in_28_percent() -> None:
     """Eq. 9 beside Eq. 8, four units of four servers; 0.1 % is three standard deviations."""
-    numbers = np.random.default_rng(13).integers(0, 256, (4, 4, 1_000_000), dtype=np.uint8)
+    numbers = np.random.default_rng(13).integers(
+        0, 256, (4, 4, 1_000_000), dtype=np.uint8
+    )
     short = mean_of_all(numbers, 8) - averaging.mean_of_means(numbers, 8)
     assert set(np.unique(short)) == {0, 1}
     assert 0.27 <= short.mean() <= 0.29

@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ringlight.extensions.optinc.unit.approximation import squares
-from ringlight.extensions.optinc.unit.averaging import Coding, combination, goals, to_answers, to_outputs
+from ringlight.extensions.optinc.unit.averaging import (
+    Coding,
+    combination,
+    goals,
+    to_answers,
+    to_outputs,
+)
 from ringlight.extensions.optinc.unit.designed import designed
-from ringlight.extensions.optinc.unit.imperfect import Imperfections, as_network, on_meshes
+from ringlight.extensions.optinc.unit.imperfect import (
+    Imperfections,
+    as_network,
+    on_meshes,
+)
 from ringlight.extensions.optinc.unit.network import (
     Network,
     compressed,
@@ -34,21 +44,32 @@ def off_diagonal(network: Network, structure: Structure) -> float:
         for square in squares(network.weights[layer - 1]):
             rows = square[square.any(axis=1)]
             rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-            worst = max(worst, float(np.abs(rows @ rows.T - np.eye(len(rows))).max(initial=0)))
+            worst = max(
+                worst, float(np.abs(rows @ rows.T - np.eye(len(rows))).max(initial=0))
+            )
     return worst
 
 
-def wrong_among(network: Network, coding: Coding, index: NDArray[np.int64]) -> tuple[int, float]:
+def wrong_among(
+    network: Network, coding: Coding, index: NDArray[np.int64]
+) -> tuple[int, float]:
     """How many of these combinations are wrong, and the largest distance of an output from its goal."""
     outputs = forward(network, light(combination(index, coding), coding))
     exact = np.concatenate([goals(coding, i, i + 1) for i in index.tolist()])
-    distance = np.abs(outputs * ([1] * (coding.symbols - 1) + [coding.leaving]) - to_outputs(exact, coding))
-    return int((to_answers(read(outputs, coding), coding) != exact).sum()), float(distance.max())
+    distance = np.abs(
+        outputs * ([1] * (coding.symbols - 1) + [coding.leaving])
+        - to_outputs(exact, coding)
+    )
+    return int((to_answers(read(outputs, coding), coding) != exact).sum()), float(
+        distance.max()
+    )
 
 
 def sample_of(coding: Coding, count: int) -> NDArray[np.int64]:
     """Every corner, and as many others in random order."""
-    corners = np.array(list(product(*((0, values - 1) for values in coding.input_values))))
+    corners = np.array(
+        list(product(*((0, values - 1) for values in coding.input_values)))
+    )
     places = np.cumprod((1, *coding.input_values[:0:-1]))[::-1]
     random = np.random.default_rng(13).integers(0, coding.combinations, count)
     return np.concatenate([corners @ places, random])
@@ -60,7 +81,9 @@ def test_the_whole_network_on_a_sample(case: str) -> None:
     network = designed(structure)
     assert network.sizes == structure.sizes
     assert off_diagonal(network, structure) < 1e-9
-    wrong, worst = wrong_among(network, structure.coding, sample_of(structure.coding, 1000))
+    wrong, worst = wrong_among(
+        network, structure.coding, sample_of(structure.coding, 1000)
+    )
     assert (wrong, worst < 1e-9) == (0, True)
 
 
@@ -82,7 +105,9 @@ def test_compressed_is_the_same_function(case: str) -> None:
     assert max(small.sizes) <= 58
     most = [
         (values - 1) / steps
-        for values, steps in zip(structure.coding.input_values, structure.coding.input_steps, strict=True)
+        for values, steps in zip(
+            structure.coding.input_values, structure.coding.input_steps, strict=True
+        )
     ]
     inputs = np.random.default_rng(13).uniform(0, most, (1000, 4))
     assert np.abs(forward(network, inputs) - forward(small, inputs)).max() < 1e-8
@@ -112,17 +137,24 @@ def test_light_that_leaks_to_dark_units_has_no_effect() -> None:
 @pytest.mark.parametrize(("first", "last"), [(4, 7), (4, 8), (3, 6), (3, 7)])
 def test_table_2(first: int, last: int) -> None:
     """The approximations with which the paper's training leaves errors: weights without any exist."""
-    structure = replace(CASES["16bit_4"], approximated=frozenset(range(first, last + 1)))
+    structure = replace(
+        CASES["16bit_4"], approximated=frozenset(range(first, last + 1))
+    )
     network = designed(structure)
     assert off_diagonal(network, structure) < 1e-9
-    assert wrong_among(network, structure.coding, sample_of(structure.coding, 1000))[0] == 0
+    assert (
+        wrong_among(network, structure.coding, sample_of(structure.coding, 1000))[0]
+        == 0
+    )
 
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_both_levels_of_a_cascade(level: int) -> None:
     """Scenario 1 with the two layers of 64 x 64 that the paper adds for Eq. 10."""
     coding = (Coding(8, 4, leaving=4), Coding(8, 4, arriving=4))[level]
-    structure = Structure(coding, (4, 64, 64, 128, 256, 128, 64, 64, 4), frozenset(range(1, 9)))
+    structure = Structure(
+        coding, (4, 64, 64, 128, 256, 128, 64, 64, 4), frozenset(range(1, 9))
+    )
     network = designed(structure)
     assert off_diagonal(network, structure) < 1e-9
     found = wrong_of(table_of(compressed(network), coding))
@@ -140,15 +172,24 @@ def test_both_levels_of_a_cascade(level: int) -> None:
     st.data(),
 )
 def test_any_coding(
-    shape: tuple[int, int], servers: int, arriving: int, decimals: bool, spare: int, data: st.DataObject
+    shape: tuple[int, int],
+    servers: int,
+    arriving: int,
+    decimals: bool,
+    spare: int,
+    data: st.DataObject,
 ) -> None:
     bits, inputs = shape
     leaving = servers * arriving if decimals else 1
     assume(leaving <= 64)
     coding = Coding(bits, servers, inputs, arriving=arriving, leaving=leaving)
     hidden = inputs + (inputs > 2) + (coding.group > 1) + spare
-    approximated = data.draw(st.sets(st.sampled_from(range(2, hidden + 1)))) if hidden > 1 else ()
-    structure = Structure(coding, (inputs, *[512] * hidden, coding.symbols), frozenset(approximated))
+    approximated = (
+        data.draw(st.sets(st.sampled_from(range(2, hidden + 1)))) if hidden > 1 else ()
+    )
+    structure = Structure(
+        coding, (inputs, *[512] * hidden, coding.symbols), frozenset(approximated)
+    )
     network = designed(structure)
     assert off_diagonal(network, structure) < 1e-9
     index = sample_of(coding, 300)
@@ -157,7 +198,11 @@ def test_any_coding(
     assert wrong_among(network, coding, index[:50])[0] == 0
 
 
-@given(st.integers(0, 2**32), st.booleans(), st.lists(st.integers(1, 6), min_size=2, max_size=6))
+@given(
+    st.integers(0, 2**32),
+    st.booleans(),
+    st.lists(st.integers(1, 6), min_size=2, max_size=6),
+)
 def test_any_network_compressed(seed: int, with_biases: bool, sizes: list[int]) -> None:
     """Rows and columns of zeros at random: fewer units at most, the same outputs."""
     random = np.random.default_rng(seed)
@@ -167,7 +212,9 @@ def test_any_network_compressed(seed: int, with_biases: bool, sizes: list[int]) 
         weight[random.random(after) < 0.3] = 0
         weight[:, random.random(before) < 0.3] = 0
         weights.append(weight)
-    biases = tuple(random.normal(size=size) for size in sizes[1:]) if with_biases else None
+    biases = (
+        tuple(random.normal(size=size) for size in sizes[1:]) if with_biases else None
+    )
     network = Network(tuple(weights), biases)
     small = compressed(network)
     for weight in small.weights[:-1]:
@@ -175,7 +222,9 @@ def test_any_network_compressed(seed: int, with_biases: bool, sizes: list[int]) 
     for weight in small.weights[1:]:
         assert weight.any(axis=0).all()
     inputs = random.normal(size=(20, sizes[0]))
-    np.testing.assert_allclose(forward(small, inputs), forward(network, inputs), atol=1e-11)
+    np.testing.assert_allclose(
+        forward(small, inputs), forward(network, inputs), atol=1e-11
+    )
 
 
 def test_what_cannot_be_designed() -> None:
@@ -184,7 +233,14 @@ def test_what_cannot_be_designed() -> None:
         designed(Structure(plain, (4, 64, 64, 64, 64, 4), frozenset()))
     with pytest.raises(ValueError, match="layer 2 has 15 units, 16 are needed"):
         designed(Structure(plain, (4, 64, 15, 64, 64, 64, 4), frozenset()))
-    with pytest.raises(ValueError, match="layer 3: 15 dark units are needed in a square of 30, 14 are there"):
+    with pytest.raises(
+        ValueError,
+        match="layer 3: 15 dark units are needed in a square of 30, 14 are there",
+    ):
         designed(Structure(plain, (4, 64, 30, 30, 64, 64, 4), frozenset({3})))
-    with pytest.raises(ValueError, match="leaves in 2 parts: a designed network has 1 or 4"):
-        designed(Structure(Coding(8, 4, leaving=2), (4, 64, 64, 64, 64, 64, 4), frozenset()))
+    with pytest.raises(
+        ValueError, match="leaves in 2 parts: a designed network has 1 or 4"
+    ):
+        designed(
+            Structure(Coding(8, 4, leaving=2), (4, 64, 64, 64, 64, 64, 4), frozenset())
+        )

@@ -21,7 +21,9 @@ from ringlight.fabric.whole_numbers import blocks
 from ringlight.fabric.whole_numbers.means import Unit, mean_by
 
 #: Values around 1 and far below it, like gradients; steps of 16 bits stay above float32's least.
-floats = st.floats(-100, 100, width=32).map(lambda value: value if abs(value) > 1e-20 else 0.0)
+floats = st.floats(-100, 100, width=32).map(
+    lambda value: value if abs(value) > 1e-20 else 0.0
+)
 
 
 @st.composite
@@ -44,10 +46,14 @@ def test_identical_ranks_get_their_gradient_back_within_two_steps(
 
 
 @given(gradients())
-def test_a_table_of_the_exact_answers_is_the_exact_unit(ranks: list[np.ndarray]) -> None:
+def test_a_table_of_the_exact_answers_is_the_exact_unit(
+    ranks: list[np.ndarray],
+) -> None:
     four = Coding(8, 4)
     unit = by_table(Table(four, goals(four).astype(np.uint8), 0.0))
-    assert np.array_equal(mean_by(unit, ranks[:4], 8), mean_by(exact(four), ranks[:4], 8))
+    assert np.array_equal(
+        mean_by(unit, ranks[:4], 8), mean_by(exact(four), ranks[:4], 8)
+    )
 
 
 def test_a_table_answers_also_what_is_wrong() -> None:
@@ -77,7 +83,10 @@ def trained(ranks: int, exchange: Exchange | None = None) -> dict[str, object]:
 
 def averaged(unit: Unit, bits: int, ranks: int) -> dict[str, object]:
     return trained(
-        ranks, lambda gradients: [mean_by(unit, gradients, bits) * np.float32(ranks)] * len(gradients)
+        ranks,
+        lambda gradients: (
+            [mean_by(unit, gradients, bits) * np.float32(ranks)] * len(gradients)
+        ),
     )
 
 
@@ -104,14 +113,18 @@ def test_errors_move_a_training() -> None:
     """A training sees answers that are 1,024 too high, as in layers 4-8 of Table II."""
     right = exact(Coding(16, 4))
     random = np.random.default_rng(1)
-    wrong = averaged(lambda codes: inject(right(codes), Errors(1.0, {1024: 1.0}), 16, random), 16, 4)
+    wrong = averaged(
+        lambda codes: inject(right(codes), Errors(1.0, {1024: 1.0}), 16, random), 16, 4
+    )
     assert abs(loss(wrong) - loss(trained(4))) > 1e-3
 
 
 def test_an_exchange_that_is_handed_in_takes_the_collectives_place() -> None:
     ring = trained(4)
     assert trained(4, partial(apply_schedule, all_reduce("ring", 4))) == ring
-    assert trained(4, partial(apply_schedule, all_reduce("halving-doubling", 4))) != ring
+    assert (
+        trained(4, partial(apply_schedule, all_reduce("halving-doubling", 4))) != ring
+    )
 
 
 def test_ranks_that_an_exchange_leaves_apart_are_found() -> None:

@@ -45,7 +45,9 @@ def approximate_layers(network: Network, layers: Collection[int]) -> Network:
     )
 
 
-def random_network(sizes: tuple[int, ...], seed: int, layers: frozenset[int]) -> Network:
+def random_network(
+    sizes: tuple[int, ...], seed: int, layers: frozenset[int]
+) -> Network:
     random = np.random.default_rng(seed)
     weights = tuple(random.normal(size=(b, a)) / np.sqrt(a) for a, b in pairwise(sizes))
     biases = tuple(random.normal(size=size) for size in sizes[1:])
@@ -65,7 +67,9 @@ def test_a_matrix_is_its_squares(shape: tuple[int, int, bool], seed: int) -> Non
 
 
 @given(sides, st.integers(0, 2**32))
-def test_an_approximation_is_diagonal_times_orthogonal(shape: tuple[int, int, bool], seed: int) -> None:
+def test_an_approximation_is_diagonal_times_orthogonal(
+    shape: tuple[int, int, bool], seed: int
+) -> None:
     """No scale is nearer, no orthogonal matrix nearer to the square, and again changes nothing."""
     cut = approximation.squares(drawn(*shape, seed))
     scales, orthogonal = approximation.factors(cut)
@@ -78,9 +82,15 @@ def test_an_approximation_is_diagonal_times_orthogonal(shape: tuple[int, int, bo
             <= np.square(cut - other[..., None] * orthogonal).sum() + 1e-12
         )
     random = np.linalg.qr(np.random.default_rng(seed).normal(size=cut.shape))[0]
-    for turned in (random, orthogonal @ np.linalg.qr(eye + 0.05 * random)[0], -orthogonal):
+    for turned in (
+        random,
+        orthogonal @ np.linalg.qr(eye + 0.05 * random)[0],
+        -orthogonal,
+    ):
         assert np.square(cut - orthogonal).sum() <= np.square(cut - turned).sum() + 1e-9
-    weight = approximation.joined(scales[..., None] * orthogonal, drawn(*shape, seed).shape)
+    weight = approximation.joined(
+        scales[..., None] * orthogonal, drawn(*shape, seed).shape
+    )
     assert np.abs(approximation.approximated(weight) - weight).max() < 1e-9
 
 
@@ -113,8 +123,12 @@ def test_ideal_meshes_are_the_network(layers: set[int], seed: int) -> None:
     assert again.biases is network.biases
 
 
-@pytest.mark.parametrize("layers", [frozenset[int](), frozenset({1, 2}), CASES["8bit_4"].approximated])
-def test_meshes_have_the_interferometers_that_are_counted(layers: frozenset[int]) -> None:
+@pytest.mark.parametrize(
+    "layers", [frozenset[int](), frozenset({1, 2}), CASES["8bit_4"].approximated]
+)
+def test_meshes_have_the_interferometers_that_are_counted(
+    layers: frozenset[int],
+) -> None:
     case = replace(CASES["8bit_4"], approximated=layers)
     found = on_meshes(random_network(case.sizes, 7, layers), layers)
 
@@ -124,7 +138,10 @@ def test_meshes_have_the_interferometers_that_are_counted(layers: frozenset[int]
     total = 0
     for layer, (outputs, inputs) in zip(found.layers, case.shapes, strict=True):
         if isinstance(layer, Squares):
-            assert layer.scales.shape == (max(outputs, inputs) // min(outputs, inputs), min(outputs, inputs))
+            assert layer.scales.shape == (
+                max(outputs, inputs) // min(outputs, inputs),
+                min(outputs, inputs),
+            )
             total += sum(count(one) for one in layer.meshes) + layer.scales.size
         else:
             assert isinstance(layer, Full)
@@ -134,7 +151,10 @@ def test_meshes_have_the_interferometers_that_are_counted(layers: frozenset[int]
 
 
 def worst_weight(network: Network, other: Network) -> float:
-    return max(float(np.abs(a - b).max()) for a, b in zip(network.weights, other.weights, strict=True))
+    return max(
+        float(np.abs(a - b).max())
+        for a, b in zip(network.weights, other.weights, strict=True)
+    )
 
 
 def test_better_meshes_are_nearer() -> None:
@@ -143,7 +163,9 @@ def test_better_meshes_are_nearer() -> None:
     found = on_meshes(network, layers)
 
     def off(imperfections: Imperfections) -> float:
-        return worst_weight(network, as_network(found, imperfections, np.random.default_rng(9)))
+        return worst_weight(
+            network, as_network(found, imperfections, np.random.default_rng(9))
+        )
 
     for rising in (
         [Imperfections(phase_bits=bits) for bits in (16, 12, 8, 4)],
@@ -158,11 +180,16 @@ def test_better_meshes_are_nearer() -> None:
 def test_loss_of_an_average_path_is_made_good() -> None:
     """Two modes: one interferometer for all light, so nothing is left of its loss. Twelve: edges are."""
     two = Network((np.linalg.qr(np.random.default_rng(2).normal(size=(2, 2)))[0],))
-    assert worst_weight(two, as_network(on_meshes(two, {1}), Imperfections(loss_db=3))) < 1e-12
+    assert (
+        worst_weight(two, as_network(on_meshes(two, {1}), Imperfections(loss_db=3)))
+        < 1e-12
+    )
     twelve = random_network((12, 12), 3, frozenset({1}))
     lossy = as_network(on_meshes(twelve, {1}), Imperfections(loss_db=0.1))
     # an edge loses 0.5 dB less than the average, and that is 6 % of its amplitude
-    assert 1e-3 < worst_weight(twelve, lossy) < 0.06 * np.abs(twelve.weights[0]).max() * 2
+    assert (
+        1e-3 < worst_weight(twelve, lossy) < 0.06 * np.abs(twelve.weights[0]).max() * 2
+    )
 
 
 def test_a_network_is_wrong_more_often_on_worse_meshes() -> None:
@@ -176,7 +203,12 @@ def test_a_network_is_wrong_more_often_on_worse_meshes() -> None:
 
     def wrong(sigma: float) -> float:
         tables = (
-            table_of(as_network(found, Imperfections(phase_sigma=sigma), np.random.default_rng(seed)), coding)
+            table_of(
+                as_network(
+                    found, Imperfections(phase_sigma=sigma), np.random.default_rng(seed)
+                ),
+                coding,
+            )
             for seed in range(20)
         )
         return sum(wrong_of(table).wrong for table in tables)
@@ -196,12 +228,17 @@ def test_trained_weights_are_exact_on_phases_of_10_bits(
 ) -> None:
     """All 28,561 inputs; predicted: nothing of the training knew of phases."""
     found = wrong_of(
-        table_of(as_network(trained_on_meshes, Imperfections(phase_bits=bits)), CASES["8bit_4"].coding)
+        table_of(
+            as_network(trained_on_meshes, Imperfections(phase_bits=bits)),
+            CASES["8bit_4"].coding,
+        )
     )
     assert (found.inputs, found.wrong) == (28_561, 0)
 
 
-def test_trained_weights_are_wrong_on_phases_of_6_bits(trained_on_meshes: OnMeshes) -> None:
+def test_trained_weights_are_wrong_on_phases_of_6_bits(
+    trained_on_meshes: OnMeshes,
+) -> None:
     coarse = as_network(trained_on_meshes, Imperfections(phase_bits=6))
     assert wrong_of(table_of(coarse, CASES["8bit_4"].coding)).wrong > 2856
 

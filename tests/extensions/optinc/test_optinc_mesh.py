@@ -15,7 +15,9 @@ from ringlight.extensions.optinc.unit.mesh import Mesh, decompose, rebuild
 
 def unitary(modes: int, seed: int, *, real: bool = False) -> np.ndarray:
     random = np.random.default_rng(seed)
-    drawn = random.normal(size=(modes, modes)) + (0 if real else 1j * random.normal(size=(modes, modes)))
+    drawn = random.normal(size=(modes, modes)) + (
+        0 if real else 1j * random.normal(size=(modes, modes))
+    )
     return np.linalg.qr(drawn)[0]
 
 
@@ -37,7 +39,10 @@ def test_a_mesh_is_its_matrix(modes: int, seed: int, real: bool) -> None:
 
 
 @settings(deadline=None)
-@given(st.permutations(range(9)), st.lists(st.sampled_from([-1.0, 1.0]), min_size=9, max_size=9))
+@given(
+    st.permutations(range(9)),
+    st.lists(st.sampled_from([-1.0, 1.0]), min_size=9, max_size=9),
+)
 def test_matrices_with_zeros(order: list[int], signs: list[float]) -> None:
     matrix = np.eye(9)[order] * signs
     assert np.abs(rebuild(decompose(matrix)) - matrix).max() < 1e-13
@@ -66,7 +71,9 @@ def test_any_phases_are_a_unitary_matrix(modes: int, seed: int) -> None:
 
 def test_one_interferometer() -> None:
     """Two modes by hand: phi on the upper arm, then a rotation by theta / 2, then the output phases."""
-    found = rebuild(Mesh(np.array([[1.0], [0.0]]), np.array([[0.3], [0.0]]), np.array([0.5, -0.2])))
+    found = rebuild(
+        Mesh(np.array([[1.0], [0.0]]), np.array([[0.3], [0.0]]), np.array([0.5, -0.2]))
+    )
     cos, sin = np.cos(0.5), np.sin(0.5)
     turned = np.array([[np.exp(0.3j) * cos, -sin], [np.exp(0.3j) * sin, cos]])
     assert np.abs(found - np.exp([[0.5j], [-0.2j]]) * turned).max() < 1e-15
@@ -77,7 +84,11 @@ def test_phases_of_few_bits(bits: int) -> None:
     exact = decompose(unitary(8, 3))
     found = mesh.quantised(exact, bits)
     step = 2 * np.pi / 2**bits
-    for coarse, fine in ((found.theta, exact.theta), (found.phi, exact.phi), (found.output, exact.output)):
+    for coarse, fine in (
+        (found.theta, exact.theta),
+        (found.phi, exact.phi),
+        (found.output, exact.output),
+    ):
         assert np.abs(coarse - fine).max() <= step / 2 * (1 + 1e-12)
         assert np.abs(coarse / step - np.rint(coarse / step)).max() < 1e-9
 
@@ -85,7 +96,10 @@ def test_phases_of_few_bits(bits: int) -> None:
 def test_finer_phases_are_nearer() -> None:
     matrix = unitary(16, 4)
     exact = decompose(matrix)
-    off = [np.abs(rebuild(mesh.quantised(exact, bits)) - matrix).max() for bits in (4, 8, 12, 16)]
+    off = [
+        np.abs(rebuild(mesh.quantised(exact, bits)) - matrix).max()
+        for bits in (4, 8, 12, 16)
+    ]
     assert all(finer < coarse / 4 for coarse, finer in pairwise(off))
 
 

@@ -32,7 +32,9 @@ NAMES = ["convolutional", "transformer"]
 def shaken(model: Model) -> np.ndarray:
     """Parameters of which none is at a special value: biases not zero, norms not one."""
     random = np.random.default_rng(1)
-    return model.start(1).astype(np.float64) + 0.1 * random.standard_normal(size_of(model))
+    return model.start(1).astype(np.float64) + 0.1 * random.standard_normal(
+        size_of(model)
+    )
 
 
 @pytest.mark.parametrize(("model", "inputs", "answers"), CASES, ids=NAMES)
@@ -42,14 +44,18 @@ def test_gradient_of_every_part_is_that_of_finite_differences(
     parameters, width = shaken(model), 1e-6
     gradient = model.gradient(parameters, inputs, answers)
     parts = parts_of(gradient, model.shapes)
-    for name, part in parts_of(np.arange(size_of(model), dtype=float), model.shapes).items():
+    for name, part in parts_of(
+        np.arange(size_of(model), dtype=float), model.shapes
+    ).items():
         assert np.abs(parts[name]).max() > 1e-6, name
         for _ in range(3):
             way = np.zeros(parameters.shape)
             places = part.reshape(-1).astype(int)
             way[places] = np.random.default_rng(places[0]).standard_normal(places.size)
             above, below = (
-                loss_and_accuracy(model, parameters + sign * width * way, inputs, answers)[0]
+                loss_and_accuracy(
+                    model, parameters + sign * width * way, inputs, answers
+                )[0]
                 for sign in (1, -1)
             )
             expected = (above - below) / (2 * width)
@@ -57,7 +63,9 @@ def test_gradient_of_every_part_is_that_of_finite_differences(
 
 
 @pytest.mark.parametrize(("model", "inputs", "answers"), CASES, ids=NAMES)
-def test_probabilities_add_up_and_float32_stays(model: Model, inputs: Any, answers: Any) -> None:
+def test_probabilities_add_up_and_float32_stays(
+    model: Model, inputs: Any, answers: Any
+) -> None:
     parameters = model.start(3)
     found = model.log_probability(parameters, inputs)
     assert found.dtype == np.float32
@@ -69,7 +77,9 @@ def test_probabilities_add_up_and_float32_stays(model: Model, inputs: Any, answe
 
 
 @pytest.mark.parametrize(("model", "inputs", "answers"), CASES, ids=NAMES)
-def test_a_few_steps_downhill_lower_the_loss(model: Model, inputs: Any, answers: Any) -> None:
+def test_a_few_steps_downhill_lower_the_loss(
+    model: Model, inputs: Any, answers: Any
+) -> None:
     parameters = model.start(0)
     before, _ = loss_and_accuracy(model, parameters, inputs, answers)
     for _ in range(60):
@@ -92,15 +102,25 @@ def test_parts_are_views_of_a_vector_of_the_right_size() -> None:
     vector = np.zeros(size_of(SMALL))
     for part in parts_of(vector, SMALL.shapes).values():
         part += 1
-    assert vector.sum() == size_of(SMALL) == sum(math.prod(shape) for shape in SMALL.shapes.values())
+    assert (
+        vector.sum()
+        == size_of(SMALL)
+        == sum(math.prod(shape) for shape in SMALL.shapes.values())
+    )
     with pytest.raises(ValueError, match=f"there are {size_of(SMALL)} parameters"):
         parts_of(np.zeros(3), SMALL.shapes)
 
 
 def test_a_training_on_four_ranks_is_descent_by_the_whole_batchs_gradient() -> None:
-    model, inputs, answers = CASES[0][0], RANDOM.random((8, 64)).astype(np.float32), np.arange(8)
+    model, inputs, answers = (
+        CASES[0][0],
+        RANDOM.random((8, 64)).astype(np.float32),
+        np.arange(8),
+    )
     start, rate = model.start(0), np.float32(0.1)
-    found = trained_on(model, start, 4, 3, lambda _: (inputs, answers), lambda mean, _: -rate * mean)
+    found = trained_on(
+        model, start, 4, 3, lambda _: (inputs, answers), lambda mean, _: -rate * mean
+    )
     expected = start
     for _ in range(3):
         expected = expected - rate * model.gradient(expected, inputs, answers)
@@ -110,10 +130,19 @@ def test_a_training_on_four_ranks_is_descent_by_the_whole_batchs_gradient() -> N
 
 
 def test_a_training_that_diverges_says_so() -> None:
-    model, inputs, answers = CASES[0][0], RANDOM.random((4, 64)).astype(np.float32), np.arange(4)
+    model, inputs, answers = (
+        CASES[0][0],
+        RANDOM.random((4, 64)).astype(np.float32),
+        np.arange(4),
+    )
     with np.errstate(all="ignore"):
         found = trained_on(
-            model, model.start(0), 2, 20, lambda _: (inputs, answers), lambda mean, _: mean * np.float32(1e30)
+            model,
+            model.start(0),
+            2,
+            20,
+            lambda _: (inputs, answers),
+            lambda mean, _: mean * np.float32(1e30),
         )
     assert found is None
 
@@ -126,4 +155,6 @@ def test_momentum_and_adam_on_a_constant_gradient() -> None:
     adam = Adam(0.1)
     for done in (0.0, 0.5):
         # its moments are those of a constant: every step is the rate, whatever the gradient's size
-        assert adam(gradient, done) == pytest.approx([-0.1 * (1 - done), 0.1 * (1 - done), 0], rel=1e-5)
+        assert adam(gradient, done) == pytest.approx(
+            [-0.1 * (1 - done), 0.1 * (1 - done), 0], rel=1e-5
+        )

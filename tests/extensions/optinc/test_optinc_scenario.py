@@ -31,7 +31,11 @@ def scenario(fabric: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def test_the_bundled_scenario_is_emulated_and_simulated() -> None:
     experiment = load(ROOT / "scenarios" / "optinc_4.yaml")
-    assert {plan.arm: only_simulated(plan) for plan in experiment.plans if plan.arm != "ring-bits"} == {
+    assert {
+        plan.arm: only_simulated(plan)
+        for plan in experiment.plans
+        if plan.arm != "ring-bits"
+    } == {
         "optinc": None,
         "electrical": None,
         "ring": None,
@@ -54,12 +58,15 @@ def test_the_ring_takes_by_bytes_alone_half_as_long_again() -> None:
     took = {arm: all_reduce_s(run) for arm, run in runs.items()}
     assert 1.45 < took["ring"] / took["optinc"] < 1.5
     models = {
-        plan.arm: predict_jobs(plan, {"train": names(4)})["train"].all_reduce_s for plan in experiment.plans
+        plan.arm: predict_jobs(plan, {"train": names(4)})["train"].all_reduce_s
+        for plan in experiment.plans
     }
     # Frames that are handed on whole make it a little less.
     assert 1.47 < models["ring"] / models["optinc"] < 1.5
     # sums of 10 bits, and scales
-    assert models["ring-bits"] / models["ring"] == pytest.approx((1.6875 + 1.5 / 512) / 1.5, rel=1e-6)
+    assert models["ring-bits"] / models["ring"] == pytest.approx(
+        (1.6875 + 1.5 / 512) / 1.5, rel=1e-6
+    )
     assert took["ring-bits"] / took["ring"] == pytest.approx(1.6904 / 1.5, rel=5e-3)
     for plan in experiment.plans:
         assert models[plan.arm] < took[plan.arm] < 1.05 * models[plan.arm]
@@ -69,25 +76,36 @@ def test_the_ring_takes_by_bytes_alone_half_as_long_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fabric", "servers"), [(one_level(), 4), (two_levels(), 16), (two_levels(decimals=False), 16)]
+    ("fabric", "servers"),
+    [(one_level(), 4), (two_levels(), 16), (two_levels(decimals=False), 16)],
 )
-def test_an_all_reduce_is_the_scales_and_then_the_stream(fabric: dict[str, Any], servers: int) -> None:
-    raw = scenario(fabric, jobs={"train": {"ranks": names(servers)}}, tcp={"headers": False})
+def test_an_all_reduce_is_the_scales_and_then_the_stream(
+    fabric: dict[str, Any], servers: int
+) -> None:
+    raw = scenario(
+        fabric, jobs={"train": {"ranks": names(servers)}}, tcp={"headers": False}
+    )
     (plan,) = plans_of(raw)
     job = plan.jobs[0]
     size = job.loop.gradient_bytes
     one = averaging_of(plan.setting.fabric, job.ranks)
     scales_s = 8 * 2 * (servers - 1) / servers * scale_bytes(size) / RATE_BPS
     sent_s, waits = scales_s + one.stream_s(size), 2 + len(one.hops)
-    assert all_reduce_s(simulated(plan)) == pytest.approx(sent_s + waits * NETWORK_S, rel=1e-9)
+    assert all_reduce_s(simulated(plan)) == pytest.approx(
+        sent_s + waits * NETWORK_S, rel=1e-9
+    )
     late = simulated(plan, SimulationBackend(latency_s=1e-3))
-    assert all_reduce_s(late) == pytest.approx(sent_s + waits * (NETWORK_S + 1e-3), rel=1e-9)
+    assert all_reduce_s(late) == pytest.approx(
+        sent_s + waits * (NETWORK_S + 1e-3), rel=1e-9
+    )
 
 
 def test_it_begins_when_the_last_rank_comes_to_it() -> None:
     raw = scenario(one_level(), jobs={"train": {"ranks": "all", "slower": {2: 3}}})
     iterations = simulated(plans_of(raw)[0]).jobs["train"].iterations
-    assert {it.rank: round(it.compute_end - it.compute_start, 9) for it in iterations}[2] == 0.03
+    assert {it.rank: round(it.compute_end - it.compute_start, 9) for it in iterations}[
+        2
+    ] == 0.03
     assert {it.i: it.allreduce_end for it in iterations} == {
         it.i: it.allreduce_end for it in reversed(iterations)
     }
@@ -100,7 +118,9 @@ def test_a_ring_beside_it_loses_nothing() -> None:
     fabric = one_level(4)
     fabric["servers"] |= {f"s{i}": {"gpus": {f"x{i}": "gpu"}} for i in (8, 9)}
     fabric["packet_switches"]["tor0"]["ports"] = 6
-    fabric["links"] += [{"ends": [f"x{i}", f"tor0:{i - 3}"], "rate": "100 Gbit/s"} for i in (8, 9)]
+    fabric["links"] += [
+        {"ends": [f"x{i}", f"tor0:{i - 3}"], "rate": "100 Gbit/s"} for i in (8, 9)
+    ]
     jobs = {
         "train": {"ranks": names(4)},
         "ring": {"ranks": ["x8", "x9"], "training": {"collective": "ring"}},
@@ -108,12 +128,20 @@ def test_a_ring_beside_it_loses_nothing() -> None:
     both = simulated(plans_of(scenario(fabric, jobs=jobs))[0])
     for job in jobs:
         alone = simulated(plans_of(scenario(fabric, jobs={job: jobs[job]}))[0])
-        assert all_reduce_s(both, job) == pytest.approx(all_reduce_s(alone, job), rel=1e-12)
+        assert all_reduce_s(both, job) == pytest.approx(
+            all_reduce_s(alone, job), rel=1e-12
+        )
 
 
 def test_a_job_that_is_cancelled_ends_there() -> None:
-    event = {"when": {"job": "train", "iteration": 1}, "do": "cancel", "target": "job train"}
-    raw = scenario(one_level(), jobs={"train": {"ranks": "all", "may_fail": True}}, events=[event])
+    event = {
+        "when": {"job": "train", "iteration": 1},
+        "do": "cancel",
+        "target": "job train",
+    }
+    raw = scenario(
+        one_level(), jobs={"train": {"ranks": "all", "may_fail": True}}, events=[event]
+    )
     (plan,) = plans_of(raw)
     records = one_alone(SimulationBackend(), plan)[0]
     (run,) = runs_of(records, [plan])
@@ -177,11 +205,18 @@ def test_optinc_has_no_options(name: str, named: str) -> None:
 
 def test_optinc_has_no_steps() -> None:
     """So a controller or a worker that is asked for it says so."""
-    with pytest.raises(ValueError, match="collective optinc: its plane does it, so it has no steps"):
+    with pytest.raises(
+        ValueError, match="collective optinc: its plane does it, so it has no steps"
+    ):
         steps_named("optinc", 4)
 
 
 def test_every_event_of_the_language_is_something_that_the_emulation_can_do() -> None:
     others = ("cancel", "start")
-    asked = {f"{do} {kind}" for do, kinds in TARGETS_OF.items() for kind in kinds if do not in others}
+    asked = {
+        f"{do} {kind}"
+        for do, kinds in TARGETS_OF.items()
+        for kind in kinds
+        if do not in others
+    }
     assert asked <= EmulationBackend.capabilities

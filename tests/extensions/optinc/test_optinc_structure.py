@@ -30,11 +30,14 @@ def test_table_1(case: str, paper: float, full: int, approximated: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "paper"), [(4, 6, 49.3), (4, 7, 47.9), (4, 8, 47.4), (3, 6, 43.7), (3, 7, 42.2)]
+    ("first", "last", "paper"),
+    [(4, 6, 49.3), (4, 7, 47.9), (4, 8, 47.4), (3, 6, 43.7), (3, 7, 42.2)],
 )
 def test_table_2(first: int, last: int, paper: float) -> None:
     layers = frozenset(range(first, last + 1))
-    assert 100 * area_ratio(replace(CASES["16bit_4"], approximated=layers)) == pytest.approx(paper, abs=0.2)
+    assert 100 * area_ratio(
+        replace(CASES["16bit_4"], approximated=layers)
+    ) == pytest.approx(paper, abs=0.2)
 
 
 def test_p_and_t_count() -> None:
@@ -42,7 +45,9 @@ def test_p_and_t_count() -> None:
     for case, paper in (("8bit_4", 39.3), ("8bit_8", 40.9)):
         around = structure.around_mzis(CASES[case].coding)
         full = structure.mzis(replace(CASES[case], approximated=frozenset()))
-        assert 100 * (structure.mzis(CASES[case]) - around) / (full - around) < paper - 0.1
+        assert (
+            100 * (structure.mzis(CASES[case]) - around) / (full - around) < paper - 0.1
+        )
 
 
 def test_a_cascades_units_have_two_more_matrices() -> None:
@@ -58,7 +63,9 @@ def test_an_approximated_matrix_needs_no_more(side: int, times: int) -> None:
     assert approximated == structure.approximated_mzis(side * times, side)
     assert approximated <= structure.full_mzis(side, side * times)
     if times == 1:
-        assert structure.full_mzis(side, side) - approximated == structure.mesh_mzis(side)
+        assert structure.full_mzis(side, side) - approximated == structure.mesh_mzis(
+            side
+        )
 
 
 def test_a_matrix_that_squares_do_not_fill_is_refused() -> None:

@@ -52,7 +52,9 @@ def numbers(view: View, arm: str, metric: str) -> dict[Any, float]:
 
 
 def test_a_ring_sends_2_n_minus_1_over_n_and_averagers_once(view: View) -> None:
-    ring, ours = (numbers(view, arm, "port_sent_over_payload") for arm in ("ring", "optinc"))
+    ring, ours = (
+        numbers(view, arm, "port_sent_over_payload") for arm in ("ring", "optinc")
+    )
     scales = numbers(view, "optinc", "port_scales")
     for n in (4, 8, 16):
         assert ring[n] == pytest.approx(2 * (n - 1) / n)
@@ -63,7 +65,10 @@ def test_a_ring_sends_2_n_minus_1_over_n_and_averagers_once(view: View) -> None:
 def test_the_saving_that_computing_was_solved_from_comes_out(view: View) -> None:
     """f / 3 at four servers; at N by the same computing."""
     for saved, model in ((0.25, "resnet"), (0.17, "llama")):
-        ours, ring = (numbers(view, f"{arm}-{model}", "iteration_ideal") for arm in ("optinc", "ring"))
+        ours, ring = (
+            numbers(view, f"{arm}-{model}", "iteration_ideal")
+            for arm in ("optinc", "ring")
+        )
         share = numbers(view, f"ring-{model}", "communication_share")[4]
         assert share == pytest.approx(3 * saved, abs=1e-4)
         for n in (4, 8, 16):
@@ -75,8 +80,12 @@ def test_the_saving_that_computing_was_solved_from_comes_out(view: View) -> None
 def test_areas_are_within_the_published_digits(view: View) -> None:
     for arm, within in (("unit-8", 0.1), ("unit-16", 0.2)):
         rows = where(view.rows, arm=arm, metric="unit_area.mean")
-        ours = {str(row.point): float(row.value) for row in rows if row.label == "analytic"}  # type: ignore[arg-type]
-        theirs = {str(row.point): float(row.value) for row in rows if row.label == "published"}  # type: ignore[arg-type]
+        ours = {
+            str(row.point): float(row.value) for row in rows if row.label == "analytic"
+        }  # type: ignore[arg-type]
+        theirs = {
+            str(row.point): float(row.value) for row in rows if row.label == "published"
+        }  # type: ignore[arg-type]
         assert len(ours) == len(theirs) == (3 if arm == "unit-8" else 5)
         assert all(100 * abs(ours[key] - theirs[key]) <= within for key in theirs)
         assert {row.standing for row in rows} == {"fitted"}
@@ -93,10 +102,16 @@ def test_the_verdict_counts_from_the_rows(view: View) -> None:
     assert "phases of 24 bits" in said
 
 
-def test_the_page_shows_averagers_meshes_and_what_is_published(view: View, tmp_path: Path) -> None:
+def test_the_page_shows_averagers_meshes_and_what_is_published(
+    view: View, tmp_path: Path
+) -> None:
     page = render(view, tmp_path)
     words = text_of(Page(page))
-    for heading in ("Averagers and their servers", "An averager's network", "Beside the published figures"):
+    for heading in (
+        "Averagers and their servers",
+        "An averager's network",
+        "Beside the published figures",
+    ):
         assert heading in words
     assert "layer 1: 16 of 4 modes" in words
     assert "0.00014 %" in words
@@ -124,11 +139,14 @@ def test_metrics_of_a_sweep_are_checked(changed: dict[str, Any], said: str) -> N
 
 
 @pytest.mark.parametrize("value", ["5-6", {"odd": {}}])
-def test_a_published_figure_at_a_point_that_nothing_is_at_is_refused(value: Any) -> None:
+def test_a_published_figure_at_a_point_that_nothing_is_at_is_refused(
+    value: Any,
+) -> None:
     raw = raw_of("scenarios/optinc.yaml")
     (own,) = [k for k, one in enumerate(raw["published"]) if one["value"] == "47.4 %"]
     raw["published"][own]["at"] = {"fabrics.one.averaging.approximated": [value]}
     with pytest.raises(
-        ScenarioError, match=rf"published\[{own}\]\.at: arm unit-16 is at no point of a sweep"
+        ScenarioError,
+        match=rf"published\[{own}\]\.at: arm unit-16 is at no point of a sweep",
     ):
         parse(yaml.safe_dump(raw, allow_unicode=True), "s.yaml")

@@ -27,7 +27,12 @@ def test_codes_that_are_equal_come_back_but_with_a_constant(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "bias"),
-    [("exact mean of the codes", 0), ("dithered", 0), ("floor and a constant", 0), ("floor", -0.375)],
+    [
+        ("exact mean of the codes", 0),
+        ("dithered", 0),
+        ("floor and a constant", 0),
+        ("floor", -0.375),
+    ],
 )
 def test_over_all_codes_nothing_but_the_floor_is_off(name: str, bias: float) -> None:
     off = WAYS[name](EVERY) - MEANS
@@ -47,7 +52,10 @@ def test_dithering_is_right_on_average_for_each_combination() -> None:
 
 def outcome(ranks: int, **other: Any) -> dict[str, Any]:
     own = {"accuracy_percent": [54.0, 1.0], "loss_nats": [1.5, None]}
-    over = {"accuracy_over_ring_points": [-0.25, 0.125], "loss_over_ring_nats": [0.0, 0.5]}
+    over = {
+        "accuracy_over_ring_points": [-0.25, 0.125],
+        "loss_over_ring_nats": [0.0, 0.5],
+    }
     seeds = {"of_seeds_points": [-0.5, 0.0], "of_seeds_nats": [-0.5, 0.5]}
     names = ["ring, float32", *(f"OptINC, 8 bits, {way}" for way in ON_PAGE)]
     rows = [{"what": name, "ranks": ranks, **own, **over, **seeds} for name in names]
@@ -63,7 +71,9 @@ def test_the_table_has_every_way_and_the_ring(tmp_path: Path) -> None:
         file.write_text(json.dumps(outcome(ranks)))
     write_ways(page, files)
     text = page.read_text()
-    assert text.startswith("Before.\n<!-- ways -->\n| digits, averaged by | N = 4: accuracy, points | loss |")
+    assert text.startswith(
+        "Before.\n<!-- ways -->\n| digits, averaged by | N = 4: accuracy, points | loss |"
+    )
     cells = "−0.25 ± 0.12 | +0.00000 ± 0.50000"
     assert f"| nearest (the product) | {cells} | {cells} |" in text
     assert "54.00 ± 1.00 % and 1.5000 with N = 8. 10 seeds, 1,000 iterations." in text

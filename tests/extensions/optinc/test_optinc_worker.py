@@ -49,7 +49,10 @@ class Player:
         return wire.unpack(body, head.count, FORM)
 
     def answer(self, at: Position, answers: np.ndarray) -> None:
-        self.write(wire.header(FrameKind.ANSWER, at, answers.size) + bytes(wire.pack(answers, FORM)))
+        self.write(
+            wire.header(FrameKind.ANSWER, at, answers.size)
+            + bytes(wire.pack(answers, FORM))
+        )
 
     def close(self) -> None:
         self._file.close()
@@ -64,12 +67,22 @@ def listener() -> Iterator[socket.socket]:
 
 
 def values(rank: int, number: int = 0) -> np.ndarray:
-    return np.random.default_rng((rank, number)).random(SIZE, np.float32) - np.float32(0.5)
+    return np.random.default_rng((rank, number)).random(SIZE, np.float32) - np.float32(
+        0.5
+    )
 
 
-def averaging(listener: socket.socket, rank: int, exchanging: Callable, silence_s: float = 5.0) -> Averaging:
+def averaging(
+    listener: socket.socket, rank: int, exchanging: Callable, silence_s: float = 5.0
+) -> Averaging:
     place = UnitPlace(rank, 2, rank, 2, 8, block=BLOCK, frame=4 * BLOCK)
-    return Averaging(listener.getsockname(), place, exchanging, connect_timeout_s=5.0, silence_s=silence_s)
+    return Averaging(
+        listener.getsockname(),
+        place,
+        exchanging,
+        connect_timeout_s=5.0,
+        silence_s=silence_s,
+    )
 
 
 def alone() -> Callable[[Sequence[bytes]], Sequence[bytes]]:
@@ -88,7 +101,9 @@ def alone() -> Callable[[Sequence[bytes]], Sequence[bytes]]:
 class Work(threading.Thread):
     """A rank that averages so many vectors."""
 
-    def __init__(self, listener: socket.socket, rank: int, exchanging: Callable, count: int = 1) -> None:
+    def __init__(
+        self, listener: socket.socket, rank: int, exchanging: Callable, count: int = 1
+    ) -> None:
         super().__init__(daemon=True)
         self.means: list[np.ndarray] = []
         self.error: BaseException | None = None
@@ -109,9 +124,14 @@ class Work(threading.Thread):
         assert not self.is_alive()
 
 
-def begin(listener: socket.socket, count: int, first: Position = Position(0, 0)) -> list[Player]:
+def begin(
+    listener: socket.socket, count: int, first: Position = Position(0, 0)
+) -> list[Player]:
     """Players of so many ranks, welcomed, in the order of ranks."""
-    players = sorted((Player(listener.accept()[0]) for _ in range(count)), key=lambda one: one.hello.rank)
+    players = sorted(
+        (Player(listener.accept()[0]) for _ in range(count)),
+        key=lambda one: one.hello.rank,
+    )
     for player in players:
         player.write(wire.welcome(first))
     return players
@@ -133,7 +153,9 @@ def exchange(players: list[Player], at: Position) -> None:
         player.answer(at, goal(own, Coding(8, 2)))
 
 
-def test_a_rank_that_has_its_mean_is_there_for_one_that_has_not(listener: socket.socket) -> None:
+def test_a_rank_that_has_its_mean_is_there_for_one_that_has_not(
+    listener: socket.socket,
+) -> None:
     said: dict[int, Sequence[bytes]] = {}
     meet = threading.Barrier(2, timeout=10)
 
@@ -171,14 +193,25 @@ def test_a_rank_that_has_its_mean_is_there_for_one_that_has_not(listener: socket
 @pytest.mark.parametrize(
     ("lie", "cause"),
     [
-        (lambda p: p.answer(Position(1, 1), np.zeros(8, np.uint8)), "frame 1 of collective 1 answered, not"),
-        (lambda p: p.answer(Position(1, 0), np.zeros(8, np.uint8)), "answered with 8 codes, not 32"),
-        (lambda p: p.answer(Position(2, 0), np.zeros(32, np.uint8)), "frame 0 of collective 2 answered"),
+        (
+            lambda p: p.answer(Position(1, 1), np.zeros(8, np.uint8)),
+            "frame 1 of collective 1 answered, not",
+        ),
+        (
+            lambda p: p.answer(Position(1, 0), np.zeros(8, np.uint8)),
+            "answered with 8 codes, not 32",
+        ),
+        (
+            lambda p: p.answer(Position(2, 0), np.zeros(32, np.uint8)),
+            "frame 0 of collective 2 answered",
+        ),
         (lambda p: p.write(wire.welcome(Position(1, 0))), "WELCOME at a time"),
         (lambda p: p.write(b"HTTP/1.1 400 Bad"), "begins with"),
     ],
 )
-def test_what_is_no_answer_is_not_believed(listener: socket.socket, lie: Callable, cause: str) -> None:
+def test_what_is_no_answer_is_not_believed(
+    listener: socket.socket, lie: Callable, cause: str
+) -> None:
     work = Work(listener, 0, alone())
     (player,) = opened(listener, 1)
     player.codes(Position(1, 0))
@@ -204,19 +237,27 @@ def test_another_answer_than_before_is_not_believed(listener: socket.socket) -> 
     own = player.codes(Position(1, 0))
     player.answer(Position(1, 0), own ^ 1)
     player.codes(Position(1, 1))
-    assert "frame 0 of collective 1 answered otherwise than before" in wire.read_error(player.read()[1])[1]
+    assert (
+        "frame 0 of collective 1 answered otherwise than before"
+        in wire.read_error(player.read()[1])[1]
+    )
     player.close()
     work.end()
     assert isinstance(work.error, ReduceFailed)
 
 
-def test_an_error_from_the_averager_is_raised_with_its_rank(listener: socket.socket) -> None:
+def test_an_error_from_the_averager_is_raised_with_its_rank(
+    listener: socket.socket,
+) -> None:
     work = Work(listener, 0, alone())
     (player,) = opened(listener, 1)
     player.write(wire.error(1, "rank 1: silent for 3 s while others wait"))
     work.end()
     assert isinstance(work.error, ReduceFailed)
-    assert (work.error.rank, str(work.error)) == (1, "rank 1: silent for 3 s while others wait")
+    assert (work.error.rank, str(work.error)) == (
+        1,
+        "rank 1: silent for 3 s while others wait",
+    )
 
 
 def test_a_failure_of_the_rank_is_told_to_the_averager(listener: socket.socket) -> None:

@@ -81,7 +81,9 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
-def test_what_a_file_says_of_a_container_is_what_the_controller_is_asked_for(tmp_path: Path) -> None:
+def test_what_a_file_says_of_a_container_is_what_the_controller_is_asked_for(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text("")
     text = f"""{HEAD}{SWITCH}
@@ -117,7 +119,9 @@ jobs:
     assert experiment.files == ("code/a.py",)
 
 
-def test_a_run_folder_gets_neither_what_a_link_points_to_nor_another_mode(tmp_path: Path) -> None:
+def test_a_run_folder_gets_neither_what_a_link_points_to_nor_another_mode(
+    tmp_path: Path,
+) -> None:
     secret, place = tmp_path / "secret", tmp_path / "lab"
     (place / "code" / "part").mkdir(parents=True)
     secret.write_text("of root alone")
@@ -136,11 +140,20 @@ def test_a_run_folder_gets_neither_what_a_link_points_to_nor_another_mode(tmp_pa
     folder = RunFolder.new(runs, "own", experiment.text, experiment.files, place)
     with folder:
         pass
-    modes = {name: (folder.path / name).stat().st_mode & 0o777 for name in experiment.files}
+    modes = {
+        name: (folder.path / name).stat().st_mode & 0o777 for name in experiment.files
+    }
     assert modes == {"code/a.sh": 0o750, "code/part/key": 0o600}
-    for link, target in (("code/link", secret), ("code/part/deep", tmp_path), ("whole", place / "code")):
+    for link, target in (
+        ("code/link", secret),
+        ("code/part/deep", tmp_path),
+        ("whole", place / "code"),
+    ):
         (place / link).symlink_to(target)
-        with pytest.raises(ScenarioError, match=f"mounts: {place / link} is a link, and a run folder would"):
+        with pytest.raises(
+            ScenarioError,
+            match=f"mounts: {place / link} is a link, and a run folder would",
+        ):
             parsed("whole" if link == "whole" else "code")
         (place / link).unlink()
     (place / "in").symlink_to(place / "code")
@@ -151,23 +164,38 @@ def test_a_run_folder_gets_neither_what_a_link_points_to_nor_another_mode(tmp_pa
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("workload: {collective: all-reduce, size: 1 MB}", "give either workload or image"),
+        (
+            "workload: {collective: all-reduce, size: 1 MB}",
+            "give either workload or image",
+        ),
         ("training: {iterations: 2}", "give either training or image"),
         ("slower: {1: 2}", "slower: "),
         ("mounts: {app: code}", "'app' is no absolute path in the container"),
         ("mounts: {/job: code}", "/job: a container has its own there"),
         ("mounts: {//job: code}", "/job: a container has its own there"),
         ("mounts: {/app: ../code}", "neither an absolute path nor below"),
-        ("mounts: {/app: logs}", "a run folder, which gets a copy, has a file of its own"),
+        (
+            "mounts: {/app: logs}",
+            "a run folder, which gets a copy, has a file of its own",
+        ),
         ("devices: [/etc/passwd]", "'/etc/passwd' is no device"),
         ("devices: [/dev/../etc]", "is no device"),
         ("devices: ['/dev/null:/dev/mem']", "'/dev/null:/dev/mem' is no device"),
         ("mounts: {/proc/x: code}", "/proc/x: a container has its own there"),
         ("mounts: ['code:/app']", "mounts: should be a mapping, such as {/app: code}"),
-        ("environment: {A-B: 1}", "environment.A-B: 'A-B' is no name of a variable: letters, digits and _"),
+        (
+            "environment: {A-B: 1}",
+            "environment.A-B: 'A-B' is no name of a variable: letters, digits and _",
+        ),
         ("environment: [A=1]", "environment: should be a mapping, such as {STEPS: 3}"),
-        ("environment: {RANK: 7}", "environment.RANK: each rank is told its own by Ringlight"),
-        ("environment: {RINGLIGHT_JOB: b}", "RINGLIGHT_JOB: each rank is told its own by Ringlight"),
+        (
+            "environment: {RANK: 7}",
+            "environment.RANK: each rank is told its own by Ringlight",
+        ),
+        (
+            "environment: {RINGLIGHT_JOB: b}",
+            "RINGLIGHT_JOB: each rank is told its own by Ringlight",
+        ),
         ("memory: 1 MB", "memory: "),
         ("deadline: 0 s", "deadline"),
         ("command: []", "command"),
@@ -181,10 +209,15 @@ def test_what_a_container_cannot_have_is_named_by_its_key(key: str, said: str) -
 
 def test_an_image_is_called_by_a_name() -> None:
     found = refused(SWITCH + "jobs: {own: {ranks: [g0, g1], image: My Image}}\n")
-    assert found == "small.yaml: jobs.own.image: 'My Image' is no name of an image, such as my-training:1"
+    assert (
+        found
+        == "small.yaml: jobs.own.image: 'My Image' is no name of an image, such as my-training:1"
+    )
 
 
-@pytest.mark.parametrize("key", ["command: [a]", "mounts: {/a: b}", "devices: [/dev/null]", "deadline: 1 s"])
+@pytest.mark.parametrize(
+    "key", ["command: [a]", "mounts: {/a: b}", "devices: [/dev/null]", "deadline: 1 s"]
+)
 def test_what_belongs_to_an_image_needs_one(key: str) -> None:
     name = key.partition(":")[0]
     assert f"{name}: only a job with an image has it" in refused(
@@ -192,7 +225,9 @@ def test_what_belongs_to_an_image_needs_one(key: str) -> None:
     )
 
 
-def check_refused_where_a_rank_does_not_reach_every_other(fabric: str, ranks: str, said: str) -> None:
+def check_refused_where_a_rank_does_not_reach_every_other(
+    fabric: str, ranks: str, said: str
+) -> None:
     """Check that a job of containers is refused on a fabric, with a sentence."""
     found = refused(fabric + f"jobs: {{own: {{ranks: {ranks}, image: a}}}}\n")
     assert found.startswith("small.yaml: jobs.own.image: ")
@@ -201,31 +236,40 @@ def check_refused_where_a_rank_does_not_reach_every_other(fabric: str, ranks: st
 
 def test_a_fat_tree_takes_one_and_dark_pairs_are_named() -> None:
     assert plan_of(TREE + "jobs: {own: {ranks: all, image: a}}\n").job("own").gpus == 16
-    islands = SWITCH.replace("{tor0: {ports: 4}}", "{tor0: {ports: 4}, tor1: {ports: 4}}").replace(
-        '[g3, "tor0:4"]', '[g3, "tor1:1"]'
-    )
+    islands = SWITCH.replace(
+        "{tor0: {ports: 4}}", "{tor0: {ports: 4}, tor1: {ports: 4}}"
+    ).replace('[g3, "tor0:4"]', '[g3, "tor1:1"]')
     assert "fabric.links" in refused(islands + "jobs: {own: {ranks: all, image: a}}\n")
 
 
 def test_events_of_iterations_are_refused() -> None:
     found = refused(
-        SWITCH + PAIR + "events: [{when: {job: own, iteration: 1}, do: cancel, target: job own}]\n"
+        SWITCH
+        + PAIR
+        + "events: [{when: {job: own, iteration: 1}, do: cancel, target: job own}]\n"
     )
     assert "events.1.when.iteration: job own runs containers" in found
 
 
 def test_who_cannot_run_it_says_why_in_one_line(tmp_path: Path) -> None:
     plan = plan_of(SWITCH + PAIR)
-    assert SimulationBackend().refuses(plan) == "jobs.own.image: the simulation runs no containers"
+    assert (
+        SimulationBackend().refuses(plan)
+        == "jobs.own.image: the simulation runs no containers"
+    )
     assert EmulationBackend().refuses(plan) is None
-    assert "the runtime is namespace" in str(EmulationBackend("namespace").refuses(plan))
+    assert "the runtime is namespace" in str(
+        EmulationBackend("namespace").refuses(plan)
+    )
     gone = tmp_path / "gone"
     missing = PAIR.replace("command", f"mounts: {{/a: {gone}}}, command")
     said = EmulationBackend().refuses(plan_of(SWITCH + missing))
     assert said == f"jobs.own.mounts./a: there is no {gone}"
 
 
-def test_an_image_that_docker_has_not_is_named_with_what_makes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_docker_has_not_is_named_with_what_makes_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(backend, "image_present", lambda _: False)
     plan = plan_of(SWITCH + PAIR.replace("ringlight-worker", "my-mpi"))
     assert EmulationBackend().refuses(plan) == (
@@ -239,7 +283,13 @@ def records(code: int | None) -> list[Record]:
     run: dict[str, Any] = {"run": "base"}
     job: dict[str, Any] = {"job": "own", **run}
     started = RunStarted(
-        t=0.0, arm="base", point={}, repeat=1, fabric="fabric", jobs={"own": ["g0", "g1"]}, **run
+        t=0.0,
+        arm="base",
+        point={},
+        repeat=1,
+        fabric="fabric",
+        jobs={"own": ["g0", "g1"]},
+        **run,
     )
     ended = [] if code is None else [CommandEnded(t=4.0, rank=1, exit_code=code, **job)]
     return [
@@ -250,7 +300,10 @@ def records(code: int | None) -> list[Record]:
         CommandStarted(t=2.0, rank=1, **job),
         *ended,
         CommandEnded(t=4.5, rank=0, exit_code=0, **job),
-        *(WorkerDone(t=5.0, rank=rank, wire_bytes={"eth0": [100, 60]}, **job) for rank in (0, 1)),
+        *(
+            WorkerDone(t=5.0, rank=rank, wire_bytes={"eth0": [100, 60]}, **job)
+            for rank in (0, 1)
+        ),
         LinkBytes(t=5.0, links=[{"from": "g0", "to": "tor0:1", "bytes": 100}], **job),
         JobState(t=5.0, state="SUCCEEDED" if code == 0 else "FAILED", **job),
         RunEnded(t=6.0, **run),
@@ -260,7 +313,10 @@ def records(code: int | None) -> list[Record]:
 @pytest.mark.parametrize("code", [0, 3, None])
 def test_rows_tell_how_commands_ended_and_what_they_sent(code: int | None) -> None:
     (run,) = runs_of(records(code), [plan_of(SWITCH + PAIR)])
-    found = {(row.subject, row.metric): row.value for row in rows_of(Context(run, "measured"))}
+    found = {
+        (row.subject, row.metric): row.value
+        for row in rows_of(Context(run, "measured"))
+    }
     assert found["job own", "commands_failed"] == (0 if code == 0 else 1)
     assert found["job own", "start_spread"] == 0.25
     assert found["job own", "nic_sent"] == 200
@@ -268,18 +324,30 @@ def test_rows_tell_how_commands_ended_and_what_they_sent(code: int | None) -> No
     assert found["job own", "regroups_under"] == 0
     assert found["traffic own g0 > tor0:1", "link_bytes"] == 100
     # Figures that only our own workers report are missing.
-    assert not {"iterations", "gpu_utilisation", "connections_unchanged", "iteration"} & {
-        name for _, name in found
-    }
+    assert not {
+        "iterations",
+        "gpu_utilisation",
+        "connections_unchanged",
+        "iteration",
+    } & {name for _, name in found}
     # From the release to the end of the last command.
     assert found.get(("job own", "jct")) == (3.0 if code == 0 else None)
 
 
 @pytest.mark.parametrize(
     ("status", "code", "number"),
-    [(0, 0, None), (1, 1, None), (128, 128, None), (137, None, 9), (143, None, 15), (255, 255, None)],
+    [
+        (0, 0, None),
+        (1, 1, None),
+        (128, 128, None),
+        (137, None, 9),
+        (143, None, 15),
+        (255, 255, None),
+    ],
 )
-def test_an_exit_code_is_not_taken_for_a_signal(status: int, code: int | None, number: int | None) -> None:
+def test_an_exit_code_is_not_taken_for_a_signal(
+    status: int, code: int | None, number: int | None
+) -> None:
     assert exit_or_signal(status) == (code, number)
 
 
@@ -305,7 +373,12 @@ class Answers:
         self.away: set[str] = set()
         ranks = [{"gpu": "g0"}, {"gpu": "g1"}]
         self.found: dict[str, Any] = {
-            "/v1/jobs/own": {"state": "SUCCEEDED", "ranks": ranks, "t_ended": 5.0, "error": None},
+            "/v1/jobs/own": {
+                "state": "SUCCEEDED",
+                "ranks": ranks,
+                "t_ended": 5.0,
+                "error": None,
+            },
             "/v1/jobs/own/events": {"cursor": 0, "events": []},
             "/v1/jobs/own/output/0": {"stdout": "0", "stderr": ""},
         }
@@ -319,19 +392,27 @@ class Answers:
         return self.found[path]
 
 
-def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhile(tmp_path: Path) -> None:
+def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhile(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(SWITCH + PAIR)
-    processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, logs=tmp_path, state=tmp_path)
+    processes: Any = SimpleNamespace(
+        inventory={"agent": "unix:/none"}, logs=tmp_path, state=tmp_path
+    )
     answers: Any = Answers()
     nothing: Any = None
-    lab = emulation.EmulatedLab(plan.setting, processes, answers, nothing, nothing, nothing)
+    lab = emulation.EmulatedLab(
+        plan.setting, processes, answers, nothing, nothing, nothing
+    )
     lab._now = run_state.LabRun(plan, nothing, nothing, nothing, nothing)
     job = run_state.LabJob(plan.job("own"), "own", {}, state="RUNNING", released=True)
     answers.away.add("/v1/jobs/own/output/0")
     with pytest.raises(Unreachable):
         lab._look_at(job)
     lab._look_at(job)
-    assert [record.state for record in lab._found if isinstance(record, JobState)] == ["SUCCEEDED"]
+    assert [record.state for record in lab._found if isinstance(record, JobState)] == [
+        "SUCCEEDED"
+    ]
     said = {path.name: path.read_text() for path in tmp_path.rglob("*.txt")}
     assert said["own-0.stdout.txt"] == "0"
     # What could not be read is no empty output.
@@ -342,12 +423,24 @@ def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhil
     ("keys", "said"),
     [
         ({"environment": {"RANK": "7"}}, "each rank is told its own by Ringlight"),
-        ({"environment": {"RINGLIGHT_LAB": "x"}}, "each rank is told its own by Ringlight"),
+        (
+            {"environment": {"RINGLIGHT_LAB": "x"}},
+            "each rank is told its own by Ringlight",
+        ),
         ({"devices": ["/dev/null:/dev/mem"]}, "devices.0"),
         ({"devices": ["/dev/../etc/passwd"]}, "is no device"),
-        ({"mounts": [{"source": "/srv", "target": "/job"}]}, "/job: a container has its own there"),
-        ({"mounts": [{"source": "/srv", "target": "/proc/x"}]}, "/proc/x: a container has its own there"),
-        ({"mounts": [{"source": "/srv", "target": "/app/../job"}]}, "is no absolute path in the container"),
+        (
+            {"mounts": [{"source": "/srv", "target": "/job"}]},
+            "/job: a container has its own there",
+        ),
+        (
+            {"mounts": [{"source": "/srv", "target": "/proc/x"}]},
+            "/proc/x: a container has its own there",
+        ),
+        (
+            {"mounts": [{"source": "/srv", "target": "/app/../job"}]},
+            "is no absolute path in the container",
+        ),
     ],
 )
 def test_a_call_names_no_more_than_a_file_may(keys: dict[str, Any], said: str) -> None:
@@ -364,7 +457,9 @@ def test_what_a_container_is_shown_is_what_was_named(tmp_path: Path) -> None:
     (real / "file").write_text("x")
 
     def refusal(source: Path, *devices: str) -> str | None:
-        return refusal_of(ContainerPlan("a", mounts=(Bind(str(source), "/app"),), devices=devices))
+        return refusal_of(
+            ContainerPlan("a", mounts=(Bind(str(source), "/app"),), devices=devices)
+        )
 
     assert refusal(real) is None
     assert refusal(real / "file", "/dev/null") is None
@@ -403,11 +498,20 @@ class Said:
         return self._said if stdout else b""
 
 
-def test_output_that_is_cut_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_is_cut_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guests, "LOG_BYTES", 10)
 
     def output(said: bytes) -> dict[str, bytes]:
-        more: Any = {"name": "a", "beside": "b", "home": tmp_path, "uid": 1, "labels": {}, "environment": {}}
+        more: Any = {
+            "name": "a",
+            "beside": "b",
+            "home": tmp_path,
+            "uid": 1,
+            "labels": {},
+            "environment": {},
+        }
         api: Any = Said(tmp_path / "x.log", said)
         return guests.ContainerGuest(api, ContainerPlan("a"), **more).output()
 
@@ -431,16 +535,26 @@ def written(folder: Path, name: str, content: bytes) -> None:
 def test_the_last_lines_of_containers_are_read_and_no_more(tmp_path: Path) -> None:
     written(tmp_path, "pair-10.stdout.txt", b"ten\n")
     written(tmp_path, "pair-2.stderr.txt", b"\x1b[31mred\xff\n")
-    written(tmp_path, "pair-2.stdout.txt", b"".join(b"line %d\n" % n for n in range(100_000)))
+    written(
+        tmp_path,
+        "pair-2.stdout.txt",
+        b"".join(b"line %d\n" % n for n in range(100_000)),
+    )
     written(tmp_path, "pair-3.stdout.txt", b"")
     (tmp_path / "logs/fabric/output/base/pair-4.stdout.txt").symlink_to("/etc/passwd")
     found = outputs(tmp_path)
-    assert [(one.rank, one.stream) for one in found] == [(2, "stdout"), (2, "stderr"), (10, "stdout")]
+    assert [(one.rank, one.stream) for one in found] == [
+        (2, "stdout"),
+        (2, "stderr"),
+        (10, "stdout"),
+    ]
     assert found[0].lines[-1] == "line 99999"
     assert len(found[0].lines) == 12
     assert found[0].size > 1_000_000
     assert found[0].path == "logs/fabric/output/base/pair-2.stdout.txt"
-    assert found[1].lines == ["\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"]
+    assert found[1].lines == [
+        "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"
+    ]
 
 
 def test_what_containers_wrote_is_on_the_page_and_is_no_code(tmp_path: Path) -> None:

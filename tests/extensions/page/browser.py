@@ -21,25 +21,49 @@ CHROMIUM = shutil.which("chromium")
 #: Longest wait for an answer, and for something on the page, seconds.
 ANSWER_S, WAIT_S = 30.0, 60.0
 _OPTIONS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio"),
-    *("--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-sync"),
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--mute-audio",
+    ),
+    *(
+        "--no-first-run",
+        "--disable-extensions",
+        "--disable-background-networking",
+        "--disable-sync",
+    ),
     *("--disable-component-update", "--force-color-profile=srgb", "--hide-scrollbars"),
 )
 #: Keys that do something by themselves, by what they are called.
-_CODES = {"Tab": 9, "Enter": 13, " ": 32, "Delete": 46, "ArrowUp": 38, "ArrowDown": 40, "Home": 36, "End": 35}
+_CODES = {
+    "Tab": 9,
+    "Enter": 13,
+    " ": 32,
+    "Delete": 46,
+    "ArrowUp": 38,
+    "ArrowDown": 40,
+    "Home": 36,
+    "End": 35,
+}
 
 
 class Browser:
     """One tab. What the page says on its console is kept in ``said``, what it asked for in ``asked``."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reads: int, writes: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], reads: int, writes: int
+    ) -> None:
         self.process, self._reads, self._writes = process, reads, writes
         self._number, self._left = 0, b""
         self.said: list[str] = []
         self.asked: list[str] = []
         self._session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call(
+            "Target.attachToTarget", targetId=target, flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
@@ -66,7 +90,9 @@ class Browser:
 
     def _next(self, deadline: float) -> Any:
         while b"\0" not in self._left:
-            ready, _, _ = select.select([self._reads], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._reads], [], [], max(0.0, deadline - time.monotonic())
+            )
             if not ready:
                 raise TimeoutError("the browser does not answer")
             part = os.read(self._reads, 1 << 20)
@@ -80,13 +106,22 @@ class Browser:
         match event.get("method"), event.get("params", {}):
             case "Runtime.consoleAPICalled", told:
                 self.said.append(
-                    " ".join(str(one.get("value", one.get("description"))) for one in told["args"])
+                    " ".join(
+                        str(one.get("value", one.get("description")))
+                        for one in told["args"]
+                    )
                 )
             case "Runtime.exceptionThrown", told:
                 details = told["exceptionDetails"]
-                self.said.append(str(details.get("exception", {}).get("description", details["text"])))
+                self.said.append(
+                    str(
+                        details.get("exception", {}).get("description", details["text"])
+                    )
+                )
             case "Log.entryAdded", told:
-                self.said.append(told["entry"]["text"] + " " + told["entry"].get("url", ""))
+                self.said.append(
+                    told["entry"]["text"] + " " + told["entry"].get("url", "")
+                )
             case "Network.requestWillBeSent", told:
                 self.asked.append(told["request"]["url"])
 
@@ -106,11 +141,17 @@ class Browser:
     def run(self, expression: str) -> Any:
         """Value of a JavaScript expression, awaited. Raises RuntimeError with what it threw."""
         found = self.call(
-            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+            userGesture=True,
         )
         if "exceptionDetails" in found:
             details = found["exceptionDetails"]
-            raise RuntimeError(details.get("exception", {}).get("description", details["text"]))
+            raise RuntimeError(
+                details.get("exception", {}).get("description", details["text"])
+            )
         return found["result"].get("value")
 
     def wait(self, expression: str, timeout_s: float = WAIT_S) -> Any:
@@ -121,9 +162,13 @@ class Browser:
                 if found := self.run(expression):
                     return found
             time.sleep(0.02)
-        raise TimeoutError(f"{expression} did not become true; the page said: {self.said[-5:]}")
+        raise TimeoutError(
+            f"{expression} did not become true; the page said: {self.said[-5:]}"
+        )
 
-    def key(self, key: str, *, text: str = "", shift: bool = False, control: bool = False) -> None:
+    def key(
+        self, key: str, *, text: str = "", shift: bool = False, control: bool = False
+    ) -> None:
         """Press and release a key, such as ArrowRight or Tab."""
         code = _CODES.get(key, 0)
         told: dict[str, Any] = {
@@ -133,8 +178,15 @@ class Browser:
         }
         if control:
             told["commands"] = ["selectAll"] if key == "a" else []
-        text = text or ("" if control else key if len(key) == 1 else "\r" if key == "Enter" else "")
-        self.call("Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {}))
+        text = text or (
+            "" if control else key if len(key) == 1 else "\r" if key == "Enter" else ""
+        )
+        self.call(
+            "Input.dispatchKeyEvent",
+            type="keyDown",
+            **told,
+            **({"text": text} if text else {}),
+        )
         self.call("Input.dispatchKeyEvent", type="keyUp", **told)
 
     def reach(self, wanted: str, tabs: int = 150) -> None:
@@ -151,11 +203,17 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def picture(
-        self, path: Path | None = None, *, whole: bool = False, clip: Mapping[str, float] | None = None
+        self,
+        path: Path | None = None,
+        *,
+        whole: bool = False,
+        clip: Mapping[str, float] | None = None,
     ) -> bytes:
         """PNG of the screen, of the whole page, or of a part of it; also written to ``path``."""
         part = {} if clip is None else {"clip": {"scale": 1, **clip}}
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **part)
+        found = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole, **part
+        )
         data = base64.b64decode(found["data"])
         if path is not None:
             path.write_bytes(data)
@@ -169,7 +227,9 @@ def browser(*options: str) -> Iterator[Browser]:
     to_it, from_it = os.pipe(), os.pipe()
     os.set_inheritable(to_it[0], True)
     os.set_inheritable(from_it[1], True)
-    with tempfile.TemporaryDirectory(prefix="ringlight-browser-", ignore_cleanup_errors=True) as profile:
+    with tempfile.TemporaryDirectory(
+        prefix="ringlight-browser-", ignore_cleanup_errors=True
+    ) as profile:
         # The protocol is spoken on descriptors 3 and 4.
         command = f'exec 3<&{to_it[0]} 4>&{from_it[1]}; exec "$@"'
         process = subprocess.Popen(

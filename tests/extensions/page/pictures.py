@@ -39,7 +39,9 @@ def moments(take: dict[str, Any]) -> list[tuple[float, str]]:
 
     Raises ScenarioError without any.
     """
-    change = next((event for event in take["events"] if event["event"] == "circuits"), None)
+    change = next(
+        (event for event in take["events"] if event["event"] == "circuits"), None
+    )
     times = [
         (xc["t_dark"], xc["t_lit"])
         for one in (change or {"changes": {}})["changes"].values()
@@ -51,9 +53,13 @@ def moments(take: dict[str, Any]) -> list[tuple[float, str]]:
     dark, lit = min(t for t, _ in times), max(t for _, t in times)
     (before_s, before), (after_s, after) = _AROUND
     edge = 0.2 * (lit - dark)
-    scattered = f"Scattered: an iteration of job red takes {_iteration_s(take, dark):.1f} s"
+    scattered = (
+        f"Scattered: an iteration of job red takes {_iteration_s(take, dark):.1f} s"
+    )
     fibres, longest_s = len(times) // 2, max(end - begin for begin, end in times)
-    moving = f"The optical switch moves {fibres} fibres: dark for {1000 * longest_s:.0f} ms"
+    moving = (
+        f"The optical switch moves {fibres} fibres: dark for {1000 * longest_s:.0f} ms"
+    )
     regrouped = f"Regrouped while it trains: {_iteration_s(take, lit + after_s):.1f} s"
     return [
         *((t, scattered) for t in _even(dark - before_s, dark, before)),
@@ -65,7 +71,11 @@ def moments(take: dict[str, Any]) -> list[tuple[float, str]]:
 def _iteration_s(take: dict[str, Any], t: float, job: str = "red") -> float:
     """Seconds of the last iteration that had ended by ``t``."""
     laps = take["laps"][job]
-    ended = [(begin, end) for begin, end in zip(laps["begin"], laps["end"], strict=True) if end <= t]
+    ended = [
+        (begin, end)
+        for begin, end in zip(laps["begin"], laps["end"], strict=True)
+        if end <= t
+    ]
     begin, end = ended[-1]
     return float(end - begin)
 
@@ -80,7 +90,9 @@ def animation(tab: Browser, at: Sequence[tuple[float, str]]) -> bytes:
 
     looks = f"Object.assign(document.createElement('style'), {{textContent: {json.dumps(_LOOKS)}}})"
     said = "Object.assign(document.createElement('p'), {className: 'said'})"
-    tab.run(f"document.head.append({looks}), document.querySelector('.both').before({said}), 0")
+    tab.run(
+        f"document.head.append({looks}), document.querySelector('.both').before({said}), 0"
+    )
     _seek(tab, at[0][0])
     place = "document.querySelector('.stage').getBoundingClientRect()"
     box = tab.run(f"(({{x, y, width, height}}) => ({{x, y, width, height}}))({place})")
@@ -90,11 +102,19 @@ def animation(tab: Browser, at: Sequence[tuple[float, str]]) -> bytes:
         _seek(tab, t, number)
         shot = tab.picture(clip=box)
         with Image.open(io.BytesIO(shot)) as image:
-            frames.append(image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE))
+            frames.append(
+                image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            )
     made = io.BytesIO()
     times = [round(1000 * FRAME_S)] * (len(frames) - 1) + [2500]
     frames[0].save(
-        made, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0, optimize=True
+        made,
+        "GIF",
+        save_all=True,
+        append_images=frames[1:],
+        duration=times,
+        loop=0,
+        optimize=True,
     )
     return made.getvalue()
 
@@ -110,7 +130,9 @@ def _open(tab: Browser, url: str, width: int, height: int) -> None:
     tab.screen(width, height)
     tab.open("about:blank")
     tab.open(url)
-    tab.wait("window.ringlight && ringlight.drawings.size > 0 && ringlight.clock.to > 1")
+    tab.wait(
+        "window.ringlight && ringlight.drawings.size > 0 && ringlight.clock.to > 1"
+    )
 
 
 def draw(folder: Path) -> list[Path]:
@@ -127,7 +149,9 @@ def draw(folder: Path) -> list[Path]:
         _open(tab, file.as_uri(), 1120, 700)
         gif = animation(tab, at)
         if len(gif) > MOST_BYTES:
-            raise ScenarioError(f"the animation has {len(gif)} bytes, more than {MOST_BYTES}")
+            raise ScenarioError(
+                f"the animation has {len(gif)} bytes, more than {MOST_BYTES}"
+            )
         (IMAGES / "light.gif").write_bytes(gif)
         moved = at[-(_AROUND[1][1]) + 2][0]
         _open(tab, file.as_uri(), 1280, 900)
@@ -141,7 +165,15 @@ def draw(folder: Path) -> list[Path]:
         tab.picture(IMAGES / "view-narrow.png")
     for name in ("view.png", "view-deuteranopia.png", "view-narrow.png"):
         _with_palette(IMAGES / name)
-    return [IMAGES / name for name in ("light.gif", "view.png", "view-deuteranopia.png", "view-narrow.png")]
+    return [
+        IMAGES / name
+        for name in (
+            "light.gif",
+            "view.png",
+            "view-deuteranopia.png",
+            "view-narrow.png",
+        )
+    ]
 
 
 def _with_palette(file: Path) -> None:
@@ -154,7 +186,10 @@ def _with_palette(file: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or CHROMIUM is None:
-        print("usage: python -m tests.extensions.page.pictures RUN; it needs Chromium", file=sys.stderr)
+        print(
+            "usage: python -m tests.extensions.page.pictures RUN; it needs Chromium",
+            file=sys.stderr,
+        )
         return 2
     try:
         written = draw(Path(arguments[0]))

@@ -25,19 +25,28 @@ from tests.unit.test_controller_access import controller as controller
         (["--arm", "a"], "--arm: of which run folder?"),
     ],
 )
-def test_what_is_neither_a_run_nor_a_lab_is_one_line(words: list[str], said: str) -> None:
+def test_what_is_neither_a_run_nor_a_lab_is_one_line(
+    words: list[str], said: str
+) -> None:
     assert said in one_line(ringlight("view", *words))
 
 
 def test_a_lab_tells_where_its_page_is(capsys: pytest.CaptureFixture[str]) -> None:
     lab = options.OpenLab(rest="127.0.0.1:9", flags=("view",))
     lab.heed_flags()
-    assert capsys.readouterr().err == "ringlight: watch the light at http://127.0.0.1:9/view/\n"
+    assert (
+        capsys.readouterr().err
+        == "ringlight: watch the light at http://127.0.0.1:9/view/\n"
+    )
 
 
-def test_the_page_of_a_lab_asks_for_no_token_and_its_api_does(controller: Controller) -> None:
+def test_the_page_of_a_lab_asks_for_no_token_and_its_api_does(
+    controller: Controller,
+) -> None:
     application = create_app(controller, {"secret": "lab"})
     status, body = call(application, "GET", "/view/", {})
     assert (status, b"<html" in body) == (200, True)
     assert call(application, "GET", "/v1/fabric", {})[0] == 401
-    assert call(application, "GET", "/view/", {"origin": "http://evil.example"})[0] == 403
+    assert (
+        call(application, "GET", "/view/", {"origin": "http://evil.example"})[0] == 403
+    )

@@ -63,7 +63,9 @@ class serving:
 
     def __init__(self, *folders: Path) -> None:
         self._listener = listen("127.0.0.1", 0)
-        self._server = HttpServer(application([Recorded(one) for one in folders]), self._listener, end_s=0)
+        self._server = HttpServer(
+            application([Recorded(one) for one in folders]), self._listener, end_s=0
+        )
 
     def __enter__(self) -> str:
         self._server.start()
@@ -88,30 +90,44 @@ def shown(tab: Browser, url: str, width: int = 1280) -> None:
     tab.screen(width)
     tab.open("about:blank")
     tab.open(url)
-    tab.wait("window.ringlight && ringlight.drawings.size > 0 && ringlight.clock.to > 0.2")
+    tab.wait(
+        "window.ringlight && ringlight.drawings.size > 0 && ringlight.clock.to > 0.2"
+    )
 
 
 def classes(tab: Browser, element: str) -> str:
-    found = f"[...ringlight.drawings][0].picture.cy.getElementById({json.dumps(element)})"
+    found = (
+        f"[...ringlight.drawings][0].picture.cy.getElementById({json.dumps(element)})"
+    )
     return str(tab.run(f"{found}.classes().join(' ')"))
 
 
 def seek(tab: Browser, t: float) -> None:
-    tab.run(f"ringlight.clock.seek({t}), new Promise(go => requestAnimationFrame(() => setTimeout(go, 30)))")
+    tab.run(
+        f"ringlight.clock.seek({t}), new Promise(go => requestAnimationFrame(() => setTimeout(go, 30)))"
+    )
 
 
 def test_libraries_are_the_pinned_ones() -> None:
     for name, sha256 in VENDOR.items():
-        assert hashlib.sha256((PAGE / "vendor" / name).read_bytes()).hexdigest() == sha256, name
+        assert (
+            hashlib.sha256((PAGE / "vendor" / name).read_bytes()).hexdigest() == sha256
+        ), name
 
 
 def test_modules_of_the_page_are_short() -> None:
-    long = {path.name: n for path in PAGE.glob("*.js") if (n := len(path.read_text().splitlines())) > 300}
+    long = {
+        path.name: n
+        for path in PAGE.glob("*.js")
+        if (n := len(path.read_text().splitlines())) > 300
+    }
     assert not long
 
 
 def test_modules_are_fetched_at_once_and_not_one_after_another() -> None:
-    ahead = re.findall(r'rel="modulepreload" href="([^"]+)"', (PAGE / "index.html").read_text())
+    ahead = re.findall(
+        r'rel="modulepreload" href="([^"]+)"', (PAGE / "index.html").read_text()
+    )
     texts = [path.read_text() for path in PAGE.glob("*.js")]
     assert sorted(ahead) == sorted(
         {name for text in texts for name in re.findall(r'"\./([\w./]+\.js)"', text)}
@@ -122,9 +138,15 @@ def test_a_run_is_told_as_the_rest_api_tells_a_lab(folder: Path) -> None:
     take = Recorded(folder).take("live")
     (change,) = (event for event in take["events"] if event["event"] == "circuits")
     added = change["changes"]["ocs0"]["add"]
-    assert {(xc["ingress"], xc["egress"]) for xc in added} >= {(3, 25), (4, 23), (5, 24)}
+    assert {(xc["ingress"], xc["egress"]) for xc in added} >= {
+        (3, 25),
+        (4, 23),
+        (5, 24),
+    }
     assert all(xc["t_dark"] < xc["t_lit"] <= change["t"] for xc in added)
-    assert [event["id"] for event in take["events"]] == list(range(1, len(take["events"]) + 1))
+    assert [event["id"] for event in take["events"]] == list(
+        range(1, len(take["events"]) + 1)
+    )
     assert len(take["laps"]["red"]["end"]) == 18
     assert take["fabric"]["scale"] == 400.0
     rates = take["rates"]["ports"]["tor0:1"]
@@ -136,11 +158,22 @@ def test_what_a_switch_kept_stays_lit() -> None:
     results = [
         {"ingress": 1, "egress": 21, "action": "keep", **told},
         {"ingress": 2, "egress": 22, "action": "remove", "t_dark": 4.0, **told},
-        {"ingress": 2, "egress": 23, "action": "add", "t_dark": 4.0, "t_lit": 5.0, **told},
+        {
+            "ingress": 2,
+            "egress": 23,
+            "action": "add",
+            "t_dark": 4.0,
+            "t_lit": 5.0,
+            **told,
+        },
     ]
-    ended = ActionEnded(t=6.0, name="1", do="regroup", result={"results": {"ocs0": results}})
+    ended = ActionEnded(
+        t=6.0, name="1", do="regroup", result={"results": {"ocs0": results}}
+    )
     plan = load_checked(ROOT / "scenarios" / "disaggregation.yaml").plans[0]
-    change = next(event for event in told_of(plan, ended) if event["event"] == "circuits")["changes"]["ocs0"]
+    change = next(
+        event for event in told_of(plan, ended) if event["event"] == "circuits"
+    )["changes"]["ocs0"]
     assert [(xc["ingress"], xc["egress"]) for xc in change["remove"]] == [(2, 22)]
     assert [(xc["ingress"], xc["egress"]) for xc in change["add"]] == [(2, 23)]
 
@@ -149,8 +182,20 @@ def test_the_page_is_guarded(served: str) -> None:
     answer = httpx.get(served)
     assert answer.status_code == 200
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert httpx.get(f"{served}runs.json", headers={"origin": "http://evil.example"}).status_code == 403
-    wrong = ("../recorded.py", "%2e%2e/recorded.py", "take/9/0.json", "take/0/99.json", "vendor", "no.js")
+    assert (
+        httpx.get(
+            f"{served}runs.json", headers={"origin": "http://evil.example"}
+        ).status_code
+        == 403
+    )
+    wrong = (
+        "../recorded.py",
+        "%2e%2e/recorded.py",
+        "take/9/0.json",
+        "take/0/99.json",
+        "vendor",
+        "no.js",
+    )
     for name in wrong:
         assert httpx.get(served + name).status_code == 404, name
 
@@ -168,7 +213,11 @@ def test_light_moves_as_it_did(tab: Browser, served: str) -> None:
     seek(tab, 10.3)
     assert "lit" in classes(tab, "f g2:0")
     assert "dark" not in classes(tab, "f g2:0")
-    dark = next(e for e in httpx.get(f"{served}take/0/1.json").json()["events"] if e["event"] == "circuits")
+    dark = next(
+        e
+        for e in httpx.get(f"{served}take/0/1.json").json()["events"]
+        if e["event"] == "circuits"
+    )
     xc = dark["changes"]["ocs0"]["add"][0]
     seek(tab, (xc["t_dark"] + xc["t_lit"]) / 2)
     assert "dark" in classes(tab, "f g2:0")
@@ -181,13 +230,15 @@ def test_light_moves_as_it_did(tab: Browser, served: str) -> None:
     seek(tab, xc["t_lit"] + 5)
     assert "moving" not in classes(tab, "f g2:0")
     assert tab.said == []
-    assert {url.partition("/view/")[0] for url in tab.asked if url.startswith("http")} == {
-        served.partition("/view/")[0]
-    }
+    assert {
+        url.partition("/view/")[0] for url in tab.asked if url.startswith("http")
+    } == {served.partition("/view/")[0]}
 
 
 @chromium
-def test_another_lab_has_light_of_its_own_though_it_looks_the_same(tab: Browser, served: str) -> None:
+def test_another_lab_has_light_of_its_own_though_it_looks_the_same(
+    tab: Browser, served: str
+) -> None:
     shown(tab, served)
     told = tab.run("""(async () => {
       const { Lab } = await import(new URL("live.js", location).href);
@@ -240,9 +291,13 @@ def drive(tab: Browser) -> None:
     tab.key("ArrowDown")
     first = tab.wait("document.querySelector('.note')?.innerText")
     tab.key("ArrowDown")
-    assert tab.wait(f"(n => n !== {json.dumps(first)} && n)(document.querySelector('.note').innerText)")
+    assert tab.wait(
+        f"(n => n !== {json.dumps(first)} && n)(document.querySelector('.note').innerText)"
+    )
     tab.key("o")
-    tab.wait("document.querySelector('.note').innerText.startsWith('ocs0: mems, 14 ports')")
+    tab.wait(
+        "document.querySelector('.note').innerText.startsWith('ocs0: mems, 14 ports')"
+    )
     tab.reach("e.parentElement.innerText.startsWith('Switch')")
     tab.key("o")
     tab.wait("document.querySelector('.events small').innerText === '1 events'")
@@ -268,17 +323,23 @@ def drive(tab: Browser) -> None:
 
 @chromium
 @pytest.mark.parametrize("width", [1280, 400])
-def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width: int) -> None:
+def test_everything_can_be_reached_by_keyboard(
+    tab: Browser, served: str, width: int
+) -> None:
     shown(tab, f"{served}#2", width)
     wide = tab.run("document.documentElement.scrollWidth")
     assert wide <= width
-    wanted = tab.run("document.querySelectorAll('button:not(:disabled), select, input').length")
+    wanted = tab.run(
+        "document.querySelectorAll('button:not(:disabled), select, input').length"
+    )
     tab.run("document.activeElement.blur()")
     reached = set()
     for _ in range(wanted + 4):
         tab.key("Tab")
         reached.add(
-            tab.run("[...document.querySelectorAll('button, select, input')].indexOf(document.activeElement)")
+            tab.run(
+                "[...document.querySelectorAll('button, select, input')].indexOf(document.activeElement)"
+            )
         )
     assert len(reached - {-1}) == wanted
     drive(tab)
@@ -294,22 +355,30 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
 
 
 @chromium
-def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tmp_path: Path) -> None:
+def test_one_file_shows_the_same_without_a_server(
+    tab: Browser, folder: Path, tmp_path: Path
+) -> None:
     add_commands()
     file = tmp_path / "page.html"
     add_commands()
-    done = CliRunner().invoke(app, ["view", str(folder), "--html", str(file), "--arm", "live"])
+    done = CliRunner().invoke(
+        app, ["view", str(folder), "--html", str(file), "--arm", "live"]
+    )
     assert done.exit_code == 0, done.output
     shown(tab, file.as_uri())
     seek(tab, 12.0)
     assert "lit" in classes(tab, "f g2:0")
     assert classes(tab, "x ocs0:11 ocs0:3")
-    assert [url for url in tab.asked if not url.startswith(("file:", "data:", "about:"))] == []
+    assert [
+        url for url in tab.asked if not url.startswith(("file:", "data:", "about:"))
+    ] == []
     assert tab.said == []
 
 
 @chromium
-def test_a_report_links_to_the_page_beside_it(tab: Browser, folder: Path, tmp_path: Path) -> None:
+def test_a_report_links_to_the_page_beside_it(
+    tab: Browser, folder: Path, tmp_path: Path
+) -> None:
     here = tmp_path / folder.name
     shutil.copytree(folder, here)
     add_commands()
@@ -337,7 +406,9 @@ def test_names_that_are_html_are_text(tab: Browser, tmp_path: Path) -> None:
     raw = {**yaml.safe_load(text), "name": "evil", "description": evil, "arms": arms}
     raw.pop("compare", None)
     scenario.write_text(yaml.safe_dump(raw))
-    done, _ = carry_out_experiment(load_checked(scenario), SimulationBackend(), tmp_path / "runs")
+    done, _ = carry_out_experiment(
+        load_checked(scenario), SimulationBackend(), tmp_path / "runs"
+    )
     file = tmp_path / "page.html"
     file.write_text(single_file([Recorded(done.path)]))
     with serving(done.path) as url:
@@ -351,18 +422,27 @@ def test_names_that_are_html_are_text(tab: Browser, tmp_path: Path) -> None:
 def test_many_gpus_are_folded_by_switch(tab: Browser, tmp_path: Path) -> None:
     gpus = [f"g{index}" for index in range(72)]
     tors = {f"tor{t}": {"ports": 40} for t in (0, 1)}
-    fibres = [{"ends": [gpu, f"ocs0:{i + 1}"], "rate": "10 Gbit/s"} for i, gpu in enumerate(gpus)]
+    fibres = [
+        {"ends": [gpu, f"ocs0:{i + 1}"], "rate": "10 Gbit/s"}
+        for i, gpu in enumerate(gpus)
+    ]
     ports = [f"tor{t}:{p}" for t in (0, 1) for p in range(1, 37)]
-    fibres += [{"ends": [port, f"ocs0:{73 + i}"], "rate": "10 Gbit/s"} for i, port in enumerate(ports)]
+    fibres += [
+        {"ends": [port, f"ocs0:{73 + i}"], "rate": "10 Gbit/s"}
+        for i, port in enumerate(ports)
+    ]
     raw = {
         "name": "many",
         "description": "many GPUs",
         "fabric": {
             "servers": {
-                f"s{s}": {"gpus": dict.fromkeys(gpus[8 * s : 8 * s + 8], "tesla-m40")} for s in range(9)
+                f"s{s}": {"gpus": dict.fromkeys(gpus[8 * s : 8 * s + 8], "tesla-m40")}
+                for s in range(9)
             },
             "packet_switches": tors,
-            "optical_switches": {"ocs0": {"size": 144, "driver": "scpi", "profile": "mems"}},
+            "optical_switches": {
+                "ocs0": {"size": 144, "driver": "scpi", "profile": "mems"}
+            },
             "links": [*fibres, {"ends": ["tor0:40", "tor1:40"], "rate": "100 Gbit/s"}],
             "circuits": [list(pair) for pair in zip(gpus, ports, strict=True)],
         },
@@ -378,7 +458,9 @@ def test_many_gpus_are_folded_by_switch(tab: Browser, tmp_path: Path) -> None:
     }
     scenario = tmp_path / "many.yaml"
     scenario.write_text(yaml.safe_dump(raw))
-    done, _ = carry_out_experiment(load_checked(scenario), SimulationBackend(), tmp_path / "runs")
+    done, _ = carry_out_experiment(
+        load_checked(scenario), SimulationBackend(), tmp_path / "runs"
+    )
     nodes = "[...ringlight.drawings][0].picture.cy.nodes"
     with serving(done.path) as url:
         shown(tab, url)
@@ -397,7 +479,9 @@ def test_two_arms_go_in_step(tab: Browser, served: str) -> None:
     tab.wait("ringlight.drawings.size === 2")
     seek(tab, 12.0)
     assert tab.run("[...ringlight.drawings].map(one => one.picture.at)") == [12.0, 12.0]
-    titles = tab.run("[...document.querySelectorAll('.stage h2')].map(h => h.innerText)")
+    titles = tab.run(
+        "[...document.querySelectorAll('.stage h2')].map(h => h.innerText)"
+    )
     assert len(titles) == 2
     assert "fragmented" in titles[0]
 
@@ -419,23 +503,36 @@ def test_n_and_p_scroll_to_the_event_that_they_mark(
     tab.screen(width, height)
     tab.run("scrollTo(0, 0), ringlight.clock.seek(ringlight.clock.from)")
     # Somebody reads in the list, and has chosen an event there.
-    tab.run("document.querySelector('.events ol').dispatchEvent(new PointerEvent('pointerenter'))")
-    tab.run("document.querySelector('.events li button').focus({ preventScroll: true })")
+    tab.run(
+        "document.querySelector('.events ol').dispatchEvent(new PointerEvent('pointerenter'))"
+    )
+    tab.run(
+        "document.querySelector('.events li button').focus({ preventScroll: true })"
+    )
     told = httpx.get(f"{served}take/0/1.json").json()["events"]
     times = sorted({event["t"] for event in told if event["event"] != "flow"})
     for key, moments in (("n", times[1:]), ("p", times[-2::-1])):
         for t in moments:
             tab.key(key)
-            tab.wait(f"Math.abs(ringlight.clock.t - {t}) < 1e-9 && {MARK_IS_SEEN}", timeout_s=5.0)
+            tab.wait(
+                f"Math.abs(ringlight.clock.t - {t}) < 1e-9 && {MARK_IS_SEEN}",
+                timeout_s=5.0,
+            )
     # The focus follows in an effect, after the mark is drawn.
-    tab.wait("document.activeElement.getAttribute('aria-current') === 'time'", timeout_s=5.0)
+    tab.wait(
+        "document.activeElement.getAttribute('aria-current') === 'time'", timeout_s=5.0
+    )
 
 
 @chromium
-def test_n_finds_events_that_are_less_than_a_microsecond_apart(tab: Browser, served: str) -> None:
+def test_n_finds_events_that_are_less_than_a_microsecond_apart(
+    tab: Browser, served: str
+) -> None:
     shown(tab, f"{served}#2")
     events = "[...ringlight.drawings][0].view.take.events"
-    tab.run(f"{events}.forEach((event, at) => {{ event.t = 2 + at * 1e-7 }}), ringlight.clock.seek(2)")
+    tab.run(
+        f"{events}.forEach((event, at) => {{ event.t = 2 + at * 1e-7 }}), ringlight.clock.seek(2)"
+    )
     tab.key("n")
     assert tab.run("ringlight.clock.t") == 2 + 1e-7
 
@@ -490,7 +587,9 @@ def test_a_plan_opens_beside_the_button_that_asked_for_it(
     assert words in form
     assert next_one == (None if words == "Break" else "FORM")
     seen = "(b => b.top >= 0 && b.bottom <= document.querySelector('.time').getBoundingClientRect().top)"
-    assert tab.wait(f"{seen}(document.querySelector('#played .plan').getBoundingClientRect())", 5.0)
+    assert tab.wait(
+        f"{seen}(document.querySelector('#played .plan').getBoundingClientRect())", 5.0
+    )
     press(tab, "Leave it")
     tab.wait("!document.querySelector('#played .plan')")
 
@@ -503,7 +602,9 @@ def test_a_plan_opens_beside_the_button_that_asked_for_it(
         (["APPLYING", "FAILED"], "Regroup 1 job: port 4 has failed"),
     ],
 )
-def test_what_is_under_way_comes_to_its_end(tab: Browser, served: str, states: list[str], end: str) -> None:
+def test_what_is_under_way_comes_to_its_end(
+    tab: Browser, served: str, states: list[str], end: str
+) -> None:
     shown(tab, f"{served}#2")
     tab.run(HANDS)
     press(tab, "Plan")
@@ -512,7 +613,9 @@ def test_what_is_under_way_comes_to_its_end(tab: Browser, served: str, states: l
     tab.wait(f"{note} === 'Regroup 1 job: under way'")
     tab.run(f"window.states = {json.dumps(states)}, 0")
     tab.wait(f"{note} === {json.dumps(end)}", timeout_s=10.0)
-    assert "Regroup" in tab.run("document.querySelector('#played .note').previousElementSibling.innerText")
+    assert "Regroup" in tab.run(
+        "document.querySelector('#played .note').previousElementSibling.innerText"
+    )
 
 
 @chromium
@@ -556,7 +659,9 @@ def test_the_key_has_the_dashes_of_the_drawing_and_a_legend_those_of_its_curves(
 @chromium
 def test_axes_of_time_are_named(tab: Browser, served: str) -> None:
     shown(tab, f"{served}#2")
-    axes = "[...ringlight.drawings][0].curves.plots.map(({ plot }) => plot.axes[0].label)"
+    axes = (
+        "[...ringlight.drawings][0].curves.plots.map(({ plot }) => plot.axes[0].label)"
+    )
     assert set(tab.run(axes)) == {"t, s"}
 
 
@@ -572,7 +677,9 @@ def test_jobs_have_the_colours_that_the_report_gives_them() -> None:
 
 def test_the_page_shows_all_that_a_port_carried(tmp_path: Path) -> None:
     small = load_checked(MINI)
-    folder = carry_out_experiment(small, SimulationBackend(), tmp_path, arms=["live"])[0].path
+    folder = carry_out_experiment(small, SimulationBackend(), tmp_path, arms=["live"])[
+        0
+    ].path
     file = folder / "throughput.csv"
     head, *lines = file.read_text().splitlines()
     shown = Recorded(folder).take("live")["rates"]["ports"]
@@ -585,6 +692,7 @@ def test_the_page_shows_all_that_a_port_carried(tmp_path: Path) -> None:
     assert Recorded(folder).take("live")["rates"]["ports"] == shown
     busiest = max(max(port["rx"]) for port in shown.values()) * RATE_UNIT_BPS
     link = (
-        max(link.rate_bps for link in small.plans[0].setting.fabric.links) / small.plans[0].setting.scale.rate
+        max(link.rate_bps for link in small.plans[0].setting.fabric.links)
+        / small.plans[0].setting.scale.rate
     )
     assert busiest <= link * 1.001

@@ -26,14 +26,30 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.harness import lab_up, need_root, of_jobs, processor_share, ringlight, spread, start, tell
+from benchmarks.harness import (
+    lab_up,
+    need_root,
+    of_jobs,
+    processor_share,
+    ringlight,
+    spread,
+    start,
+    tell,
+)
 from ringlight.experiments.client import Api
 from tests.extensions.page.browser import Browser, browser
 from tests.extensions.page.watched import HOUR, SCRUB, scenario
 
 #: Bars: seconds, frames per second, shares of a processor, MiB, points of GPU utilisation; and how far two
 #: shares of a processor may be apart that count as the same.
-SEEN_S, FIRST_S, REPLAY_S, SCRUB_HZ, ONE_SHARE, TEN_SHARE = 0.25, 1.0, 2.0, 30.0, 0.05, 0.15
+SEEN_S, FIRST_S, REPLAY_S, SCRUB_HZ, ONE_SHARE, TEN_SHARE = (
+    0.25,
+    1.0,
+    2.0,
+    30.0,
+    0.05,
+    0.15,
+)
 MEMORY_MIB, POINTS, SAME_SHARE = 200.0, 1.0, 0.01
 _SHOWN = "window.ringlight && ringlight.drawings.size > 0"
 
@@ -77,7 +93,11 @@ def replay(iterations: int = 580, rounds: int = 5) -> dict[str, Any]:
             scrub_hz = float(tab.run(SCRUB.replace("SECONDS", "4")))
             span_s, memory = tab.run("ringlight.clock.to"), _memory_mib(tab)
             server.stop(at_once=True)
-    missed = [f"{max(first):.2f} s to the first picture"] if statistics.median(first) > REPLAY_S else []
+    missed = (
+        [f"{max(first):.2f} s to the first picture"]
+        if statistics.median(first) > REPLAY_S
+        else []
+    )
     missed += [f"{scrub_hz:.0f} frames a second"] if scrub_hz < SCRUB_HZ else []
     return {
         "run_s": span_s,
@@ -104,19 +124,30 @@ def live(changes: int = 40, seconds: float = 6.0) -> dict[str, Any]:
         (statistics.median(first), FIRST_S, "s to the first picture"),
         (one, ONE_SHARE, "of a processor with one page"),
         (ten, TEN_SHARE, "of a processor with ten"),
-        (closed - none, SAME_SHARE, "of a processor more than before, with all pages closed"),
+        (
+            closed - none,
+            SAME_SHARE,
+            "of a processor more than before, with all pages closed",
+        ),
     )
     return {
         "first_s": spread(first),
         "seen_s": {**spread(seen), "p95": seen_p95},
         "answered_s": spread(answered),
         "share": {"no page": none, "one page": one, "ten pages": ten, "closed": closed},
-        "missed": [f"{found:.3g} {what}, not {bar:g}" for found, bar, what in checks if found > bar],
+        "missed": [
+            f"{found:.3g} {what}, not {bar:g}"
+            for found, bar, what in checks
+            if found > bar
+        ],
     }
 
 
 def demo(
-    file: str = "scenarios/disaggregation.yaml", arm: str = "", runtime: str = "docker", rounds: int = 3
+    file: str = "scenarios/disaggregation.yaml",
+    arm: str = "",
+    runtime: str = "docker",
+    rounds: int = 3,
 ) -> dict[str, Any]:
     """Run so many times without a page and with one, in turn. ``arm``: only this one of the file."""
     from tests.integration.controller_rig import free_port
@@ -125,7 +156,15 @@ def demo(
     without, watched, shown = list[Any](), list[Any](), list[float]()
     with TemporaryDirectory() as place:
         rest = f"127.0.0.1:{free_port()}"
-        words = ("--runtime", runtime, "--rest", rest, "--openflow", f"127.0.0.1:{free_port()}", "--json")
+        words = (
+            "--runtime",
+            runtime,
+            "--rest",
+            rest,
+            "--openflow",
+            f"127.0.0.1:{free_port()}",
+            "--json",
+        )
         words += ("--runs", place, *(("--arm", arm) if arm else ()))
         for number in range(rounds):
             tell(f"without a page, {number + 1} of {rounds}")
@@ -134,8 +173,12 @@ def demo(
             with browser() as tab, _kept_open(tab, f"http://{rest}") as when:
                 watched.append(json.loads(ringlight("run", file, *words)))
             shown += when
-    verdicts = [[run["fidelity"]["verdict"] for run in runs] for runs in (without, watched)]
-    before, after = ([of_jobs(run, "gpu_utilisation") for run in runs] for runs in (without, watched))
+    verdicts = [
+        [run["fidelity"]["verdict"] for run in runs] for runs in (without, watched)
+    ]
+    before, after = (
+        [of_jobs(run, "gpu_utilisation") for run in runs] for runs in (without, watched)
+    )
     points = {
         subject: 100
         * (
@@ -144,9 +187,17 @@ def demo(
         )
         for subject in before[0]
     }
-    apart = {subject: _apart([100 * run[subject] for run in before]) for subject in before[0]}
-    missed = [f"{subject}: {found:+.2f} points" for subject, found in points.items() if abs(found) > POINTS]
-    missed += [f"verdicts {verdicts}"] if sorted(verdicts[0]) != sorted(verdicts[1]) else []
+    apart = {
+        subject: _apart([100 * run[subject] for run in before]) for subject in before[0]
+    }
+    missed = [
+        f"{subject}: {found:+.2f} points"
+        for subject, found in points.items()
+        if abs(found) > POINTS
+    ]
+    missed += (
+        [f"verdicts {verdicts}"] if sorted(verdicts[0]) != sorted(verdicts[1]) else []
+    )
     missed += [] if len(shown) == rounds else ["the page was not always shown"]
     return {
         "verdicts": verdicts,
@@ -190,7 +241,12 @@ def hour() -> dict[str, Any]:
         tab.run(f"window.hour = 0, {HOUR}.then(kept => {{ window.hour = kept; }}), 0")
         kept, memory = tab.wait("window.hour", 120.0), _memory_mib(tab)
     missed = [f"{memory:.0f} MiB after an hour"] if memory > MEMORY_MIB else []
-    return {"events_kept": kept, "before_mib": before, "after_mib": memory, "missed": missed}
+    return {
+        "events_kept": kept,
+        "before_mib": before,
+        "after_mib": memory,
+        "missed": missed,
+    }
 
 
 @contextmanager
@@ -244,7 +300,10 @@ def _settled(pid: int, seconds: float) -> float:
 @contextmanager
 def _followers(url: str, count: int) -> Iterator[None]:
     """So many more readers of the stream, as pages read it."""
-    ended, clients = threading.Event(), [httpx.Client(timeout=30.0, trust_env=False) for _ in range(count)]
+    ended, clients = (
+        threading.Event(),
+        [httpx.Client(timeout=30.0, trust_env=False) for _ in range(count)],
+    )
 
     def follow(client: httpx.Client) -> None:
         with client.stream("GET", f"{url}/v1/events?after=0&rates=true") as answer:
@@ -252,7 +311,10 @@ def _followers(url: str, count: int) -> Iterator[None]:
                 if ended.is_set():
                     return
 
-    threads = [threading.Thread(target=follow, args=(client,), daemon=True) for client in clients]
+    threads = [
+        threading.Thread(target=follow, args=(client,), daemon=True)
+        for client in clients
+    ]
     for thread in threads:
         thread.start()
     try:

@@ -45,9 +45,15 @@ def scenario(iterations: int) -> dict[str, Any]:
     each, ports = GPUS // TORS, GPUS // TORS + 4
     tors = [f"tor{t}:{p + 1}" for t in range(TORS) for p in range(ports)]
     fibres = [f"g{g}" for g in range(GPUS)] + tors
-    links: list[Any] = [{"ends": [end, f"ocs0:{n + 1}"], "rate": "40 Gbit/s"} for n, end in enumerate(fibres)]
+    links: list[Any] = [
+        {"ends": [end, f"ocs0:{n + 1}"], "rate": "40 Gbit/s"}
+        for n, end in enumerate(fibres)
+    ]
     links += [
-        {"ends": [f"tor{t}:{ports + 1}", f"tor{t + 1}:{ports + 2}"], "rate": "100 Gbit/s"}
+        {
+            "ends": [f"tor{t}:{ports + 1}", f"tor{t + 1}:{ports + 2}"],
+            "rate": "100 Gbit/s",
+        }
         for t in range(TORS - 1)
     ]
     return {
@@ -56,12 +62,17 @@ def scenario(iterations: int) -> dict[str, Any]:
         "scale": {"payload": 400},
         "fabric": {
             "servers": {
-                f"s{s}": {"gpus": {f"g{8 * s + i}": "tesla-m40" for i in range(8)}} for s in range(8)
+                f"s{s}": {"gpus": {f"g{8 * s + i}": "tesla-m40" for i in range(8)}}
+                for s in range(8)
             },
             "packet_switches": {f"tor{t}": {"ports": ports + 2} for t in range(TORS)},
-            "optical_switches": {"ocs0": {"size": 160, "driver": "scpi", "profile": "mems"}},
+            "optical_switches": {
+                "ocs0": {"size": 160, "driver": "scpi", "profile": "mems"}
+            },
             "links": links,
-            "circuits": [[f"g{g}", f"tor{g // each}:{g % each + 1}"] for g in range(GPUS)],
+            "circuits": [
+                [f"g{g}", f"tor{g // each}:{g % each + 1}"] for g in range(GPUS)
+            ],
         },
         "training": {
             "model": "resnet50",
@@ -70,6 +81,13 @@ def scenario(iterations: int) -> dict[str, Any]:
             "iterations": iterations,
             "collective": "ring",
         },
-        "jobs": {f"job{j}": {"ranks": [f"g{g}" for g in range(j, GPUS, TORS)]} for j in range(TORS)},
-        "arms": {"moved": {"events": [{"when": {"job": "job0", "iteration": 5}, "do": "regroup"}]}},
+        "jobs": {
+            f"job{j}": {"ranks": [f"g{g}" for g in range(j, GPUS, TORS)]}
+            for j in range(TORS)
+        },
+        "arms": {
+            "moved": {
+                "events": [{"when": {"job": "job0", "iteration": 5}, "do": "regroup"}]
+            }
+        },
     }

@@ -19,4 +19,8 @@ def up_to_the_first_semicolon(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tl1_client, "MessageFramer", FirstSemicolon)
 
 
-MUTANTS = [pytest.param(PolatisTl1Rig, up_to_the_first_semicolon, (7, 28), id="first-semicolon")]
+MUTANTS = [
+    pytest.param(
+        PolatisTl1Rig, up_to_the_first_semicolon, (7, 28), id="first-semicolon"
+    )
+]

@@ -16,7 +16,13 @@ from ringlight.testbed.rigs.emulated import HOSTS, SIZE
 from ringlight.testbed.rigs.network import nobodys_address
 from ringlight.testbed.rigs.rig import WRONG_PASSWORD, Recovery, Rig, lacks
 from tests.extensions.polatis import netconf_server
-from tests.extensions.polatis.netconf_server import BASE, MODEL, PASSWORD, USER, NetconfServer
+from tests.extensions.polatis.netconf_server import (
+    BASE,
+    MODEL,
+    PASSWORD,
+    USER,
+    NetconfServer,
+)
 
 DARK_DBM = -60.0
 #: What stands in the datastore as power, whatever else stands there: light at the ports with a host, and
@@ -84,7 +90,9 @@ class NetconfRig(Rig):
 
     def truth(self) -> set[CrossConnect]:
         found = f'<filter type="subtree">{_CROSS_CONNECTS}/></filter>'
-        (told,) = self._server.ask(f"<get-config><source><running/></source>{found}</get-config>")
+        (told,) = self._server.ask(
+            f"<get-config><source><running/></source>{found}</get-config>"
+        )
         return {CrossConnect(int(a), int(b)) for a, b in _PAIR.findall(told)}
 
     def _edit(self, config: str) -> None:
@@ -117,7 +125,9 @@ class NetconfRig(Rig):
         self._server.drop()
 
     @contextmanager
-    def fault(self, kind: str, *, count: int | None = None, seconds: float | None = None) -> Iterator[None]:
+    def fault(
+        self, kind: str, *, count: int | None = None, seconds: float | None = None
+    ) -> Iterator[None]:
         if kind == "half":
             lacks("batches that can be half done: an edit is done whole or not at all")
         if kind not in ("autonomous", "deny", "garbage", "truncate", "slow-drip"):

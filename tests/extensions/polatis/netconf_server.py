@@ -56,9 +56,15 @@ def missing() -> str:
     if not (root() / "usr/sbin/netconfd").exists():
         return "Debian's netconfd is not here: apt-get install netconfd"
     done = subprocess.run(
-        [root() / "usr/sbin/netconfd", "--version"], env=_environment(), capture_output=True
+        [root() / "usr/sbin/netconfd", "--version"],
+        env=_environment(),
+        capture_output=True,
     )
-    return f"netconfd does not run: {done.stderr.decode()[:200]}" if done.returncode else ""
+    return (
+        f"netconfd does not run: {done.stderr.decode()[:200]}"
+        if done.returncode
+        else ""
+    )
 
 
 def _environment() -> dict[str, str]:
@@ -66,7 +72,9 @@ def _environment() -> dict[str, str]:
     modules = root() / "usr/share/yuma/modules"
     return {
         **os.environ,
-        "LD_LIBRARY_PATH": str(libraries) if root() != Path("/") else os.environ.get("LD_LIBRARY_PATH", ""),
+        "LD_LIBRARY_PATH": str(libraries)
+        if root() != Path("/")
+        else os.environ.get("LD_LIBRARY_PATH", ""),
         "YUMA_MODPATH": str(modules),
         "USER": getpass.getuser(),
         "SSH_CONNECTION": "127.0.0.1 50000 127.0.0.1 830",
@@ -112,7 +120,11 @@ class Framing:
             at = match.end() + int(match[1])
 
     def pack(self, message: bytes) -> bytes:
-        return b"\n#%d\n%s\n##\n" % (len(message), message) if self.chunked else message + _END
+        return (
+            b"\n#%d\n%s\n##\n" % (len(message), message)
+            if self.chunked
+            else message + _END
+        )
 
 
 class _Session(paramiko.ServerInterface):  # type: ignore[misc]  # paramiko has no types
@@ -132,7 +144,9 @@ class _Session(paramiko.ServerInterface):  # type: ignore[misc]  # paramiko has 
         unknown = paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
         return int(paramiko.OPEN_SUCCEEDED if kind == "session" else unknown)
 
-    def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
+    def check_channel_subsystem_request(
+        self, channel: paramiko.Channel, name: str
+    ) -> bool:
         if name == "netconf":
             self.asked.set()
         return name == "netconf"
@@ -192,7 +206,9 @@ class NetconfServer:
         if vendors and not self.old:
             text = sorted(Path(vendors).glob("optical-switch@*.yang"))[-1].read_text()
             # yuma refuses a range of decimals on a derived type.
-            text = re.sub(r"\{\s*range\s+\"?-?\d+\.\d+\s*\.\.\s*-?\d+\.\d+\"?;\s*\}", ";", text)
+            text = re.sub(
+                r"\{\s*range\s+\"?-?\d+\.\d+\s*\.\.\s*-?\d+\.\d+\"?;\s*\}", ";", text
+            )
             for node in ("product-information", "port-config", "opm-power"):
                 at = text.index("config false;", text.index(f"container {node} "))
                 text = text[:at] + text[at + len("config false;") :]
@@ -245,7 +261,11 @@ class NetconfServer:
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env={**_environment(), **environment, "YUMA_HOME": str(self._directory)},
+                env={
+                    **_environment(),
+                    **environment,
+                    "YUMA_HOME": str(self._directory),
+                },
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -255,7 +275,9 @@ class NetconfServer:
         deadline = time.monotonic() + START_S
         while not self._socket.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"netconfd did not start: {(self._directory / 'log').read_text()[-800:]}")
+                raise RuntimeError(
+                    f"netconfd did not start: {(self._directory / 'log').read_text()[-800:]}"
+                )
             time.sleep(0.01)
 
     def restart(self) -> None:
@@ -272,7 +294,11 @@ class NetconfServer:
 
     def _status(self, failed: bool) -> str:
         word = "FAILED" if failed else "ENABLED"
-        return f"<port-status>PO_{word}</port-status>" if self.old else f"<status>{word}</status>"
+        return (
+            f"<port-status>PO_{word}</port-status>"
+            if self.old
+            else f"<status>{word}</status>"
+        )
 
     def close(self) -> None:
         if self._listener is not None:
@@ -303,7 +329,10 @@ class NetconfServer:
         and gives its answer. It raises RuntimeError if that is an error."""
         framing = Framing()
         with subprocess.Popen(
-            self._subsystem(), env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            self._subsystem(),
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         ) as inside:
 
             def exchange(message: str) -> str:
@@ -324,14 +353,18 @@ class NetconfServer:
                 raise RuntimeError(f"netconfd has not answered: {message}")
 
             def ask(operation: str) -> str:
-                answer = exchange(f'<rpc xmlns="{BASE}" message-id="1">{operation}</rpc>')
+                answer = exchange(
+                    f'<rpc xmlns="{BASE}" message-id="1">{operation}</rpc>'
+                )
                 if "<rpc-error>" in answer:
                     raise RuntimeError(f"netconfd: {operation}: {answer}")
                 return answer
 
             try:
                 capability = "<capability>urn:ietf:params:netconf:base:1.0</capability>"
-                exchange(f'<hello xmlns="{BASE}"><capabilities>{capability}</capabilities></hello>')
+                exchange(
+                    f'<hello xmlns="{BASE}"><capabilities>{capability}</capabilities></hello>'
+                )
                 yield ask
             finally:
                 inside.kill()
@@ -343,7 +376,9 @@ class NetconfServer:
         ]
 
     def _spawn(self, what: object, *arguments: object) -> None:
-        thread = threading.Thread(target=what, args=arguments, name="netconf", daemon=True)  # type: ignore[arg-type]
+        thread = threading.Thread(
+            target=what, args=arguments, name="netconf", daemon=True
+        )  # type: ignore[arg-type]
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
         thread.start()
 
@@ -389,7 +424,9 @@ class NetconfServer:
         assert inside.stdin is not None
         assert inside.stdout is not None
         conversation = _Conversation(self, channel, inside)
-        back = threading.Thread(target=conversation.answers, name="netconf", daemon=True)
+        back = threading.Thread(
+            target=conversation.answers, name="netconf", daemon=True
+        )
         back.start()
         try:
             conversation.requests()
@@ -407,7 +444,10 @@ class _Conversation:
     """One client's messages and the answers to them."""
 
     def __init__(
-        self, server: NetconfServer, channel: paramiko.Channel, inside: subprocess.Popen[bytes]
+        self,
+        server: NetconfServer,
+        channel: paramiko.Channel,
+        inside: subprocess.Popen[bytes],
     ) -> None:
         self._server, self._channel, self._inside = server, channel, inside
         self._up, self._down = Framing(), Framing()
@@ -438,7 +478,9 @@ class _Conversation:
         assert self._inside.stdin is not None
         with self._lock, contextlib.suppress(OSError):
             # What it was nudged with is the first byte of a chunk.
-            self._inside.stdin.write(data[1:] if self._nudged and data.startswith(b"\n#") else data)
+            self._inside.stdin.write(
+                data[1:] if self._nudged and data.startswith(b"\n#") else data
+            )
             self._inside.stdin.flush()
             self._nudged, self._asked = False, True
 
@@ -457,7 +499,10 @@ class _Conversation:
         if edit is not None:
             server.seen.append(message.decode())
         # What decides is the commit, where there is a candidate; a port's state is edited at once.
-        decides = commit or (edit is not None and (server.target == "running" or edit[1] != b"edit-config"))
+        decides = commit or (
+            edit is not None
+            and (server.target == "running" or edit[1] != b"edit-config")
+        )
         if decides and server.mishap == "deny":
             server.mishap = ""
             self._refuse(message)
@@ -478,7 +523,9 @@ class _Conversation:
         if self._server.old:
             return [
                 re.sub(
-                    rb"<port-state>PC_(\w+)</port-state>", rb"\g<0><port-status>PO_\1</port-status>", message
+                    rb"<port-state>PC_(\w+)</port-state>",
+                    rb"\g<0><port-status>PO_\1</port-status>",
+                    message,
                 )
             ]
         found = re.findall(rb"<port-(enab|disab)>(\d+)</port-", message)

@@ -13,7 +13,12 @@ import sys
 
 from benchmarks.optical_drivers import measure
 from ringlight.controller.optical.registry import make_driver
-from tests.extensions.polatis.netconf_server import PASSWORD, USER, NetconfServer, missing
+from tests.extensions.polatis.netconf_server import (
+    PASSWORD,
+    USER,
+    NetconfServer,
+    missing,
+)
 
 PORTS, ROUNDS, MOVES = 320, 5, 200
 
@@ -23,10 +28,18 @@ def main() -> None:
         sys.exit(f"not measured: {why}")
     with contextlib.closing(NetconfServer(2 * PORTS)) as server:
         os.environ["OPTICAL_BENCHMARK"] = PASSWORD
-        entry = {"driver": "polatis-netconf", "address": server.address, "host_key": server.host_key}
+        entry = {
+            "driver": "polatis-netconf",
+            "address": server.address,
+            "host_key": server.host_key,
+        }
         entry |= {"username": USER, "password_env": "OPTICAL_BENCHMARK"}
         driver = make_driver("ocs0", entry, PORTS)
-        json.dump(measure(driver, range(PORTS + 1, 2 * PORTS + 1), ROUNDS, MOVES, 0), sys.stdout, indent=1)
+        json.dump(
+            measure(driver, range(PORTS + 1, 2 * PORTS + 1), ROUNDS, MOVES, 0),
+            sys.stdout,
+            indent=1,
+        )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,10 @@ from tests.extensions.polatis import netconf_server
 from tests.extensions.polatis.netconf_server import PASSWORD, USER, NetconfServer
 
 SIZE = 8
-NEW, OLD = Dialect(), choose_dialect([f"{MODEL}?module=optical-switch&revision=2016-04-22"])
+NEW, OLD = (
+    Dialect(),
+    choose_dialect([f"{MODEL}?module=optical-switch&revision=2016-04-22"]),
+)
 
 
 def reply(inside: str) -> str:
@@ -70,34 +73,53 @@ def crossed(pairs: str, dialect: Dialect = NEW) -> str:
 
 def test_the_revision_chooses_the_names() -> None:
     assert (OLD.pair, OLD.ports, OLD.old) == ("pairs", "ports", True)
-    for revision in ("?module=optical-switch&revision=2017-08-04", "?revision=2018-03-22", "?module=x", ""):
+    for revision in (
+        "?module=optical-switch&revision=2017-08-04",
+        "?revision=2018-03-22",
+        "?module=x",
+        "",
+    ):
         assert choose_dialect(["urn:x", MODEL + revision]) == NEW
     assert choose_dialect([MODEL, f"{SYSTEM}?revision=2018-01-19"]).alarms
     with pytest.raises(ProtocolError, match="does not announce the model"):
-        choose_dialect(["urn:ietf:params:netconf:base:1.1", MODEL + "-2?revision=2018-03-22"])
+        choose_dialect(
+            ["urn:ietf:params:netconf:base:1.1", MODEL + "-2?revision=2018-03-22"]
+        )
 
 
 _TREE = st.recursive(
     st.text("0123456789abc &<-", max_size=6),
-    lambda inner: st.lists(st.tuples(st.sampled_from(["pair", "pairs", "ingress", "egress", "x"]), inner)),
+    lambda inner: st.lists(
+        st.tuples(st.sampled_from(["pair", "pairs", "ingress", "egress", "x"]), inner)
+    ),
 )
 
 
 @pytest.mark.fuzz
 @given(
     st.lists(
-        st.tuples(st.integers(1, 999), st.integers(1000, 9999)), unique_by=(lambda p: p[0], lambda p: p[1])
+        st.tuples(st.integers(1, 999), st.integers(1000, 9999)),
+        unique_by=(lambda p: p[0], lambda p: p[1]),
     )
 )
 @pytest.mark.parametrize("dialect", [NEW, OLD])
-def test_what_is_written_is_read_back(dialect: Dialect, pairs: list[tuple[int, int]]) -> None:
+def test_what_is_written_is_read_back(
+    dialect: Dialect, pairs: list[tuple[int, int]]
+) -> None:
     wires = tuple(XC(*pair) for pair in pairs)
-    for config, operation in ((add_config(wires, dialect), "create"), (replace_config(wires, dialect), None)):
+    for config, operation in (
+        (add_config(wires, dialect), "create"),
+        (replace_config(wires, dialect), None),
+    ):
         root = etree.fromstring(config)
         found = root.findall(f".//{{{MODEL}}}{dialect.pair}")
-        assert [one.get(f"{{{BASE}}}operation") for one in found] == [operation] * len(wires)
+        assert [one.get(f"{{{BASE}}}operation") for one in found] == [operation] * len(
+            wires
+        )
         assert parse_pairs(reply(etree.tostring(root[0]).decode()), dialect) == wires
-    gone = etree.fromstring(remove_config(wires, dialect)).findall(f".//{{{MODEL}}}ingress")
+    gone = etree.fromstring(remove_config(wires, dialect)).findall(
+        f".//{{{MODEL}}}ingress"
+    )
     assert [int(str(one.text)) for one in gone] == [wire.ingress for wire in wires]
 
 
@@ -115,10 +137,17 @@ def test_what_is_written_is_read_back(dialect: Dialect, pairs: list[tuple[int, i
         crossed("<pair><ingress>1</ingress><egress>1000000</egress></pair>"),
         crossed("<pair><ingress>1</ingress><egress>\u0661</egress></pair>"),
         crossed("<pairs><ingress>1</ingress><egress>9</egress></pairs>"),
-        crossed("<pair><ingress>1</ingress><egress>9</egress><egress>10</egress></pair>"),
+        crossed(
+            "<pair><ingress>1</ingress><egress>9</egress><egress>10</egress></pair>"
+        ),
         crossed(2 * "<pair><ingress>1</ingress><egress>9</egress></pair>"),
-        crossed("".join(f"<pair><ingress>{i}</ingress><egress>9</egress></pair>" for i in (1, 2))),
-        '<!DOCTYPE x [<!ENTITY a "b">]>' + crossed("<pair><ingress>&a;</ingress><egress>9</egress></pair>"),
+        crossed(
+            "".join(
+                f"<pair><ingress>{i}</ingress><egress>9</egress></pair>" for i in (1, 2)
+            )
+        ),
+        '<!DOCTYPE x [<!ENTITY a "b">]>'
+        + crossed("<pair><ingress>&a;</ingress><egress>9</egress></pair>"),
     ],
 )
 def test_what_is_no_answer_is_never_taken_for_an_empty_switch(text: str) -> None:
@@ -127,7 +156,9 @@ def test_what_is_no_answer_is_never_taken_for_an_empty_switch(text: str) -> None
 
 
 @pytest.mark.fuzz
-@given(st.one_of(st.text(), st.binary().map(lambda raw: crossed(raw.decode("latin-1")))))
+@given(
+    st.one_of(st.text(), st.binary().map(lambda raw: crossed(raw.decode("latin-1"))))
+)
 def test_garbage_is_a_protocol_error(text: str) -> None:
     for parse in (
         lambda: parse_pairs(text, NEW),
@@ -175,7 +206,9 @@ def test_ports_and_their_states() -> None:
             start=1,
         )
     )
-    states = parse_ports(reply(f'<port-config xmlns="{MODEL}">{ports}</port-config>'), NEW)
+    states = parse_ports(
+        reply(f'<port-config xmlns="{MODEL}">{ports}</port-config>'), NEW
+    )
     told = {port: port_status(word, True) for port, word in states.items()}
     assert [one.state for one in told.values()] == [
         PortState.TUNED,
@@ -189,12 +222,20 @@ def test_ports_and_their_states() -> None:
 
 def test_powers_and_alarms() -> None:
     power = "<port><port-id>3</port-id><power>-12.34</power></port><port><port-id>4</port-id></port>"
-    assert parse_powers(reply(f'<opm-power xmlns="{MODEL}">{power}</opm-power>')) == {3: -12.34}
+    assert parse_powers(reply(f'<opm-power xmlns="{MODEL}">{power}</opm-power>')) == {
+        3: -12.34
+    }
     with pytest.raises(ProtocolError):
-        parse_powers(reply(f'<opm-power xmlns="{MODEL}">{power.replace("-12.34", "inf")}</opm-power>'))
+        parse_powers(
+            reply(
+                f'<opm-power xmlns="{MODEL}">{power.replace("-12.34", "inf")}</opm-power>'
+            )
+        )
     words = "<alarm-time>x</alarm-time><alarm-type>FAN</alarm-type><alarm-message>slow</alarm-message>"
     alarm = f"<alarm>{words}</alarm>"
-    (found,) = parse_system_alarms(reply(f'<system-alarms xmlns="{SYSTEM}">{alarm}</system-alarms>'))
+    (found,) = parse_system_alarms(
+        reply(f'<system-alarms xmlns="{SYSTEM}">{alarm}</system-alarms>')
+    )
     assert (found.kind, found.text) == ("SWITCH", "FAN slow")
 
 
@@ -210,7 +251,9 @@ def test_the_size_in_a_model_s_name() -> None:
 # What is wrong with an entry, and with a peer
 
 
-def entry(address: str, monkeypatch: pytest.MonkeyPatch, **more: object) -> dict[str, object]:
+def entry(
+    address: str, monkeypatch: pytest.MonkeyPatch, **more: object
+) -> dict[str, object]:
     monkeypatch.setenv("NETCONF_PASSWORD", PASSWORD)
     told = {
         "driver": "polatis-netconf",
@@ -231,10 +274,14 @@ def test_what_is_wrong_with_an_entry_is_said(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(ValueError, match=f"optical switch ocs0: {key}: "):
             make_driver("ocs0", entry("h", monkeypatch) | more, SIZE)
     for address in ("h", "h:831", "[::1]:830", "[::1]"):
-        assert isinstance(make_driver("ocs0", entry(address, monkeypatch), SIZE), NetconfDriver)
+        assert isinstance(
+            make_driver("ocs0", entry(address, monkeypatch), SIZE), NetconfDriver
+        )
 
 
-def test_a_peer_that_says_nothing_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_says_nothing_is_left_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         driver = make_driver("ocs0", entry(address, monkeypatch, verify=False), SIZE)
@@ -250,7 +297,11 @@ def test_a_host_key_must_be_known_before_anything_is_sent(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        driver = make_driver("ocs0", entry(address, monkeypatch, known_hosts=str(tmp_path / "none")), SIZE)
+        driver = make_driver(
+            "ocs0",
+            entry(address, monkeypatch, known_hosts=str(tmp_path / "none")),
+            SIZE,
+        )
         with pytest.raises(Unreachable, match="is not in"):
             driver.open()
         listener.settimeout(0)
@@ -274,8 +325,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[NetconfServer]:
 
 
 @pytest.fixture
-def driver(server: NetconfServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[NetconfDriver]:
-    made = make_driver("ocs0", entry(server.address, monkeypatch, host_key=server.host_key), SIZE)
+def driver(
+    server: NetconfServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NetconfDriver]:
+    made = make_driver(
+        "ocs0", entry(server.address, monkeypatch, host_key=server.host_key), SIZE
+    )
     assert isinstance(made, NetconfDriver)
     try:
         made.open()
@@ -313,18 +368,25 @@ def test_changes_and_what_stands(server: NetconfServer, driver: NetconfDriver) -
     assert driver.open().model == "N-VST-8x8-LA1-DMHNV-701"
     converge(driver, [XC(1, 9), XC(2, 10), XC(3, 11)])
     result = converge(driver, [XC(1, 10), XC(2, 9)])
-    assert {(r.ingress, r.egress) for r in result.results if r.action == "add"} == {(1, 10), (2, 9)}
+    assert {(r.ingress, r.egress) for r in result.results if r.action == "add"} == {
+        (1, 10),
+        (2, 9),
+    }
     # What is kept is not named in any edit, so nothing can happen to it.
     assert not any("<ingress>3</ingress>" in edit for edit in server.seen[1:])
     converge(driver, [XC(1, 9), XC(3, 11)], Mode.REPLACE)
     assert set(driver.snapshot().cross_connects) == {XC(1, 9), XC(3, 11)}
     with other(server) as client:
-        told = client.get_config("running", filter=[f'<cross-connects xmlns="{MODEL}"/>']).xml
+        told = client.get_config(
+            "running", filter=[f'<cross-connects xmlns="{MODEL}"/>']
+        ).xml
     assert set(parse_pairs(told, dialect(server))) == {XC(1, 9), XC(3, 11)}
     assert driver.power_dbm([1, 2]) == {1: -3.25, 2: None}
 
 
-def test_ports_are_disabled_and_enabled(server: NetconfServer, driver: NetconfDriver) -> None:
+def test_ports_are_disabled_and_enabled(
+    server: NetconfServer, driver: NetconfDriver
+) -> None:
     converge(driver, [XC(1, 9)])
     assert driver.set_port_enabled(9, False).enabled is False
     assert [a.port for a in driver.alarms() if a.kind == "PORT_DISABLED"] == [9]
@@ -335,7 +397,9 @@ def test_ports_are_disabled_and_enabled(server: NetconfServer, driver: NetconfDr
 def test_a_port_is_set_though_the_switch_was_away_when_it_was_opened(
     server: NetconfServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = make_driver("ocs0", entry(server.address, monkeypatch, host_key=server.host_key), SIZE)
+    driver = make_driver(
+        "ocs0", entry(server.address, monkeypatch, host_key=server.host_key), SIZE
+    )
     try:
         assert driver.set_port_enabled(9, False).enabled is False
     finally:
@@ -357,14 +421,18 @@ def test_someone_else_was_faster(server: NetconfServer, driver: NetconfDriver) -
     converge(driver, [XC(2, 10)])
 
 
-def test_an_egress_used_twice_is_noticed(server: NetconfServer, driver: NetconfDriver) -> None:
+def test_an_egress_used_twice_is_noticed(
+    server: NetconfServer, driver: NetconfDriver
+) -> None:
     """The server takes it, as the vendor's model would."""
     write(server, add_config([XC(1, 9), XC(2, 9)], dialect(server)))
     with pytest.raises(ProtocolError, match="connected twice"):
         driver.snapshot()
 
 
-def test_a_lock_that_another_session_holds(server: NetconfServer, driver: NetconfDriver) -> None:
+def test_a_lock_that_another_session_holds(
+    server: NetconfServer, driver: NetconfDriver
+) -> None:
     with other(server) as client, client.locked(server.target), pytest.raises(Refused):
         converge(driver, [XC(1, 9)])
     converge(driver, [XC(1, 9)])
@@ -387,7 +455,9 @@ def test_an_edit_that_another_client_left_in_the_candidate_is_not_committed(
 
 
 @pytest.mark.parametrize("effect", [True, False])
-def test_an_unknown_outcome_is_told(server: NetconfServer, driver: NetconfDriver, effect: bool) -> None:
+def test_an_unknown_outcome_is_told(
+    server: NetconfServer, driver: NetconfDriver, effect: bool
+) -> None:
     plan = driver.plan([XC(1, 9)])
     server.lose = effect
     with pytest.raises(Indeterminate):
@@ -406,7 +476,9 @@ def test_what_the_server_says_between_command_and_answer(
     assert set(driver.snapshot().cross_connects) == {XC(1, 9), XC(2, 10)}
 
 
-def test_a_read_that_is_cut_off_raises(server: NetconfServer, driver: NetconfDriver) -> None:
+def test_a_read_that_is_cut_off_raises(
+    server: NetconfServer, driver: NetconfDriver
+) -> None:
     converge(driver, [XC(1, 9)])
     server.garble = True
     with pytest.raises(OpticalError):
@@ -415,14 +487,18 @@ def test_a_read_that_is_cut_off_raises(server: NetconfServer, driver: NetconfDri
     assert set(driver.snapshot().cross_connects) == {XC(1, 9)}
 
 
-def test_a_dropped_session_is_made_anew(server: NetconfServer, driver: NetconfDriver) -> None:
+def test_a_dropped_session_is_made_anew(
+    server: NetconfServer, driver: NetconfDriver
+) -> None:
     converge(driver, [XC(1, 9)])
     server.drop()
     converge(driver, [XC(1, 10)])
     assert set(driver.snapshot().cross_connects) == {XC(1, 10)}
 
 
-def test_a_session_s_end_leaves_nothing_open(server: NetconfServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_s_end_leaves_nothing_open(
+    server: NetconfServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even until the garbage collector comes by."""
 
     def held() -> tuple[int, int]:
@@ -444,7 +520,9 @@ def test_a_session_s_end_leaves_nothing_open(server: NetconfServer, monkeypatch:
             comes_and_goes()
         # The server is in this process too, and takes a moment to see that a client has gone.
         while any(now > was for now, was in zip(held(), before, strict=True)):
-            assert time.monotonic() < deadline, f"{before} threads and files before, {held()} after"
+            assert time.monotonic() < deadline, (
+                f"{before} threads and files before, {held()} after"
+            )
             time.sleep(0.02)
     finally:
         gc.enable()
@@ -453,13 +531,18 @@ def test_a_session_s_end_leaves_nothing_open(server: NetconfServer, monkeypatch:
 def test_a_port_that_has_not_followed_is_told(
     server: NetconfServer, driver: NetconfDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(netconf_server._Conversation, "_carried_out", lambda self, message: [message])
+    monkeypatch.setattr(
+        netconf_server._Conversation, "_carried_out", lambda self, message: [message]
+    )
     with pytest.raises((ReadBackMismatch, Refused)):
         driver.set_port_enabled(9, False)
 
 
 def test_who_is_not_let_in_and_who_is_not_whom_they_seem(
-    server: NetconfServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: NetconfServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     threads = threading.active_count()
@@ -483,10 +566,14 @@ def test_who_is_not_let_in_and_who_is_not_whom_they_seem(
     again = NetconfServer(2 * SIZE)
     try:
         known.write_text(f"[{host}]:{again.address.split(':')[1]} {server.host_key}\n")
-        imposter = make_driver("ocs0", told | {"known_hosts": str(known), "address": again.address}, SIZE)
+        imposter = make_driver(
+            "ocs0", told | {"known_hosts": str(known), "address": again.address}, SIZE
+        )
         with pytest.raises(Unreachable, match="another host key"):
             imposter.open()
-        careless = make_driver("ocs0", told | {"verify": False, "address": again.address}, SIZE)
+        careless = make_driver(
+            "ocs0", told | {"verify": False, "address": again.address}, SIZE
+        )
         careless.open()
         careless.close()
     finally:

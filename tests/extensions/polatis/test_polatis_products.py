@@ -24,5 +24,7 @@ def test_its_scpi_is_the_cores_and_whoever_says_scpi_may_have_its_profile() -> N
 
 
 def test_netconf_is_not_emulated() -> None:
-    with pytest.raises(ValueError, match="driver: polatis-netconf is not emulated: give the address"):
+    with pytest.raises(
+        ValueError, match="driver: polatis-netconf is not emulated: give the address"
+    ):
         OpticalSwitchSpec(size=4, driver="polatis-netconf")

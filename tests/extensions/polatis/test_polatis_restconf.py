@@ -31,7 +31,12 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.http.restconf import parse_error
-from ringlight.extensions.polatis.emulation.xml_body import MAX_DEPTH, XmlError, local_name, parse_xml
+from ringlight.extensions.polatis.emulation.xml_body import (
+    MAX_DEPTH,
+    XmlError,
+    local_name,
+    parse_xml,
+)
 from ringlight.extensions.polatis.polatis_restconf import (
     format_pairs,
     parse_identity,
@@ -50,7 +55,9 @@ from tests.http_script import Asked, Script, answer
 from tests.optical_model import ModelSwitch, Talk
 
 USERS = {"ann": "sesame"}
-TRANSCRIPT: Any = json.loads((Path(__file__).parent / "data/polatis_restconf.json").read_text())
+TRANSCRIPT: Any = json.loads(
+    (Path(__file__).parent / "data/polatis_restconf.json").read_text()
+)
 DATA = "/api/data/optical-switch:"
 PAIRS = f"{DATA}cross-connects"
 OPERATION = "/api/operations/optical-switch:port-set-state"
@@ -69,12 +76,17 @@ def driver_of(address: str, size: int = 16, **more: object) -> OpticalSwitchDriv
 class Polatis(Talk):
     """A client of the RESTCONF server."""
 
-    def __init__(self, of: OpticalDevice | Switch, users: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, of: OpticalDevice | Switch, users: dict[str, str] | None = None
+    ) -> None:
         super().__init__(
-            "polatis-restconf", of if isinstance(of, Switch) else Switch("ocs0", of, users or {})
+            "polatis-restconf",
+            of if isinstance(of, Switch) else Switch("ocs0", of, users or {}),
         )
 
-    def status(self, method: str, target: str, body: object = None, **headers: str) -> int:
+    def status(
+        self, method: str, target: str, body: object = None, **headers: str
+    ) -> int:
         self.send(method, target, body, **headers)
         return self.hear()[0]
 
@@ -111,7 +123,13 @@ def test_the_emulated_switch_answers_as_in_the_transcript(talk: Polatis) -> None
             for name in ("if-match", "if-none-match")
             if name in asked
         }
-        talk.send(asked["method"], asked["target"], asked.get("body"), content_type=JSON, **conditions)
+        talk.send(
+            asked["method"],
+            asked["target"],
+            asked.get("body"),
+            content_type=JSON,
+            **conditions,
+        )
         status, headers, body = talk.hear()
         assert status == wanted["status"]
         assert (json.loads(body) if body else None) == wanted.get("body")
@@ -148,7 +166,10 @@ def test_the_driver_asks_as_in_the_transcript() -> None:
             "ocs0",
             "6.0.0.0",
         )
-        driver.apply(driver.plan([XC(1, 17), XC(2, 18)], snapshot=(seen := driver.snapshot())), seen=seen)
+        driver.apply(
+            driver.plan([XC(1, 17), XC(2, 18)], snapshot=(seen := driver.snapshot())),
+            seen=seen,
+        )
         seen = driver.snapshot()
         driver.apply(driver.plan((), delete=[1], snapshot=seen), seen=seen)
         plan = driver.plan([XC(1, 18), XC(2, 17)], Mode.REPLACE)
@@ -162,17 +183,27 @@ def test_the_driver_asks_as_in_the_transcript() -> None:
 
 def test_one_pair_is_put_moved_and_deleted(talk: Polatis) -> None:
     one = f"{PAIRS}/pair=1"
-    assert talk.status("PUT", one, {"optical-switch:pair": [{"ingress": 1, "egress": 17}]}) == 201
-    assert talk.status("PUT", one, {"optical-switch:pair": [{"ingress": 1, "egress": 18}]}) == 204
+    assert (
+        talk.status("PUT", one, {"optical-switch:pair": [{"ingress": 1, "egress": 17}]})
+        == 201
+    )
+    assert (
+        talk.status("PUT", one, {"optical-switch:pair": [{"ingress": 1, "egress": 18}]})
+        == 204
+    )
     assert talk.pairs() == {1: 18}
-    assert talk.status("PATCH", one, {"pair": [{"egress": 19}]}) == 400, "it does not say which"
+    assert talk.status("PATCH", one, {"pair": [{"egress": 19}]}) == 400, (
+        "it does not say which"
+    )
     assert talk.status("PATCH", one, {"pair": [{"ingress": 1, "egress": 19}]}) == 204
     assert talk.status("PUT", f"{one}/egress", {"optical-switch:egress": 20}) == 204
     assert talk.pairs() == {1: 20}
     talk.send("GET", f"{one}/egress")
     assert json.loads(talk.hear()[2]) == {"optical-switch:egress": 20}
     talk.send("GET", one)
-    assert json.loads(talk.hear()[2]) == {"optical-switch:pair": [{"ingress": 1, "egress": 20}]}
+    assert json.loads(talk.hear()[2]) == {
+        "optical-switch:pair": [{"ingress": 1, "egress": 20}]
+    }
     assert talk.status("DELETE", one) == 204
     assert talk.status("DELETE", one) == 404
     assert talk.status("GET", one) == 404
@@ -182,7 +213,11 @@ def test_one_pair_is_put_moved_and_deleted(talk: Polatis) -> None:
 
 def test_the_collection_is_replaced_merged_added_to_and_emptied(talk: Polatis) -> None:
     def pairs(*ends: tuple[int, int]) -> dict[str, Any]:
-        return {"optical-switch:cross-connects": {"pair": [{"ingress": a, "egress": b} for a, b in ends]}}
+        return {
+            "optical-switch:cross-connects": {
+                "pair": [{"ingress": a, "egress": b} for a, b in ends]
+            }
+        }
 
     assert talk.status("PUT", PAIRS, pairs((1, 17), (2, 18))) == 201
     assert talk.status("PATCH", PAIRS, pairs((1, 18), (2, 17))) == 204
@@ -190,7 +225,12 @@ def test_the_collection_is_replaced_merged_added_to_and_emptied(talk: Polatis) -
     talk.send("POST", PAIRS, {"optical-switch:pair": [{"ingress": 3, "egress": 19}]})
     status, headers, _ = talk.hear()
     assert (status, headers["location"]) == (201, f"{PAIRS}/pair=3")
-    assert talk.status("POST", PAIRS, {"optical-switch:pair": [{"ingress": 3, "egress": 20}]}) == 409
+    assert (
+        talk.status(
+            "POST", PAIRS, {"optical-switch:pair": [{"ingress": 3, "egress": 20}]}
+        )
+        == 409
+    )
     assert talk.status("PUT", PAIRS, pairs((4, 20))) == 204
     assert talk.pairs() == {4: 20}
     assert talk.status("DELETE", PAIRS) == 204
@@ -201,11 +241,14 @@ def test_the_collection_is_replaced_merged_added_to_and_emptied(talk: Polatis) -
 
 def test_xml_says_the_same(talk: Polatis) -> None:
     one = f"{PAIRS}/pair=1"
-    body = (
-        f'<?xml version="1.0"?><pair xmlns="{SPACE}"><ingress>1</ingress><egress>17</egress></pair>'.encode()
-    )
+    body = f'<?xml version="1.0"?><pair xmlns="{SPACE}"><ingress>1</ingress><egress>17</egress></pair>'.encode()
     assert talk.status("PUT", one, body, content_type=XML) == 201
-    assert talk.status("PUT", one, body.replace(b"17", b"18"), content_type="application/xml") == 204
+    assert (
+        talk.status(
+            "PUT", one, body.replace(b"17", b"18"), content_type="application/xml"
+        )
+        == 204
+    )
     pair = "<pair><ingress>2</ingress><egress>19</egress></pair>"
     body = f'<cross-connects xmlns="{SPACE}">{pair}</cross-connects>'.encode()
     assert talk.status("PATCH", PAIRS, body, content_type=XML) == 204
@@ -217,7 +260,10 @@ def test_xml_says_the_same(talk: Polatis) -> None:
     assert root.tag == f"{{{SPACE}}}cross-connects"
     assert [[leaf.text for leaf in pair] for pair in root] == [["1", "18"], ["2", "19"]]
     talk.send("GET", one, accept=f"text/html, {XML};q=0.9")
-    assert talk.hear()[2] == f'<pair xmlns="{SPACE}"><ingress>1</ingress><egress>18</egress></pair>'.encode()
+    assert (
+        talk.hear()[2]
+        == f'<pair xmlns="{SPACE}"><ingress>1</ingress><egress>18</egress></pair>'.encode()
+    )
     talk.send("GET", "/api/data", accept=XML)
     assert [local_name(child) for child in parse_xml(talk.hear()[2])][:2] == [
         "product-information",
@@ -228,10 +274,28 @@ def test_xml_says_the_same(talk: Polatis) -> None:
     assert (status, local_name(parse_xml(told))) == (404, "errors")
     state = f'<input xmlns="{SPACE}"><port-disab>3</port-disab><port-disab>4</port-disab></input>'.encode()
     assert (
-        talk.status("POST", "/api/operations/optical-switch:port-set-state", state, content_type=XML) == 204
+        talk.status(
+            "POST",
+            "/api/operations/optical-switch:port-set-state",
+            state,
+            content_type=XML,
+        )
+        == 204
     )
-    assert [talk.device.admin(port) for port in (3, 4, 5)] == [Admin.DISABLED, Admin.DISABLED, Admin.ENABLED]
-    assert talk.status("PUT", PAIRS, f'<cross-connects xmlns="{SPACE}"/>'.encode(), content_type=XML) == 204
+    assert [talk.device.admin(port) for port in (3, 4, 5)] == [
+        Admin.DISABLED,
+        Admin.DISABLED,
+        Admin.ENABLED,
+    ]
+    assert (
+        talk.status(
+            "PUT",
+            PAIRS,
+            f'<cross-connects xmlns="{SPACE}"/>'.encode(),
+            content_type=XML,
+        )
+        == 204
+    )
     assert talk.pairs() == {}
 
 
@@ -334,8 +398,16 @@ def test_what_makes_no_sense_is_refused_with_a_reason(
 
 def test_media_types(talk: Polatis) -> None:
     body = {"cross-connects": {}}
-    assert talk.status("PUT", PAIRS, body, content_type="application/x-www-form-urlencoded") == 415
-    assert talk.status("PUT", PAIRS, body, content_type="application/json; charset=utf-8") == 201
+    assert (
+        talk.status(
+            "PUT", PAIRS, body, content_type="application/x-www-form-urlencoded"
+        )
+        == 415
+    )
+    assert (
+        talk.status("PUT", PAIRS, body, content_type="application/json; charset=utf-8")
+        == 201
+    )
     assert talk.status("GET", PAIRS, accept="image/png") == 406
     assert talk.status("GET", PAIRS, accept="image/png, */*") == 200
     talk.send("OPTIONS", PAIRS)
@@ -349,13 +421,32 @@ def test_media_types(talk: Polatis) -> None:
 
 def test_ports_states_labels_and_powers(talk: Polatis, device: OpticalDevice) -> None:
     assert (
-        talk.status("PUT", f"{DATA}port-config/port=3/label", {"optical-switch:label": "rack & row"}) == 204
+        talk.status(
+            "PUT",
+            f"{DATA}port-config/port=3/label",
+            {"optical-switch:label": "rack & row"},
+        )
+        == 204
     )
-    assert talk.status("PATCH", f"{DATA}port-config/port=4", {"port": [{"port-id": 4, "label": "b"}]}) == 204
+    assert (
+        talk.status(
+            "PATCH",
+            f"{DATA}port-config/port=4",
+            {"port": [{"port-id": 4, "label": "b"}]},
+        )
+        == 204
+    )
     talk.send("GET", f"{DATA}port-config/port=3", accept=XML)
     assert b"<label>rack &amp; row</label>" in talk.hear()[2]
     for label in ("\ud800", "two\r\n;lines", "x" * 64):
-        assert talk.status("PUT", f"{DATA}port-config/port=3/label", {"optical-switch:label": label}) == 400
+        assert (
+            talk.status(
+                "PUT",
+                f"{DATA}port-config/port=3/label",
+                {"optical-switch:label": label},
+            )
+            == 400
+        )
     assert device.label(3) == "rack & row"
     before = talk.tag(f"{DATA}port-config")
     device.fail(5)
@@ -363,13 +454,27 @@ def test_ports_states_labels_and_powers(talk: Polatis, device: OpticalDevice) ->
     talk.send("GET", f"{DATA}port-config/port=5/status")
     assert json.loads(talk.hear()[2]) == {"optical-switch:status": "FAILED"}
     talk.send("GET", f"{DATA}opm-power/port=9")
-    assert json.loads(talk.hear()[2]) == {"optical-switch:port": [{"port-id": 9, "power": "-60.00"}]}
+    assert json.loads(talk.hear()[2]) == {
+        "optical-switch:port": [{"port-id": 9, "power": "-60.00"}]
+    }
     talk.send("GET", "/api/data/polatis-switch:system-alarms")
     alarms = json.loads(talk.hear()[2])["polatis-switch:system-alarms"]["alarm"]
-    assert {"alarm-type": "FAILED", "alarm-message": "port 5: the port has failed"} in alarms
-    assert talk.status("POST", OPERATION, {"optical-switch:input": {"port-enab": [99]}}) == 400
-    assert talk.status("POST", OPERATION, {"optical-switch:input": {"port-enab": [5]}}) == 409
-    assert talk.status("POST", OPERATION, {"optical-switch:input": {"port-enab": 1}}) == 400
+    assert {
+        "alarm-type": "FAILED",
+        "alarm-message": "port 5: the port has failed",
+    } in alarms
+    assert (
+        talk.status("POST", OPERATION, {"optical-switch:input": {"port-enab": [99]}})
+        == 400
+    )
+    assert (
+        talk.status("POST", OPERATION, {"optical-switch:input": {"port-enab": [5]}})
+        == 409
+    )
+    assert (
+        talk.status("POST", OPERATION, {"optical-switch:input": {"port-enab": 1}})
+        == 400
+    )
     assert talk.status("GET", OPERATION) == 405
 
 
@@ -379,7 +484,12 @@ def test_a_login_is_asked_for_where_there_are_users(device: OpticalDevice) -> No
     status, headers, _ = talk.hear()
     assert status == 401
     assert headers["www-authenticate"].startswith("Basic")
-    for text, wanted in (("ann:sesame", 200), ("ann:", 401), ("bob:sesame", 401), ("", 401)):
+    for text, wanted in (
+        ("ann:sesame", 200),
+        ("ann:", 401),
+        ("bob:sesame", 401),
+        ("", 401),
+    ):
         token = base64.b64encode(text.encode()).decode()
         assert talk.status("GET", PAIRS, authorization=f"Basic {token}") == wanted
     assert talk.status("GET", PAIRS, authorization="Basic \N{SNOWMAN}") in (400, 401)
@@ -406,29 +516,51 @@ def test_writes_wait_for_each_other_and_keep_what_stands() -> None:
 
 
 def optional(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.fixed_dictionaries({}, optional={name.replace("_", "-"): one for name, one in fields.items()})
+    return st.fixed_dictionaries(
+        {}, optional={name.replace("_", "-"): one for name, one in fields.items()}
+    )
 
 
 # JSON can also write halves of surrogate pairs.
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=12),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=6), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 ENDS = st.integers(0, 34) | JUNK
 ROW = optional(ingress=ENDS, egress=ENDS, port_id=ENDS, label=JUNK)
 ROWS = st.lists(ROW, max_size=3) | JUNK
 BODY = (
-    st.fixed_dictionaries({"optical-switch:cross-connects": st.fixed_dictionaries({"pair": ROWS}) | JUNK})
+    st.fixed_dictionaries(
+        {"optical-switch:cross-connects": st.fixed_dictionaries({"pair": ROWS}) | JUNK}
+    )
     | st.fixed_dictionaries({"pair": ROWS})
     | st.fixed_dictionaries({"optical-switch:egress": ENDS})
     | st.fixed_dictionaries({"port": ROWS})
     | st.fixed_dictionaries(
-        {"input": st.fixed_dictionaries({}, optional={"port-enab": ROWS, "port-disab": JUNK})}
+        {
+            "input": st.fixed_dictionaries(
+                {}, optional={"port-enab": ROWS, "port-disab": JUNK}
+            )
+        }
     )
     | JUNK
 )
-PATHS = ["/api/data", PAIRS, f"{PAIRS}/pair=1", f"{PAIRS}/pair=2/egress", f"{DATA}port-config/port=3", "/x"]
+PATHS = [
+    "/api/data",
+    PAIRS,
+    f"{PAIRS}/pair=1",
+    f"{PAIRS}/pair=2/egress",
+    f"{DATA}port-config/port=3",
+    "/x",
+]
 PATHS += [
     f"{DATA}opm-power",
     "/api/operations/optical-switch:port-set-state",
@@ -439,13 +571,20 @@ PATHS += [
 
 @pytest.mark.fuzz
 @given(data=st.data())
-def test_whatever_is_asked_is_answered_and_the_pairs_stay_a_matching(data: st.DataObject) -> None:
+def test_whatever_is_asked_is_answered_and_the_pairs_stay_a_matching(
+    data: st.DataObject,
+) -> None:
     talk = Polatis(OpticalDevice(16, IDEAL))
     for _ in range(data.draw(st.integers(1, 6))):
         method = data.draw(st.sampled_from(["GET", "PUT", "PATCH", "POST", "DELETE"]))
         before = talk.pairs()
         kind = data.draw(st.sampled_from([JSON, XML]))
-        status = talk.status(method, data.draw(st.sampled_from(PATHS)), data.draw(BODY), content_type=kind)
+        status = talk.status(
+            method,
+            data.draw(st.sampled_from(PATHS)),
+            data.draw(BODY),
+            content_type=kind,
+        )
         assert status in (200, 201, 204, 400, 404, 405, 409)
         if status >= 400:
             assert talk.pairs() == before
@@ -458,7 +597,9 @@ def test_whatever_is_asked_is_answered_and_the_pairs_stay_a_matching(data: st.Da
 def test_a_client_of_ours_has_no_part_in() -> None:
     with (
         ModelSwitch("polatis-restconf", users=USERS) as switch,
-        httpx.Client(base_url=f"http://{switch.address}", auth=("ann", "sesame"), trust_env=False) as client,
+        httpx.Client(
+            base_url=f"http://{switch.address}", auth=("ann", "sesame"), trust_env=False
+        ) as client,
     ):
         xml = f'<pair xmlns="{SPACE}"><ingress>1</ingress><egress>{{}}</egress></pair>'
         kind = {"Content-Type": "application/yang-data+xml"}
@@ -470,7 +611,9 @@ def test_a_client_of_ours_has_no_part_in() -> None:
             "/api/data/optical-switch:cross-connects/pair=2",
             json={"optical-switch:pair": [{"ingress": 2, "egress": 17}]},
         ).is_success
-        told = client.get("/api/data/optical-switch:cross-connects", headers={"Accept": JSON})
+        told = client.get(
+            "/api/data/optical-switch:cross-connects", headers={"Accept": JSON}
+        )
         assert told.json() == {
             "optical-switch:cross-connects": {
                 "pair": [{"ingress": 1, "egress": 18}, {"ingress": 2, "egress": 17}]
@@ -493,7 +636,9 @@ def switch() -> Iterator[ModelSwitch]:
 
 
 @pytest.fixture
-def driver(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpticalSwitchDriver]:
+def driver(
+    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpticalSwitchDriver]:
     monkeypatch.setenv("OCS_PASSWORD", "sesame")
     made = driver_of(switch.address, username="ann", password_env="OCS_PASSWORD")
     made.open()
@@ -501,7 +646,9 @@ def driver(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opt
     made.close()
 
 
-def test_the_driver_moves_circuits(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_the_driver_moves_circuits(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     assert converge(driver, [XC(1, 18), XC(2, 19), XC(3, 20)]).writes == 1
     assert converge(driver, [XC(1, 19), XC(2, 18)]).writes == 3
     assert switch.cross_connects() == {XC(1, 19), XC(2, 18), XC(3, 20)}
@@ -510,7 +657,9 @@ def test_the_driver_moves_circuits(switch: ModelSwitch, driver: OpticalSwitchDri
 
 
 def test_a_wrong_password_is_told_apart_and_shown_nowhere(
-    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    switch: ModelSwitch,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("OCS_PASSWORD", "open-up")
@@ -535,7 +684,9 @@ def between(driver: OpticalSwitchDriver, verb: str, act: Callable[[], object]) -
     setattr(driver, f"_{verb}", first)
 
 
-@pytest.mark.parametrize(("verb", "mode"), [("add", Mode.UPDATE), ("replace", Mode.REPLACE)])
+@pytest.mark.parametrize(
+    ("verb", "mode"), [("add", Mode.UPDATE), ("replace", Mode.REPLACE)]
+)
 def test_what_another_makes_at_the_last_moment_is_not_moved(
     switch: ModelSwitch, driver: OpticalSwitchDriver, verb: str, mode: Mode
 ) -> None:
@@ -589,13 +740,17 @@ def test_after_a_removal_a_circuit_that_another_made_there_is_not_moved(
     assert switch.cross_connects() == {XC(1, 19)}, "a merge would have moved it"
 
 
-def test_light_that_does_not_come_is_an_alarm(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_light_that_does_not_come_is_an_alarm(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     assert driver.alarms() == ()
     converge(driver, [XC(1, 18), XC(9, 19)])
     assert [(alarm.kind, alarm.port) for alarm in driver.alarms()] == [("LOS", 9)]
 
 
-def test_ports_are_disabled_and_enabled(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
+def test_ports_are_disabled_and_enabled(
+    switch: ModelSwitch, driver: OpticalSwitchDriver
+) -> None:
     assert driver.set_port_enabled(17, False).enabled is False
     assert switch.device.admin(17) is Admin.DISABLED
     assert driver.set_port_enabled(17, True).enabled is True
@@ -604,9 +759,13 @@ def test_ports_are_disabled_and_enabled(switch: ModelSwitch, driver: OpticalSwit
         driver.set_port_enabled(18, True)
 
 
-def test_what_vanishes_after_a_while_is_noticed(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_vanishes_after_a_while_is_noticed(
+    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OCS_PASSWORD", "sesame")
-    made = driver_of(switch.address, username="ann", password_env="OCS_PASSWORD", settle_s=0.5)
+    made = driver_of(
+        switch.address, username="ann", password_env="OCS_PASSWORD", settle_s=0.5
+    )
     made.open()
 
     def forget() -> None:
@@ -626,7 +785,9 @@ def test_what_vanishes_after_a_while_is_noticed(switch: ModelSwitch, monkeypatch
 
 
 @pytest.mark.parametrize("settle_s", ["soon", -1, 100, None, float("nan")])
-def test_a_settle_time_that_is_none_names_the_switch_and_the_key(settle_s: object) -> None:
+def test_a_settle_time_that_is_none_names_the_switch_and_the_key(
+    settle_s: object,
+) -> None:
     with pytest.raises(ValueError, match="optical switch ocs0: settle_s: "):
         driver_of("127.0.0.1:1", settle_s=settle_s)
 
@@ -651,7 +812,9 @@ class Wrong:
         }
         self.talk.send(asked.method, asked.target, asked.body or None, **headers)
         status, said, body = self.talk.hear()
-        return answer(status, body, **{name: said[name] for name in ("etag",) if name in said})
+        return answer(
+            status, body, **{name: said[name] for name in ("etag",) if name in said}
+        )
 
 
 @pytest.fixture
@@ -665,7 +828,9 @@ def wrong(device: OpticalDevice) -> Iterator[tuple[Wrong, OpticalSwitchDriver]]:
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])
-def test_a_status_of_success_is_not_success(wrong: tuple[Wrong, OpticalSwitchDriver], status: int) -> None:
+def test_a_status_of_success_is_not_success(
+    wrong: tuple[Wrong, OpticalSwitchDriver], status: int
+) -> None:
     switch, driver = wrong
     switch.change["PATCH", "cross-connects"] = answer(status)
     with pytest.raises(ReadBackMismatch):
@@ -682,9 +847,17 @@ def test_a_status_of_success_is_not_success(wrong: tuple[Wrong, OpticalSwitchDri
         answer(200, {"optical-switch:cross-connects": None}),
         answer(200, {"optical-switch:cross-connects": {"pair": {}}}),
         answer(200, {"optical-switch:cross-connects": {"pair": [{"ingress": 1}]}}),
-        answer(200, {"optical-switch:cross-connects": {"pair": [{"ingress": 1, "egress": 99}]}}),
         answer(
-            200, {"cross-connects": {"pair": [{"ingress": 1, "egress": 17}, {"ingress": 2, "egress": 17}]}}
+            200,
+            {"optical-switch:cross-connects": {"pair": [{"ingress": 1, "egress": 99}]}},
+        ),
+        answer(
+            200,
+            {
+                "cross-connects": {
+                    "pair": [{"ingress": 1, "egress": 17}, {"ingress": 2, "egress": 17}]
+                }
+            },
         ),
         answer(200, b"<cross-connects/>"),
         answer(304),
@@ -710,10 +883,15 @@ def test_a_switch_of_another_size_or_without_meters_is_told(
     switch, driver = wrong
     switch.change["GET", "opm-power"] = answer(404, {})
     assert driver.power_dbm([1, 17]) == {1: None, 17: None}
-    for model, complaint in (("N-VST-512x512-LA1-DMHNV-701", "512x512"), ("N-VST-16xCC", "16xCC")):
+    for model, complaint in (
+        ("N-VST-512x512-LA1-DMHNV-701", "512x512"),
+        ("N-VST-16xCC", "16xCC"),
+    ):
         product = {"optical-switch:product-information": {"model-name": model}}
         switch.change["GET", "product-information"] = answer(200, product)
-        with pytest.raises(ProtocolError, match=f"the switch is {complaint}, the fabric says 16x16"):
+        with pytest.raises(
+            ProtocolError, match=f"the switch is {complaint}, the fabric says 16x16"
+        ):
             driver.open()
 
 
@@ -731,9 +909,14 @@ def test_a_switch_of_another_size_or_without_meters_is_told(
         (502, Indeterminate),
     ],
 )
-@pytest.mark.parametrize("said", [{}, {"ietf-restconf:errors": {"error": [{"error-tag": "in-use"}]}}])
+@pytest.mark.parametrize(
+    "said", [{}, {"ietf-restconf:errors": {"error": [{"error-tag": "in-use"}]}}]
+)
 def test_what_each_status_of_a_write_means(
-    wrong: tuple[Wrong, OpticalSwitchDriver], status: int, error: type[Exception], said: object
+    wrong: tuple[Wrong, OpticalSwitchDriver],
+    status: int,
+    error: type[Exception],
+    said: object,
 ) -> None:
     switch, driver = wrong
     switch.change["PATCH", "cross-connects"] = answer(status, said)
@@ -744,17 +927,25 @@ def test_what_each_status_of_a_write_means(
         assert "cross-connects: in-use: " in str(caught.value), "the switch's own word"
 
 
-def test_the_name_of_the_list_is_that_of_the_switch(wrong: tuple[Wrong, OpticalSwitchDriver]) -> None:
+def test_the_name_of_the_list_is_that_of_the_switch(
+    wrong: tuple[Wrong, OpticalSwitchDriver],
+) -> None:
     switch, driver = wrong
     converge(driver, [XC(1, 18)])
-    switch.change["GET", "cross-connects"] = answer(200, one("cross-connects", "pairs", pair(1, 18)))
+    switch.change["GET", "cross-connects"] = answer(
+        200, one("cross-connects", "pairs", pair(1, 18))
+    )
     driver.snapshot()
     switch.change.clear()
     seen = switch.asked
     seen.clear()
     converge(driver, [XC(2, 19)], delete=[1])
-    assert ("DELETE", f"{PAIRS}/pairs=1") not in seen, "the reading before it said pair again"
-    switch.change["GET", "cross-connects"] = answer(200, one("cross-connects", "pairs", pair(2, 19)))
+    assert ("DELETE", f"{PAIRS}/pairs=1") not in seen, (
+        "the reading before it said pair again"
+    )
+    switch.change["GET", "cross-connects"] = answer(
+        200, one("cross-connects", "pairs", pair(2, 19))
+    )
     seen.clear()
     with pytest.raises(ReadBackMismatch):
         driver.apply(driver.plan((), delete=[2]))
@@ -777,25 +968,36 @@ def test_ports_are_asked_for_again_when_a_session_begins_and_a_port_is_set(
             driver.snapshot()
     rows = [{"port-id": port, "status": "ENABLED"} for port in range(1, 31)]
     switch.change["GET", "port-config"] = answer(200, one("port-config", "port", *rows))
-    with pytest.raises(ProtocolError, match=r"other ports than the fabric says: \[31, 32\]"):
+    with pytest.raises(
+        ProtocolError, match=r"other ports than the fabric says: \[31, 32\]"
+    ):
         driver.open()
     switch.change.clear()
     assert driver.snapshot().ports[3].enabled is False
 
 
-def test_closed_it_has_no_connection_and_opened_again_it_has_one(switch: ModelSwitch) -> None:
+def test_closed_it_has_no_connection_and_opened_again_it_has_one(
+    switch: ModelSwitch,
+) -> None:
     made = driver_of(switch.address)
     for _ in range(2):
         with pytest.raises(AuthFailed):
             made.open()
         made.close()
         deadline = time.monotonic() + 5
-        while any(client.fileno() >= 0 for client in switch._clients) and time.monotonic() < deadline:
+        while (
+            any(client.fileno() >= 0 for client in switch._clients)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
-        assert [client.fileno() for client in switch._clients if client.fileno() >= 0] == []
+        assert [
+            client.fileno() for client in switch._clients if client.fileno() >= 0
+        ] == []
 
 
-def test_powers_that_cannot_be_read_are_an_error(wrong: tuple[Wrong, OpticalSwitchDriver]) -> None:
+def test_powers_that_cannot_be_read_are_an_error(
+    wrong: tuple[Wrong, OpticalSwitchDriver],
+) -> None:
     switch, driver = wrong
     for status in (204, 403, 500):
         switch.change["GET", "opm-power"] = answer(
@@ -813,7 +1015,9 @@ def test_powers_that_cannot_be_read_are_an_error(wrong: tuple[Wrong, OpticalSwit
 
 
 def test_what_other_revisions_say_is_understood() -> None:
-    assert parse_pairs({"cross-connects": {"pairs": [{"ingress": 1, "egress": 17}]}}) == (
+    assert parse_pairs(
+        {"cross-connects": {"pairs": [{"ingress": 1, "egress": 17}]}}
+    ) == (
         "pairs",
         (XC(1, 17),),
     )
@@ -822,10 +1026,13 @@ def test_what_other_revisions_say_is_understood() -> None:
         "optical-switch:cross-connects": {"pairs": [{"ingress": 1, "egress": 17}]}
     }
     rows = [{"port-id": 1, "power": "-12.30"}, {"port-id": 2, "power": -40}]
-    assert parse_powers({"optical-switch:opm-power": {"port": rows}}) == {1: -12.3, 2: -40.0}
-    assert parse_port_states({"port-config": {"port": [{"port-id": 1, "status": "UNSUPPORTED"}]}}) == {
-        1: "UNSUPPORTED"
+    assert parse_powers({"optical-switch:opm-power": {"port": rows}}) == {
+        1: -12.3,
+        2: -40.0,
     }
+    assert parse_port_states(
+        {"port-config": {"port": [{"port-id": 1, "status": "UNSUPPORTED"}]}}
+    ) == {1: "UNSUPPORTED"}
 
 
 def one(container: str, entry: str, *rows: object) -> dict[str, Any]:
@@ -840,17 +1047,41 @@ def pair(ingress: object, egress: object = 17) -> dict[str, object]:
     ("parse", "value", "complaint"),
     [
         *(
-            (parse_pairs, one("cross-connects", "pair", pair(port)), "ingress: not a port")
+            (
+                parse_pairs,
+                one("cross-connects", "pair", pair(port)),
+                "ingress: not a port",
+            )
             for port in BAD_PORTS
         ),
         *(
-            (parse_pairs, one("cross-connects", "pair", pair(1, port)), "egress: not a port")
+            (
+                parse_pairs,
+                one("cross-connects", "pair", pair(1, port)),
+                "egress: not a port",
+            )
             for port in BAD_PORTS
         ),
-        (parse_pairs, one("cross-connects", "pair", pair(1), pair(1, 18)), "a port is connected twice"),
-        (parse_pairs, one("cross-connects", "pair", pair(1), pair(2)), "a port is connected twice"),
-        (parse_pairs, one("cross-connects", "pair", pair(1), "x"), "pair: not a list of objects"),
-        (parse_pairs, {"optical-switch:port-config": {}}, "an answer without cross-connects"),
+        (
+            parse_pairs,
+            one("cross-connects", "pair", pair(1), pair(1, 18)),
+            "a port is connected twice",
+        ),
+        (
+            parse_pairs,
+            one("cross-connects", "pair", pair(1), pair(2)),
+            "a port is connected twice",
+        ),
+        (
+            parse_pairs,
+            one("cross-connects", "pair", pair(1), "x"),
+            "pair: not a list of objects",
+        ),
+        (
+            parse_pairs,
+            {"optical-switch:port-config": {}},
+            "an answer without cross-connects",
+        ),
         (parse_pairs, [], "an answer without cross-connects"),
         (parse_pairs, {"cross-connects": []}, "not a container of pair"),
         *(
@@ -861,17 +1092,41 @@ def pair(ingress: object, egress: object = 17) -> dict[str, object]:
             )
             for status in ("", "enabled", "BROKEN", None, 1, ["ENABLED"])
         ),
-        (parse_port_states, one("port-config", "port", {"status": "ENABLED"}), "port-id: not a port"),
+        (
+            parse_port_states,
+            one("port-config", "port", {"status": "ENABLED"}),
+            "port-id: not a port",
+        ),
         (
             parse_port_states,
             one("port-config", "port", *2 * [{"port-id": 1, "status": "ENABLED"}]),
             "a port is listed twice",
         ),
         *(
-            (parse_powers, one("opm-power", "port", {"port-id": 1, "power": power}), "not an optical power")
-            for power in (None, True, "", "dark", "nan", "-inf", "-200", 100, 1e400, [], {})
+            (
+                parse_powers,
+                one("opm-power", "port", {"port-id": 1, "power": power}),
+                "not an optical power",
+            )
+            for power in (
+                None,
+                True,
+                "",
+                "dark",
+                "nan",
+                "-inf",
+                "-200",
+                100,
+                1e400,
+                [],
+                {},
+            )
         ),
-        (parse_powers, one("opm-power", "port", {"port-id": 0, "power": "1.0"}), "port-id: not a port"),
+        (
+            parse_powers,
+            one("opm-power", "port", {"port-id": 0, "power": "1.0"}),
+            "port-id: not a port",
+        ),
         (parse_identity, {"product-information": []}, "not a product's description"),
         (parse_identity, {}, "an answer without product-information"),
     ],
@@ -884,10 +1139,15 @@ def test_what_no_switch_says_is_refused_with_what_is_wrong(
 
 
 def test_what_is_at_the_edge_is_understood() -> None:
-    assert parse_pairs(one("cross-connects", "pair", pair(1, 65535)))[1] == (XC(1, 65535),)
+    assert parse_pairs(one("cross-connects", "pair", pair(1, 65535)))[1] == (
+        XC(1, 65535),
+    )
     rows = [{"port-id": 1, "power": "-199.99"}, {"port-id": 2, "power": 99.9}]
     assert parse_powers(one("opm-power", "port", *rows)) == {1: -199.99, 2: 99.9}
-    assert parse_error(b'{"ietf-restconf:errors": {"error": [{"error-tag": "in-use"}]}}') == "in-use: "
+    assert (
+        parse_error(b'{"ietf-restconf:errors": {"error": [{"error-tag": "in-use"}]}}')
+        == "in-use: "
+    )
     assert parse_error(b"nothing") == ""
 
 
@@ -896,9 +1156,19 @@ def test_a_port_is_what_its_status_and_its_cross_connect_say(
 ) -> None:
     switch, driver = wrong
     converge(driver, [XC(1, 18), XC(2, 19), XC(3, 20), XC(4, 21)])
-    statuses = {1: "ENABLED", 2: "DISABLED", 3: "FAILED", 4: "UNSUPPORTED", 5: "ENABLED", 6: "DISABLED"}
+    statuses = {
+        1: "ENABLED",
+        2: "DISABLED",
+        3: "FAILED",
+        4: "UNSUPPORTED",
+        5: "ENABLED",
+        6: "DISABLED",
+    }
     statuses |= {7: "FAILED", 8: "UNSUPPORTED"}
-    rows = [{"port-id": port, "status": statuses.get(port, "ENABLED")} for port in range(1, 33)]
+    rows = [
+        {"port-id": port, "status": statuses.get(port, "ENABLED")}
+        for port in range(1, 33)
+    ]
     switch.change["GET", "port-config"] = answer(200, one("port-config", "port", *rows))
     ports = driver.snapshot().ports
     assert {port: (ports[port].state, ports[port].enabled) for port in statuses} == {
@@ -916,19 +1186,29 @@ def test_a_port_is_what_its_status_and_its_cross_connect_say(
 def test_what_pairs_were_seen_to_do_is_waited_for_unless_it_is_said_otherwise() -> None:
     entry = {"driver": "polatis-restconf", "address": "127.0.0.1:1"}
     assert make_driver("ocs0", entry, 16).capabilities().timing.settle_s > 5.0
-    assert make_driver("ocs0", {**entry, "settle_s": 60}, 16).capabilities().timing.settle_s == 60.0
+    assert (
+        make_driver("ocs0", {**entry, "settle_s": 60}, 16)
+        .capabilities()
+        .timing.settle_s
+        == 60.0
+    )
 
 
 @pytest.mark.fuzz
 @given(
-    st.sampled_from(["cross-connects", "port-config", "opm-power", "product-information"]).flatmap(
+    st.sampled_from(
+        ["cross-connects", "port-config", "opm-power", "product-information"]
+    ).flatmap(
         lambda name: st.fixed_dictionaries(
             {
                 name: st.dictionaries(
                     st.sampled_from(["pair", "port"]),
                     st.lists(
                         st.dictionaries(
-                            st.sampled_from(["ingress", "egress", "port-id", "power", "status"]), ENDS
+                            st.sampled_from(
+                                ["ingress", "egress", "port-id", "power", "status"]
+                            ),
+                            ENDS,
                         ),
                         max_size=3,
                     )

@@ -7,12 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringlight.controller.optical.errors import AuthFailed, PartialApply, ProtocolError, Refused
+from ringlight.controller.optical.errors import (
+    AuthFailed,
+    PartialApply,
+    ProtocolError,
+    Refused,
+)
 from ringlight.controller.optical.model import Identity, PortStatus
 from ringlight.controller.optical.readings import port_status
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.polatis.emulation.polatis_tl1 import PolatisTl1Session
-from ringlight.extensions.polatis.polatis_tl1 import parse_patches, parse_ports, parse_power
+from ringlight.extensions.polatis.polatis_tl1 import (
+    parse_patches,
+    parse_ports,
+    parse_power,
+)
 from ringlight.extensions.tl1.tl1_session import ALARM_NS
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
@@ -68,7 +77,9 @@ class Wire:
         self.device = OpticalDevice(size, IDEAL)
         for port in range(1, size + 1):
             self.device.receive(port, True)
-        self.session = PolatisTl1Session(Switch("ocs0", self.device, users or {}), NOW_NS)
+        self.session = PolatisTl1Session(
+            Switch("ocs0", self.device, users or {}), NOW_NS
+        )
         self.now_ns = 0
 
     def run(self) -> str:
@@ -83,7 +94,11 @@ class Wire:
     def ask(self, text: str) -> list[str]:
         """The lines of what comes back, without those that say who and when."""
         self.session.feed(text.encode())
-        return [line.strip() for line in self.run().splitlines() if line.strip() and "26-11-23" not in line]
+        return [
+            line.strip()
+            for line in self.run().splitlines()
+            if line.strip() and "26-11-23" not in line
+        ]
 
 
 @pytest.fixture
@@ -97,7 +112,12 @@ def test_nothing_before_a_login() -> None:
     wire = Wire(users=USERS)
     denied = ["M  2 DENY", "PLNA", "/* Login not active */", ";"]
     assert wire.ask("RTRV-PATCH:::2:;") == denied
-    for text in ("ACT-USER::ann:2::wrong;", "ACT-USER::bob:2::;", "ACT-USER:::2::;", "ACT-USER::ann:2;"):
+    for text in (
+        "ACT-USER::ann:2::wrong;",
+        "ACT-USER::bob:2::;",
+        "ACT-USER:::2::;",
+        "ACT-USER::ann:2;",
+    ):
         assert wire.ask(text)[:2] == ["M  2 DENY", "PIUI"]
     assert wire.ask("RTRV-PATCH:::2:;") == denied
     assert wire.ask('ACT-USER::ann:2::"s3cr:t";') == ["M  2 COMPLD", ";"]
@@ -112,11 +132,24 @@ def test_patches(wire: Wire) -> None:
         *("M  9 COMPLD", ";", "M  10 COMPLD", '"1,5"', '"2,6"', '"3,7"', ";"),
     ]
     assert wire.ask("rtrv-patch::1&6:1:;") == ["M  1 COMPLD", '"1,5"', '"2,6"', ";"]
-    assert wire.ask("ENT-PATCH::1,8:1:;")[:3] == ["M  1 DENY", "SNVS", "/* port 1 is busy with 1->5 */"]
+    assert wire.ask("ENT-PATCH::1,8:1:;")[:3] == [
+        "M  1 DENY",
+        "SNVS",
+        "/* port 1 is busy with 1->5 */",
+    ]
     assert wire.ask("ENT-PATCH::4&9,8&7:1:;")[:2] == ["M  1 DENY", "IIAC"]
-    for wrong in ("ENT-PATCH::1&2,5:1:;", "ENT-PATCH::1:1:;", "DLT-PATCH::x:1:;", "DLT-PATCH::9:1:;"):
+    for wrong in (
+        "ENT-PATCH::1&2,5:1:;",
+        "ENT-PATCH::1:1:;",
+        "DLT-PATCH::x:1:;",
+        "DLT-PATCH::9:1:;",
+    ):
         assert wire.ask(wrong)[:2] == ["M  1 DENY", "IIAC"]
-    assert wire.ask("DLT-PATCH::1&2:1:;RTRV-PATCH:::2:;")[2:] == ["M  2 COMPLD", '"3,7"', ";"]
+    assert wire.ask("DLT-PATCH::1&2:1:;RTRV-PATCH:::2:;")[2:] == [
+        "M  2 COMPLD",
+        '"3,7"',
+        ";",
+    ]
     assert wire.ask("DLT-PATCH::ALL:1:;RTRV-PATCH:::2:;")[2:] == ["M  2 COMPLD", ";"]
 
 
@@ -124,7 +157,11 @@ def test_what_cloudshell_sends(wire: Wire) -> None:
     """The bytes of QualiSystems' layer-one driver for Polatis: name in quotes, CR at the end, a port is both
     its ingress and its egress."""
     ask = wire.ask
-    assert ask('RTRV-NETYPE:"ocs0"::2:;\r') == ["M  2 COMPLD", '"Polatis,N-EMU-4x4-IDEAL,OCS,6.0.0.0"', ";"]
+    assert ask('RTRV-NETYPE:"ocs0"::2:;\r') == [
+        "M  2 COMPLD",
+        '"Polatis,N-EMU-4x4-IDEAL,OCS,6.0.0.0"',
+        ";",
+    ]
     assert ask('ENT-PATCH:"ocs0":1,6:3:;\r') == ["M  3 COMPLD", ";"]
     made = ask('ENT-PATCH:"ocs0":2,5:4:;\rENT-PATCH:"ocs0":3,7:5:;\r')
     assert made == ["M  4 COMPLD", ";", "M  5 COMPLD", ";"]
@@ -133,7 +170,10 @@ def test_what_cloudshell_sends(wire: Wire) -> None:
     assert ask('RTRV-PATCH:"ocs0"::7:;\r') == ["M  7 COMPLD", '"3,7"', ";"]
     # Again: nothing is left to be removed. And by the egress alone.
     assert ask('DLT-PATCH:"ocs0":1&5:8:;\r') == ["M  8 COMPLD", ";"]
-    assert ask('DLT-PATCH:"ocs0":7:9:;\rRTRV-PATCH:::10:;\r')[2:] == ["M  10 COMPLD", ";"]
+    assert ask('DLT-PATCH:"ocs0":7:9:;\rRTRV-PATCH:::10:;\r')[2:] == [
+        "M  10 COMPLD",
+        ";",
+    ]
 
 
 def test_a_carriage_return_ends_a_command(wire: Wire) -> None:
@@ -169,7 +209,12 @@ def test_what_else_it_tells(wire: Wire) -> None:
         "RTRV-INV::OCS:1:;": ['"OCS:SN=ocs0"'],
         "RTRV-HDR:::1:;": [],
         "OPR-PORT-SHUTTER::2&3:1:;": [],
-        "RTRV-PORT-SHUTTER::1&&3&8:1:;": ['"1:OPEN"', '"2:CLOSED"', '"3:CLOSED"', '"8:CLOSED"'],
+        "RTRV-PORT-SHUTTER::1&&3&8:1:;": [
+            '"1:OPEN"',
+            '"2:CLOSED"',
+            '"3:CLOSED"',
+            '"8:CLOSED"',
+        ],
         "RLS-PORT-SHUTTER::2:1:;": [],
         "RTRV-PORT-SHUTTER::2:1:;": ['"2:OPEN"'],
         "RTRV-PORT-POWER::1&5:1:;": ['"1:0.0"', '"5:-60.0"'],
@@ -192,7 +237,9 @@ def test_what_else_it_tells(wire: Wire) -> None:
 def test_light_that_is_lost_is_reported_and_its_return(wire: Wire) -> None:
     wire.now_ns += ALARM_NS
     wire.device.receive(4, False)
-    assert "** 1 REPT ALM PORT" in wire.run(), "what is lost right after the login is news"
+    assert "** 1 REPT ALM PORT" in wire.run(), (
+        "what is lost right after the login is news"
+    )
     wire.device.receive(4, True)
     wire.ask("ENT-PATCH::1,5:1:;")
     wire.now_ns += ALARM_NS
@@ -210,7 +257,9 @@ def test_light_that_is_lost_is_reported_and_its_return(wire: Wire) -> None:
     wire.device.receive(1, True)
     wire.now_ns += ALARM_NS
     cleared = wire.ask("RTRV-HDR:::7:;")
-    assert [line for line in cleared if line.startswith("A ")] == [f"A  {n} REPT ALM PORT" for n in (5, 6)]
+    assert [line for line in cleared if line.startswith("A ")] == [
+        f"A  {n} REPT ALM PORT" for n in (5, 6)
+    ]
     assert any(line.startswith('"5:CL,LOS,SA,11-23,08-45-20') for line in cleared)
     wire.ask("OPR-ARC-EQPT::REPMGR:1::IND;")
     wire.device.receive(1, False)
@@ -249,28 +298,46 @@ def served() -> Iterator[ModelSwitch]:
         yield made
 
 
-def entry(served: ModelSwitch, password: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def entry(
+    served: ModelSwitch, password: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, object]:
     monkeypatch.setenv("OCS0_PASSWORD", password)
     user = {"username": "ann", "password_env": "OCS0_PASSWORD"}
-    return {"driver": "polatis-tl1", "address": served.address, "profile": MEMS.declared(), **user}
+    return {
+        "driver": "polatis-tl1",
+        "address": served.address,
+        "profile": MEMS.declared(),
+        **user,
+    }
 
 
-def test_the_driver_moves_light(served: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_moves_light(
+    served: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = make_driver("ocs0", entry(served, "s3cr:t", monkeypatch), 8)
     try:
         assert driver.open() == Identity("Polatis", "N-EMU-8x8-MEMS", "ocs0", "6.0.0.0")
         converge(driver, [XC(1, 9), XC(2, 10), XC(3, 11)])
         served.heard.clear()
         converge(driver, [XC(2, 12), XC(3, 11)], Mode.REPLACE)
-        words = [word.split(b":") for word in bytes(served.heard).split(b";") if b"PATCH" in word]
+        words = [
+            word.split(b":")
+            for word in bytes(served.heard).split(b";")
+            if b"PATCH" in word
+        ]
         writes = [word[:3] for word in words if not word[0].startswith(b"RTRV")]
         assert writes == [[b"DLT-PATCH", b"", b"1&2"], [b"ENT-PATCH", b"", b"2,12"]]
         served.drop()
         assert set(driver.snapshot().cross_connects) == {XC(2, 12), XC(3, 11)}
-        assert driver.set_port_enabled(12, False) == PortStatus(PortState.BLOCKED, enabled=False)
+        assert driver.set_port_enabled(12, False) == PortStatus(
+            PortState.BLOCKED, enabled=False
+        )
         served.device.receive(3, False)
         time.sleep(0.1)
-        assert [(a.kind, a.port) for a in driver.alarms()] == [("PORT_DISABLED", 12), ("LOS", 3)]
+        assert [(a.kind, a.port) for a in driver.alarms()] == [
+            ("PORT_DISABLED", 12),
+            ("LOS", 3),
+        ]
         served.device.fail(16)
         with pytest.raises(Refused, match="port 16 has failed"):
             driver.set_port_enabled(16, True)
@@ -282,7 +349,9 @@ def test_the_driver_moves_light(served: ModelSwitch, monkeypatch: pytest.MonkeyP
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("more", [{}, {"bulk": True}, {"bulk": False}], ids=["polatis", "calient", "singly"])
+@pytest.mark.parametrize(
+    "more", [{}, {"bulk": True}, {"bulk": False}], ids=["polatis", "calient", "singly"]
+)
 @pytest.mark.parametrize("mode", [Mode.UPDATE, Mode.REPLACE])
 def test_a_denied_write_leaves_the_switch_as_it_was(
     more: dict[str, object], mode: Mode, monkeypatch: pytest.MonkeyPatch
@@ -291,7 +360,9 @@ def test_a_denied_write_leaves_the_switch_as_it_was(
     protocol = "calient-tl1" if more else "polatis-tl1"
     stand = {XC(1, 9), XC(2, 10), XC(3, 11)}
     with ModelSwitch(protocol, 8, IDEAL, USERS) as model:
-        driver = make_driver("ocs0", entry(model, "s3cr:t", monkeypatch) | {"driver": protocol} | more, 8)
+        driver = make_driver(
+            "ocs0", entry(model, "s3cr:t", monkeypatch) | {"driver": protocol} | more, 8
+        )
         try:
             driver.open()
             converge(driver, stand)
@@ -304,7 +375,11 @@ def test_a_denied_write_leaves_the_switch_as_it_was(
                 with pytest.raises(Refused) as caught:
                     converge(driver, wanted, mode)
                 assert not isinstance(caught.value, PartialApply)
-                assert model.cross_connects() == stand == set(driver.snapshot().cross_connects)
+                assert (
+                    model.cross_connects()
+                    == stand
+                    == set(driver.snapshot().cross_connects)
+                )
             if driver.capabilities().port_admin:
                 model.inject("deny", count=1)
                 with pytest.raises(Refused):
@@ -315,9 +390,13 @@ def test_a_denied_write_leaves_the_switch_as_it_was(
             driver.close()
 
 
-def test_a_user_whose_name_needs_quotes_logs_in_and_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_whose_name_needs_quotes_logs_in_and_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with ModelSwitch("polatis-tl1", 8, IDEAL, {"ann:b": "s3cr:t"}) as model:
-        driver = make_driver("ocs0", entry(model, "s3cr:t", monkeypatch) | {"username": "ann:b"}, 8)
+        driver = make_driver(
+            "ocs0", entry(model, "s3cr:t", monkeypatch) | {"username": "ann:b"}, 8
+        )
         driver.open()
         driver.close()
         deadline = time.monotonic() + 5
@@ -326,7 +405,9 @@ def test_a_user_whose_name_needs_quotes_logs_in_and_out(monkeypatch: pytest.Monk
             time.sleep(0.001)
 
 
-def test_the_driver_with_a_wrong_password(served: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_with_a_wrong_password(
+    served: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = make_driver("ocs0", entry(served, "wr0ng", monkeypatch), 8)
     with pytest.raises(AuthFailed):
         driver.open()

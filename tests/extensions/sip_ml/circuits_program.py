@@ -50,14 +50,22 @@ def highs_single_shot(
     result = milp(
         np.append(np.zeros(len(circuit)), -1.0),
         integrality=np.append(np.ones(len(circuit)), 0.0),
-        bounds=Bounds(0, np.append(np.full(len(circuit), float(room)), pairs.line_bound())),
+        bounds=Bounds(
+            0, np.append(np.full(len(circuit), float(room)), pairs.line_bound())
+        ),
         constraints=LinearConstraint(
-            matrix, np.where(is_port, -np.inf, 0.0), np.where(is_port, float(room), np.inf)
+            matrix,
+            np.where(is_port, -np.inf, 0.0),
+            np.where(is_port, float(room), np.inf),
         ),
         options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
     )
     proved = getattr(result, "mip_dual_bound", None)
-    bound = pairs.line_bound() if proved is None else min(-float(proved), pairs.line_bound())
+    bound = (
+        pairs.line_bound()
+        if proved is None
+        else min(-float(proved), pairs.line_bound())
+    )
     counts = np.zeros(each, dtype=np.int64)
     if result.x is not None:
         lit = np.rint(result.x[:-1]).astype(np.int64)

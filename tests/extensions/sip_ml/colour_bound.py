@@ -25,7 +25,9 @@ from tests.extensions.sip_ml.ring_program import greatest_level, load_bound
 _DEARER = 1e-7
 
 
-def colour_bound(demand: npt.ArrayLike, wavelengths: int, *, least: float = 0.0) -> float:
+def colour_bound(
+    demand: npt.ArrayLike, wavelengths: int, *, least: float = 0.0
+) -> float:
     """The greatest z that parts of colours allow, at least ``least`` (the z of a plan, say).
 
     Raises ValueError as :func:`check_demand`, RuntimeError with what HiGHS says where it fails.
@@ -52,7 +54,9 @@ class _Colours:
         for fibre, clockwise in enumerate((True, False)):
             first, length = pairs.ways(clockwise)
             self._pair[fibre, first, length] = np.arange(known)
-        self._sets: list[tuple[int, ...]] = [(pair,) for pair in (*range(known), *range(known))]
+        self._sets: list[tuple[int, ...]] = [
+            (pair,) for pair in (*range(known), *range(known))
+        ]
         self._fibres = [0] * known + [1] * known
 
     def fit(self, numbers: IntArray) -> bool:
@@ -65,7 +69,10 @@ class _Colours:
             for fibre in range(2):
                 most += self._find(fibre, prices)
             # Whatever the colours: all that the pairs pay, and what the dearest set of either fibre can earn.
-            if self._wavelengths * most < (prices @ numbers) * (1 - _DEARER) or len(self._sets) == before:
+            if (
+                self._wavelengths * most < (prices @ numbers) * (1 - _DEARER)
+                or len(self._sets) == before
+            ):
                 return False
 
     def _most_times(self, numbers: IntArray) -> tuple[float, FloatArray]:
@@ -74,8 +81,12 @@ class _Colours:
         known, sets = len(numbers), len(self._sets)
         columns = np.repeat(np.arange(sets), [len(own) for own in self._sets])
         rows = np.concatenate([np.array(own) for own in self._sets])
-        covered = sparse.coo_array((-np.ones(len(rows)), (rows, columns)), (known, sets))
-        of_fibre = sparse.coo_array((np.ones(sets), (self._fibres, np.arange(sets))), (2, sets))
+        covered = sparse.coo_array(
+            (-np.ones(len(rows)), (rows, columns)), (known, sets)
+        )
+        of_fibre = sparse.coo_array(
+            (np.ones(sets), (self._fibres, np.arange(sets))), (2, sets)
+        )
         matrix = sparse.block_array(
             [[covered, numbers[:, None].astype(float)], [of_fibre, None]], format="csr"
         )
@@ -100,11 +111,17 @@ class _Colours:
         worth = np.append(prices, 0.0)[pair]
         starts = np.arange(nodes)
         #: [start of the line, place on it]: the most from there to the end, and the length of the way there.
-        best, chosen = np.zeros((nodes, nodes + 1)), np.zeros((nodes, nodes), dtype=np.int64)
+        best, chosen = (
+            np.zeros((nodes, nodes + 1)),
+            np.zeros((nodes, nodes), dtype=np.int64),
+        )
         for place in range(nodes - 1, -1, -1):
             # Length 0 is worth nothing, and one segment is left dark then.
             lengths = np.arange(nodes - place + 1) if place else np.arange(nodes)
-            value = worth[(starts + place) % nodes][:, lengths] + best[:, place + np.maximum(lengths, 1)]
+            value = (
+                worth[(starts + place) % nodes][:, lengths]
+                + best[:, place + np.maximum(lengths, 1)]
+            )
             chosen[:, place] = value.argmax(axis=1)
             best[:, place] = value.max(axis=1)
         found = set()
@@ -116,7 +133,11 @@ class _Colours:
                     own.append(int(pair[(start + place) % nodes, length]))
                 place += max(length, 1)
             found.add(tuple(sorted(own)))
-        known = {own for own, its in zip(self._sets, self._fibres, strict=True) if its == fibre}
+        known = {
+            own
+            for own, its in zip(self._sets, self._fibres, strict=True)
+            if its == fibre
+        }
         new = sorted(found - known)
         self._sets += new
         self._fibres += [fibre] * len(new)

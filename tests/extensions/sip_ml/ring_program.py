@@ -44,10 +44,14 @@ class RingProgram:
     bound: float
 
 
-def greatest_level(demand: FloatArray, low: float, high: float, fits: Callable[[IntArray], bool]) -> float:
+def greatest_level(
+    demand: FloatArray, low: float, high: float, fits: Callable[[IntArray], bool]
+) -> float:
     """The greatest z up to ``high`` whose numbers of lightpaths fit; ``low`` is known to."""
     first = np.floor(low * demand * (1 + ROUND)).astype(np.int64) + 1
-    more = np.maximum(0, np.floor(high * demand * (1 + ROUND)).astype(np.int64) + 1 - first)
+    more = np.maximum(
+        0, np.floor(high * demand * (1 + ROUND)).astype(np.int64) + 1 - first
+    )
     along = np.arange(more.sum()) - np.repeat(more.cumsum() - more, more)
     steps = np.unique((np.repeat(first, more) + along) / np.repeat(demand, more))
     # Mostly the bound is reached.
@@ -74,14 +78,23 @@ def highs_ring(
     """
     matrix = check_demand(demand)
     if rings < 1 or wavelengths % rings:
-        raise ValueError(f"rings: {wavelengths} wavelengths are not divided among {rings} rings")
+        raise ValueError(
+            f"rings: {wavelengths} wavelengths are not divided among {rings} rings"
+        )
     nodes, pairs = len(matrix), pairs_of(matrix)
     known, each = len(pairs.demand), wavelengths // rings
     if not known:
-        return RingProgram(np.zeros((2, rings, nodes, nodes), dtype=np.int64), np.inf, np.inf)
+        return RingProgram(
+            np.zeros((2, rings, nodes, nodes), dtype=np.int64), np.inf, np.inf
+        )
     clockwise = (np.arange(nodes)[:, None] - pairs.sources) % nodes < pairs.hops
-    blocks = [sparse.kron(sparse.eye(rings), side.astype(float)) for side in (clockwise, ~clockwise)]
-    loads = sparse.hstack([sparse.block_diag(blocks), sparse.coo_array((2 * rings * nodes, 1))])
+    blocks = [
+        sparse.kron(sparse.eye(rings), side.astype(float))
+        for side in (clockwise, ~clockwise)
+    ]
+    loads = sparse.hstack(
+        [sparse.block_diag(blocks), sparse.coo_array((2 * rings * nodes, 1))]
+    )
     of_pair = sparse.hstack([sparse.eye(known)] * (2 * rings))
     served = sparse.hstack([of_pair, -pairs.demand[:, None]])
     # Now and then HiGHS refuses what it found itself, because it is whole only to its tolerance. From rows of
@@ -90,8 +103,13 @@ def highs_ring(
         rows = sparse.diags_array(scale) @ served
         found = milp(
             np.append(np.zeros(2 * rings * known), -1.0),
-            constraints=[LinearConstraint(loads, -np.inf, each), LinearConstraint(rows, 0.0, np.inf)],
-            bounds=Bounds(0.0, np.append(np.full(2 * rings * known, each), 2.0 * wavelengths)),
+            constraints=[
+                LinearConstraint(loads, -np.inf, each),
+                LinearConstraint(rows, 0.0, np.inf),
+            ],
+            bounds=Bounds(
+                0.0, np.append(np.full(2 * rings * known, each), 2.0 * wavelengths)
+            ),
             integrality=np.append(np.ones(2 * rings * known), 0),
             options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
         )
@@ -105,10 +123,14 @@ def highs_ring(
         laid[:] = np.rint(found.x[:-1]).reshape(2, rings, known)
     counts = np.zeros((2, rings, nodes, nodes), dtype=np.int64)
     counts[:, :, pairs.sources, (pairs.sources + pairs.hops) % nodes] = laid
-    return RingProgram(counts, float((laid.sum(axis=(0, 1)) / pairs.demand).min()), bound)
+    return RingProgram(
+        counts, float((laid.sum(axis=(0, 1)) / pairs.demand).min()), bound
+    )
 
 
-def load_bound(demand: npt.ArrayLike, wavelengths: int, *, shorter_way: bool = False) -> float:
+def load_bound(
+    demand: npt.ArrayLike, wavelengths: int, *, shorter_way: bool = False
+) -> float:
     """The greatest z that the load of the segments allows, whatever the colours: the program's optimum.
 
     ``shorter_way``: when all go the shorter way (clockwise at a tie). Raises ValueError as
@@ -122,7 +144,9 @@ def load_bound(demand: npt.ArrayLike, wavelengths: int, *, shorter_way: bool = F
     if shorter_way:
         return low
     high = cut_bound(pairs, matrix, wavelengths)
-    return greatest_level(pairs.demand, low, high, lambda numbers: _loads_fit(pairs, numbers, wavelengths))
+    return greatest_level(
+        pairs.demand, low, high, lambda numbers: _loads_fit(pairs, numbers, wavelengths)
+    )
 
 
 def _loads_fit(pairs: Pairs, numbers: IntArray, wavelengths: int) -> bool:
@@ -134,15 +158,22 @@ def _loads_fit(pairs: Pairs, numbers: IntArray, wavelengths: int) -> bool:
     nodes, known = pairs.nodes, len(numbers)
     destinations = (pairs.sources + pairs.hops) % nodes
     across = (-pairs.sources) % nodes < pairs.hops
-    places = np.concatenate([destinations, pairs.sources, np.zeros(known, dtype=np.int64)])
+    places = np.concatenate(
+        [destinations, pairs.sources, np.zeros(known, dtype=np.int64)]
+    )
     columns = np.tile(np.arange(known), 3)
 
     def changes(of_segment_0: FloatArray) -> sparse.csr_array:
         # Segment 0 has none before it: its load is said as such.
-        values = np.concatenate([1.0 * (destinations > 0), -1.0 * (pairs.sources > 0), of_segment_0])
+        values = np.concatenate(
+            [1.0 * (destinations > 0), -1.0 * (pairs.sources > 0), of_segment_0]
+        )
         return sparse.csr_array((values, (places, columns)), (nodes, known))
 
-    clockwise, counter = changes(np.where(across, -1.0, 0.0)), changes(np.where(across, 0.0, 1.0))
+    clockwise, counter = (
+        changes(np.where(across, -1.0, 0.0)),
+        changes(np.where(across, 0.0, 1.0)),
+    )
     along = sparse.eye_array(nodes) - sparse.eye_array(nodes, k=-1)
     rows = sparse.block_array(
         [
@@ -156,7 +187,10 @@ def _loads_fit(pairs: Pairs, numbers: IntArray, wavelengths: int) -> bool:
     found = milp(
         np.zeros(known + 2 * nodes + 1),
         constraints=LinearConstraint(rows, equals, equals),
-        bounds=Bounds(0.0, np.concatenate([numbers, np.full(2 * nodes, wavelengths), [numbers.sum()]])),
+        bounds=Bounds(
+            0.0,
+            np.concatenate([numbers, np.full(2 * nodes, wavelengths), [numbers.sum()]]),
+        ),
         integrality=np.append(np.zeros(known + 2 * nodes), 1),
     )
     if found.status not in (0, 2):

@@ -25,7 +25,10 @@ def _followed(runs: Sequence[Run]) -> None:
 NOTES = {
     # mini_zoo and test_sip_ml.py have the same kinds of fabric in small.
     "zoo": Notes(study=True),
-    "sip_ml": Notes(study=True, fewer=("parameters.pieces.value=2", "parameters.bandwidth.value=8 Tbit/s")),
+    "sip_ml": Notes(
+        study=True,
+        fewer=("parameters.pieces.value=2", "parameters.bandwidth.value=8 Tbit/s"),
+    ),
     "sip_ml_light": Notes(
         slow=True,
         less=(

@@ -28,16 +28,26 @@ def interconnect(**values: Any) -> Fabric:
 
 PLANES = interconnect(kind="parallel-ocs", rate="100 Gbit/s", switches=4)
 RING = interconnect(
-    kind="demand-ring", rate="100 Gbit/s", wavelength="25 Gbit/s", interval="5 ms", dark="1 ms"
+    kind="demand-ring",
+    rate="100 Gbit/s",
+    wavelength="25 Gbit/s",
+    interval="5 ms",
+    dark="1 ms",
 )
 #: The same O-NICs, as if their light did not stand.
-ASKING = replace(PLANES, onics={gpu: replace(onic, standing=False) for gpu, onic in PLANES.onics.items()})
+ASKING = replace(
+    PLANES,
+    onics={gpu: replace(onic, standing=False) for gpu, onic in PLANES.onics.items()},
+)
 SWITCH = build_fabric(
     FabricSpec.model_validate(
         {
             "servers": {"s": {"gpus": {"g0": "test", "g1": "test"}}},
             "packet_switches": {"tor": {"ports": 2}},
-            "links": [{"ends": [f"g{i}", f"tor:{i + 1}"], "rate": "1 Gbit/s"} for i in range(2)],
+            "links": [
+                {"ends": [f"g{i}", f"tor:{i + 1}"], "rate": "1 Gbit/s"}
+                for i in range(2)
+            ],
         }
     )
 )
@@ -56,13 +66,55 @@ def lit(*paths: tuple[int, int | None]) -> PeerLight:
     [
         (PLANES, "g9", {}, 404, "GPU g9 has no O-NIC"),
         (SWITCH, "g0", {}, 404, "GPU g0 has no O-NIC"),
-        (ASKING, "g0", {}, 409, "the light of O-NIC g0 does not stand; PUT /v1/onics/g0/transmit sets it"),
-        (PLANES, "g0", {"10.9.9.9": lit()}, 422, "O-NIC g0: 10.9.9.9 is the address of no other GPU"),
-        (PLANES, "g0", {ip(PLANES, "g0"): lit()}, 422, f"{ip(PLANES, 'g0')} is the address of no other GPU"),
-        (PLANES, "g0", {ip(PLANES, "g1"): lit((7, None))}, 422, "O-NIC g0: there is no port 7 (0..3)"),
-        (RING, "g0", {ip(RING, "g1"): lit((2, 0))}, 422, "O-NIC g0: there is no port 2 (0..1)"),
-        (RING, "g0", {ip(RING, "g1"): lit((0, 2))}, 422, "O-NIC g0: there is no wavelength 2 (0..1)"),
-        (RING, "g0", {ip(RING, "g1"): lit((1, None))}, 422, "O-NIC g0: port 1: which wavelength (0..1)?"),
+        (
+            ASKING,
+            "g0",
+            {},
+            409,
+            "the light of O-NIC g0 does not stand; PUT /v1/onics/g0/transmit sets it",
+        ),
+        (
+            PLANES,
+            "g0",
+            {"10.9.9.9": lit()},
+            422,
+            "O-NIC g0: 10.9.9.9 is the address of no other GPU",
+        ),
+        (
+            PLANES,
+            "g0",
+            {ip(PLANES, "g0"): lit()},
+            422,
+            f"{ip(PLANES, 'g0')} is the address of no other GPU",
+        ),
+        (
+            PLANES,
+            "g0",
+            {ip(PLANES, "g1"): lit((7, None))},
+            422,
+            "O-NIC g0: there is no port 7 (0..3)",
+        ),
+        (
+            RING,
+            "g0",
+            {ip(RING, "g1"): lit((2, 0))},
+            422,
+            "O-NIC g0: there is no port 2 (0..1)",
+        ),
+        (
+            RING,
+            "g0",
+            {ip(RING, "g1"): lit((0, 2))},
+            422,
+            "O-NIC g0: there is no wavelength 2 (0..1)",
+        ),
+        (
+            RING,
+            "g0",
+            {ip(RING, "g1"): lit((1, None))},
+            422,
+            "O-NIC g0: port 1: which wavelength (0..1)?",
+        ),
         (
             PLANES,
             "g0",
@@ -94,7 +146,12 @@ def lit(*paths: tuple[int, int | None]) -> PeerLight:
     ],
 )
 def test_light_that_an_onic_cannot_have_is_refused_in_one_line(
-    tmp_path: Path, fabric: Fabric, gpu: str, light: dict[str, PeerLight], status: int, said: str
+    tmp_path: Path,
+    fabric: Fabric,
+    gpu: str,
+    light: dict[str, PeerLight],
+    status: int,
+    said: str,
 ) -> None:
     lightpaths = Lightpaths(fabric, tmp_path)
     with pytest.raises(AgentError) as refused:
@@ -106,10 +163,15 @@ def test_light_that_an_onic_cannot_have_is_refused_in_one_line(
 
 def test_one_wrong_table_and_none_is_written(tmp_path: Path) -> None:
     """Maps are not even there: what is right would be refused with 500."""
-    right, wrong = {ip(PLANES, "g1"): lit((0, None))}, {ip(PLANES, "g1"): lit((4, None))}
+    right, wrong = (
+        {ip(PLANES, "g1"): lit((0, None))},
+        {ip(PLANES, "g1"): lit((4, None))},
+    )
     with pytest.raises(AgentError, match="there is no port 4"):
         Lightpaths(PLANES, tmp_path).replace({"g0": right, "g2": wrong})
-    with pytest.raises(AgentError, match=r"O-NIC g0: lightpaths: .*No such file or directory") as failed:
+    with pytest.raises(
+        AgentError, match=r"O-NIC g0: lightpaths: .*No such file or directory"
+    ) as failed:
         Lightpaths(PLANES, tmp_path).replace({"g0": right})
     assert failed.value.status == 500
 

@@ -13,7 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.extensions.sip_ml.allocation.arcs import ArcPlan, Decisions, Divisions, allocate
+from ringlight.extensions.sip_ml.allocation.arcs import (
+    ArcPlan,
+    Decisions,
+    Divisions,
+    allocate,
+)
 from ringlight.extensions.wrht import wdm
 from tests.extensions.sip_ml.colour_bound import colour_bound
 from tests.extensions.sip_ml.ring_program import highs_ring, load_bound
@@ -26,13 +31,17 @@ def demands(draw: st.DrawFn, most_nodes: int = 9) -> Demand:
     """Small rings, some of whose pairs send nothing and others as much as each other."""
     nodes = draw(st.integers(2, most_nodes))
     values = st.sampled_from([0.0, 0.0, 1e-3, 1.0, 1.0, 2.5, 7.0]) | st.floats(0.01, 10)
-    matrix = np.array(draw(st.lists(values, min_size=nodes**2, max_size=nodes**2))).reshape(nodes, nodes)
+    matrix = np.array(
+        draw(st.lists(values, min_size=nodes**2, max_size=nodes**2))
+    ).reshape(nodes, nodes)
     np.fill_diagonal(matrix, 0.0)
     return matrix
 
 
 def random_demand(random: np.random.Generator, nodes: int, density: float) -> Demand:
-    matrix = random.uniform(0.05, 1.0, (nodes, nodes)) * (random.random((nodes, nodes)) < density)
+    matrix = random.uniform(0.05, 1.0, (nodes, nodes)) * (
+        random.random((nodes, nodes)) < density
+    )
     np.fill_diagonal(matrix, 0.0)
     matrix[0, 1] = 0.5
     return matrix
@@ -40,15 +49,23 @@ def random_demand(random: np.random.Generator, nodes: int, density: float) -> De
 
 def z_of(counts: npt.NDArray[np.int64], demand: Demand) -> float:
     sends = demand > 0
-    return float((counts[sends] / (demand[sends] / demand.max())).min()) if sends.any() else np.inf
+    return (
+        float((counts[sends] / (demand[sends] / demand.max())).min())
+        if sends.any()
+        else np.inf
+    )
 
 
 def taken(plan: ArcPlan) -> npt.NDArray[np.int64]:
     """Lightpaths on each colour of each segment [2, nodes, wavelengths], counted one by one."""
     found = np.zeros((2, plan.nodes, plan.wavelengths), dtype=np.int64)
-    rows = zip(plan.sources, plan.destinations, plan.clockwise, plan.colours, strict=True)
+    rows = zip(
+        plan.sources, plan.destinations, plan.clockwise, plan.colours, strict=True
+    )
     for source, destination, clockwise, colour in rows:
-        fibre, start, end = (0, source, destination) if clockwise else (1, destination, source)
+        fibre, start, end = (
+            (0, source, destination) if clockwise else (1, destination, source)
+        )
         for along in range((end - start) % plan.nodes):
             found[fibre, (start + along) % plan.nodes, colour] += 1
     return found
@@ -69,7 +86,9 @@ def check_plan(plan: ArcPlan, demand: Demand, wavelengths: int) -> None:
     for a, b in zip(*np.nonzero(demand), strict=True):
         for fibre, start, end in ((0, a, b), (1, b, a)):
             way = (start + np.arange((end - start) % nodes)) % nodes
-            assert not free[fibre, way].all(axis=0).any(), f"{a} to {b} could have one more"
+            assert not free[fibre, way].all(axis=0).any(), (
+                f"{a} to {b} could have one more"
+            )
 
 
 @settings(max_examples=80, deadline=None)
@@ -90,7 +109,9 @@ def test_a_plan_of_a_larger_ring_is_what_it_says(nodes: int, wavelengths: int) -
 def best_level(fits: Any, demand: Demand, wavelengths: int) -> float:
     """The greatest z whose numbers of lightpaths fit, tried one by one from below."""
     shares = [float(value) for value in demand[demand > 0] / demand.max()]
-    steps = sorted({k / share for share in shares for k in range(1, 2 * wavelengths + 1)})
+    steps = sorted(
+        {k / share for share in shares for k in range(1, 2 * wavelengths + 1)}
+    )
     best = 0.0
     for level in steps:
         if not fits([int(np.ceil(level * share - 1e-9)) for share in shares]):
@@ -103,18 +124,27 @@ def brute_load(demand: Demand, wavelengths: int) -> float:
     """The program's optimum, up to 3 wavelengths: every number of clockwise ones of every pair is tried."""
     nodes = len(demand)
     # Four bits for each segment of either fibre; the highest is set when the load is too great.
-    empty, full = (sum(value << 4 * k for k in range(2 * nodes)) for value in (7 - wavelengths, 8))
+    empty, full = (
+        sum(value << 4 * k for k in range(2 * nodes)) for value in (7 - wavelengths, 8)
+    )
     ways = []
     for a, b in zip(*np.nonzero(demand), strict=True):
         on = [(segment - int(a)) % nodes < (b - a) % nodes for segment in range(nodes)]
         clockwise = sum(1 << 4 * k for k in range(nodes) if on[k])
-        ways.append((clockwise, sum(1 << 4 * (nodes + k) for k in range(nodes) if not on[k])))
+        ways.append(
+            (clockwise, sum(1 << 4 * (nodes + k) for k in range(nodes) if not on[k]))
+        )
 
     def fits(numbers: Sequence[int]) -> bool:
         reached = {empty}
         for number, (one, other) in zip(numbers, ways, strict=True):
             more = [k * one + (number - k) * other for k in range(number + 1)]
-            reached = {load + way for load in reached for way in more if not (load + way) & full}
+            reached = {
+                load + way
+                for load in reached
+                for way in more
+                if not (load + way) & full
+            }
         return bool(reached)
 
     return best_level(fits, demand, wavelengths)
@@ -130,7 +160,12 @@ def brute_colours(demand: Demand, wavelengths: int) -> float:
         for fibre, start, end in ((0, a, b), (1, b, a)):
             segments = [(start + k) % nodes for k in range((end - start) % nodes)]
             for colour in range(wavelengths):
-                both.append(sum(1 << int((fibre * nodes + s) * wavelengths + colour) for s in segments))
+                both.append(
+                    sum(
+                        1 << int((fibre * nodes + s) * wavelengths + colour)
+                        for s in segments
+                    )
+                )
         places.append(both)
 
     def fits(numbers: Sequence[int]) -> bool:
@@ -199,9 +234,13 @@ def test_long_ways_cost_colours_that_the_load_does_not_see() -> None:
 
 
 @pytest.mark.parametrize("nodes", [12, 16])
-def test_traffic_one_way_on_small_rings_comes_near_what_colours_allow(nodes: int) -> None:
+def test_traffic_one_way_on_small_rings_comes_near_what_colours_allow(
+    nodes: int,
+) -> None:
     hops = (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes
-    demand = np.random.default_rng(0).uniform(0.05, 1.0, (nodes, nodes)) * ((hops > 0) & (hops <= nodes // 2))
+    demand = np.random.default_rng(0).uniform(0.05, 1.0, (nodes, nodes)) * (
+        (hops > 0) & (hops <= nodes // 2)
+    )
     plan = allocate(demand, 5 * nodes)
     bound = colour_bound(demand, 5 * nodes, least=plan.z)
     assert bound < 0.97 * load_bound(demand, 5 * nodes)
@@ -234,7 +273,9 @@ def test_the_search_comes_near_the_load_bound(nodes: int, wavelengths: int) -> N
 def test_traffic_that_goes_one_way_uses_the_other_fibre_too() -> None:
     nodes = 32
     ahead = (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes
-    demand = np.random.default_rng(0).uniform(0.05, 1.0, (nodes, nodes)) * ((ahead > 0) & (ahead <= 8))
+    demand = np.random.default_rng(0).uniform(0.05, 1.0, (nodes, nodes)) * (
+        (ahead > 0) & (ahead <= 8)
+    )
     plan = allocate(demand, 160)
     assert plan.z >= 1.3 * load_bound(demand, 160, shorter_way=True)
     assert (~plan.clockwise).any()
@@ -258,7 +299,11 @@ def test_a_large_ring_reaches_what_the_load_of_the_shorter_ways_allows() -> None
     demand = windowed(256, 8, np.random.default_rng(2))
     plan = allocate(demand, 80)
     wdm.check_wavelengths(plan.step(), 256, 80)
-    assert z_of(plan.counts(), demand) >= plan.z >= 0.98 * load_bound(demand, 80, shorter_way=True)
+    assert (
+        z_of(plan.counts(), demand)
+        >= plan.z
+        >= 0.98 * load_bound(demand, 80, shorter_way=True)
+    )
 
 
 def test_a_narrow_place_of_a_large_ring_is_avoided_the_other_way_round() -> None:
@@ -290,7 +335,9 @@ def check_plan_of_a_part(plan: ArcPlan, demand: Demand) -> None:
     assert taken(plan).max() == 1
     assert z_of(plan.counts(), demand) >= plan.z
     part = next(
-        p for p in range(8, plan.nodes) if (plan.counts() == np.roll(plan.counts(), (p, p), (0, 1))).all()
+        p
+        for p in range(8, plan.nodes)
+        if (plan.counts() == np.roll(plan.counts(), (p, p), (0, 1))).all()
     )
     assert part < plan.nodes
 
@@ -311,7 +358,9 @@ def test_a_demand_that_is_known_up_to_a_factor_has_the_same_plan() -> None:
     assert (again.counts() == plan.counts()).all()
 
 
-def of_pairs(demand: Demand, wavelengths: int, asked: Demand | None = None) -> npt.NDArray[np.int64]:
+def of_pairs(
+    demand: Demand, wavelengths: int, asked: Demand | None = None
+) -> npt.NDArray[np.int64]:
     """Lightpaths [nodes, nodes] of the pairs of ``demand``, in no order, for what is ``asked``."""
     sources, destinations = np.nonzero(demand.T)[::-1]
     divisions = Divisions(len(demand), sources, destinations, wavelengths)
@@ -324,7 +373,9 @@ def of_pairs(demand: Demand, wavelengths: int, asked: Demand | None = None) -> n
 
 @settings(max_examples=40, deadline=None)
 @given(demands(), st.integers(1, 12), st.randoms(use_true_random=False))
-def test_divisions_are_those_of_plans(demand: Demand, wavelengths: int, random: Any) -> None:
+def test_divisions_are_those_of_plans(
+    demand: Demand, wavelengths: int, random: Any
+) -> None:
     asked = demand * [[random.choice((0.0, 1.0, 2.0)) for _ in demand] for _ in demand]
     wanted = allocate(asked, wavelengths).counts()
     assert (of_pairs(demand, wavelengths, asked) == wanted).all()
@@ -382,11 +433,17 @@ def test_where_some_pair_gets_no_lightpath_z_is_0() -> None:
 
 
 def test_rings_must_divide_the_wavelengths() -> None:
-    with pytest.raises(ValueError, match="rings: 4 wavelengths are not divided among 3 rings"):
+    with pytest.raises(
+        ValueError, match="rings: 4 wavelengths are not divided among 3 rings"
+    ):
         highs_ring(ALL, 4, 1.0, rings=3)
 
 
 def test_nobody_sends() -> None:
     plan = allocate(np.zeros((4, 4)), 3)
     assert (len(plan.sources), plan.z, plan.bound) == (0, np.inf, np.inf)
-    assert load_bound(np.zeros((4, 4)), 3) == highs_ring(np.zeros((4, 4)), 3, 1.0).z == np.inf
+    assert (
+        load_bound(np.zeros((4, 4)), 3)
+        == highs_ring(np.zeros((4, 4)), 3, 1.0).z
+        == np.inf
+    )

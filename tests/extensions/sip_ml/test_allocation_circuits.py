@@ -41,7 +41,9 @@ def every_setting(gpus: int, switches: int) -> IntArray:
         matrix[np.arange(gpus), permutation] = 1
         np.fill_diagonal(matrix, 0)
         each.append(matrix)
-    return np.array([sum(some) for some in itertools.combinations_with_replacement(each, switches)])
+    return np.array(
+        [sum(some) for some in itertools.combinations_with_replacement(each, switches)]
+    )
 
 
 def least_ratio(counts: IntArray, demand: Matrix) -> npt.NDArray[np.float64]:
@@ -54,8 +56,14 @@ def some_demand(rng: np.random.Generator, gpus: int) -> Matrix:
     """A demand with at least one pair: sparse or dense, of few equal sizes, of a few decades, or uniform."""
     while True:
         shape = (gpus, gpus)
-        sizes = [rng.integers(1, 4, shape).astype(float), 10 ** rng.uniform(0, 3, shape), rng.random(shape)]
-        matrix = sizes[rng.integers(3)] * (rng.random(shape) < rng.choice([0.3, 0.6, 1.0]))
+        sizes = [
+            rng.integers(1, 4, shape).astype(float),
+            10 ** rng.uniform(0, 3, shape),
+            rng.random(shape),
+        ]
+        matrix = sizes[rng.integers(3)] * (
+            rng.random(shape) < rng.choice([0.3, 0.6, 1.0])
+        )
         np.fill_diagonal(matrix, 0)
         if matrix.any():
             return matrix
@@ -98,13 +106,19 @@ def check_plan(plan: CircuitPlan, demand: Matrix, switches: int) -> None:
     assert plan.counts.shape == demand.shape
     assert busiest(plan.counts) <= switches
     assert not plan.counts[demand == 0].any()
-    assert plan.z == (least_ratio(plan.counts[None], demand)[0] if demand.any() else INFINITE)
+    assert plan.z == (
+        least_ratio(plan.counts[None], demand)[0] if demand.any() else INFINITE
+    )
     assert plan.z <= plan.bound * (1 + 1e-9)
 
 
 def exact_z(demand: Matrix, switches: int) -> Fraction:
     """The greatest z, in fractions, by trying every number that it can be; written apart from the code."""
-    need = {(i, j): Fraction(d) / Fraction(demand.max()) for (i, j), d in np.ndenumerate(demand) if d}
+    need = {
+        (i, j): Fraction(d) / Fraction(demand.max())
+        for (i, j), d in np.ndenumerate(demand)
+        if d
+    }
     best = Fraction(0)
     for z in {k / d for d in need.values() for k in range(1, switches + 1)}:
         lines: dict[tuple[str, int], int] = {}
@@ -127,7 +141,9 @@ def test_the_best_of_all_settings_is_found() -> None:
         best = least_ratio(every_setting(gpus, switches), demand).max()
         if best == 0:
             refused += 1
-            with pytest.raises(ValueError, match=r"switch(es join| joins) it to at most"):
+            with pytest.raises(
+                ValueError, match=r"switch(es join| joins) it to at most"
+            ):
                 single_shot(demand, switches)
             continue
         plan = single_shot(demand, switches)
@@ -138,7 +154,9 @@ def test_the_best_of_all_settings_is_found() -> None:
 
 @settings(max_examples=50)
 @given(demands(), st.integers(0, 5))
-def test_the_best_z_is_reached_and_no_port_that_helps_stays_dark(demand: Matrix, spare: int) -> None:
+def test_the_best_z_is_reached_and_no_port_that_helps_stays_dark(
+    demand: Matrix, spare: int
+) -> None:
     switches = max(degree(demand), 1) + spare
     plan = single_shot(demand, switches)
     check_plan(plan, demand, switches)
@@ -168,7 +186,9 @@ def test_what_z_leaves_is_shared_as_needed() -> None:
 
 
 @pytest.mark.parametrize("bytes_apart", [0, 1])
-def test_pairs_that_are_alike_get_another_circuit_all_at_once_or_none(bytes_apart: int) -> None:
+def test_pairs_that_are_alike_get_another_circuit_all_at_once_or_none(
+    bytes_apart: int,
+) -> None:
     """Two replicas of a Transformer. GPU 0 has one circuit left for 7 pairs that are alike: a step waits for
     the slowest of them, and the GPU at the other end would have one too few for its own."""
     demand = np.full((8, 8), 195_000.0)
@@ -185,7 +205,10 @@ def test_pairs_that_are_alike_get_another_circuit_all_at_once_or_none(bytes_apar
 
 def bundled() -> list[Matrix]:
     """What the models of scenarios/sip_ml.yaml send, three replicas of eight."""
-    made = (placed_workload(MODELS[name], 3, 8, 24, 8, DEVICES["a100"]) for name in sorted(AUTHORS))
+    made = (
+        placed_workload(MODELS[name], 3, 8, 24, 8, DEVICES["a100"])
+        for name in sorted(AUTHORS)
+    )
     return [traffic(workload).astype(np.float64) for workload in made]
 
 
@@ -202,13 +225,26 @@ def test_more_switches_are_never_slower() -> None:
         fewest = degree(demand) + int(rng.integers(0, 5))
         taken_s = {
             switches: switches / single_shot(demand, switches).z
-            for switches in (fewest, fewest + 1, fewest + 3, 2 * fewest, 3 * fewest, 4 * fewest)
+            for switches in (
+                fewest,
+                fewest + 1,
+                fewest + 3,
+                2 * fewest,
+                3 * fewest,
+                4 * fewest,
+            )
         }
         # Demands are alike within 0.1 %.
-        assert taken_s[4 * fewest] <= taken_s[2 * fewest] * 1.001 <= taken_s[fewest] * 1.001**2
+        assert (
+            taken_s[4 * fewest]
+            <= taken_s[2 * fewest] * 1.001
+            <= taken_s[fewest] * 1.001**2
+        )
         assert taken_s[3 * fewest] <= taken_s[fewest] * 1.001
         for more, longer_s in taken_s.items():
-            assert longer_s <= taken_s[fewest] * more / (more // fewest * fewest) * 1.001
+            assert (
+                longer_s <= taken_s[fewest] * more / (more // fewest * fewest) * 1.001
+            )
     thirds = [[0, 1, 1, 1], [0] * 4, [0] * 4, [0] * 4]
     assert single_shot(thirds, 3).z / 3 == 1 / 3
     assert single_shot(thirds, 4).z / 4 == 1 / 4
@@ -243,7 +279,10 @@ def test_of_very_many_switches_the_shares_are_max_min_fair(long: bool) -> None:
 @given(demands(), st.integers(0, 3), st.integers(-20, 20))
 def test_only_ratios_of_demands_matter(demand: Matrix, spare: int, power: int) -> None:
     switches = max(degree(demand), 1) + spare
-    plan, scaled = single_shot(demand, switches), single_shot(demand * 2.0**power, switches)
+    plan, scaled = (
+        single_shot(demand, switches),
+        single_shot(demand * 2.0**power, switches),
+    )
     assert plan.z == scaled.z
     assert np.array_equal(plan.counts, scaled.counts)
 
@@ -283,7 +322,9 @@ def test_one_pair_may_have_all_switches() -> None:
     assert permutations(plan.counts, 20).tolist() == [[1, -1]] * 20
 
 
-@pytest.mark.parametrize("solver", [single_shot, lambda d, q: highs_single_shot(d, q, 60)])
+@pytest.mark.parametrize(
+    "solver", [single_shot, lambda d, q: highs_single_shot(d, q, 60)]
+)
 def test_nothing_to_send(solver) -> None:  # type: ignore[no-untyped-def]
     plan = solver(np.zeros((3, 3)), 2)
     assert not plan.counts.any()
@@ -328,25 +369,49 @@ NAN = float("nan")
 SQUARE = "it has one row and one column for each GPU, not the shape"
 
 
-@pytest.mark.parametrize("solver", [single_shot, lambda d, q: highs_single_shot(d, q, 60)])
+@pytest.mark.parametrize(
+    "solver", [single_shot, lambda d, q: highs_single_shot(d, q, 60)]
+)
 @pytest.mark.parametrize(
     ("demand", "switches", "said"),
     [
         ([[0, 1], [1, 2]], 4, "demand: GPU 1 sends to itself (the diagonal must be 0)"),
-        ([[0, 1], [-3, 0]], 4, "demand: GPU 1 to GPU 0 is -3.0; it must be 0 or more, and finite"),
-        ([[0, NAN], [1, 0]], 4, "demand: GPU 0 to GPU 1 is nan; it must be 0 or more, and finite"),
-        ([[0, INFINITE], [1, 0]], 4, "demand: GPU 0 to GPU 1 is inf; it must be 0 or more, and finite"),
+        (
+            [[0, 1], [-3, 0]],
+            4,
+            "demand: GPU 1 to GPU 0 is -3.0; it must be 0 or more, and finite",
+        ),
+        (
+            [[0, NAN], [1, 0]],
+            4,
+            "demand: GPU 0 to GPU 1 is nan; it must be 0 or more, and finite",
+        ),
+        (
+            [[0, INFINITE], [1, 0]],
+            4,
+            "demand: GPU 0 to GPU 1 is inf; it must be 0 or more, and finite",
+        ),
         (
             [[0, 1, 2], [1, 0, 1]],
             4,
             "demand: it has one row and one column for each GPU, not the shape [2 x 3]",
         ),
-        ([1, 2], 4, "demand: it has one row and one column for each GPU, not the shape [2]"),
-        ([[]], 4, "demand: it has one row and one column for each GPU, not the shape [1 x 0]"),
+        (
+            [1, 2],
+            4,
+            "demand: it has one row and one column for each GPU, not the shape [2]",
+        ),
+        (
+            [[]],
+            4,
+            "demand: it has one row and one column for each GPU, not the shape [1 x 0]",
+        ),
         ([[0, 1], [1, 0]], 0, "switches: there must be at least 1, not 0"),
     ],
 )
-def test_a_bad_demand_is_named(solver, demand: object, switches: int, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_bad_demand_is_named(
+    solver, demand: object, switches: int, said: str
+) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         solver(demand, switches)
 
@@ -357,14 +422,18 @@ def test_more_partners_than_switches_name_the_gpu() -> None:
     said = "demand: GPU 3 sends to 3 others, and 2 switches join it to at most 2"
     with pytest.raises(ValueError, match=f"^{said}$"):
         single_shot(demand, 2)
-    with pytest.raises(ValueError, match=f"^{said.replace('sends to', 'receives from')}$"):
+    with pytest.raises(
+        ValueError, match=f"^{said.replace('sends to', 'receives from')}$"
+    ):
         single_shot(demand.T, 2)
     assert single_shot(demand, 3).z == 1
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(1, 10))
 @settings(deadline=None, max_examples=60)
-def test_least_demands_wait_where_ports_are_too_few(seed: int, gpus: int, switches: int) -> None:
+def test_least_demands_wait_where_ports_are_too_few(
+    seed: int, gpus: int, switches: int
+) -> None:
     demand = some_demand(np.random.default_rng(seed), gpus)
     plan = patient_shot(demand, switches)
     counts = plan.counts
@@ -379,5 +448,8 @@ def test_least_demands_wait_where_ports_are_too_few(seed: int, gpus: int, switch
         # Who waits finds all ports of one side with who has at least as much to send.
         row, column = counts[i] > 0, counts[:, j] > 0
         out = counts[i].sum() == switches and (demand[i][row] >= demand[i, j]).all()
-        into = counts[:, j].sum() == switches and (demand[:, j][column] >= demand[i, j]).all()
+        into = (
+            counts[:, j].sum() == switches
+            and (demand[:, j][column] >= demand[i, j]).all()
+        )
         assert out or into

@@ -22,13 +22,17 @@ def test_counts_are_those_of_a_grid_described_as_a_whole() -> None:
 
 @given(st.data(), st.integers(2, 4), st.integers(2, 5))
 @settings(max_examples=40)
-def test_on_one_line_the_relaying_grid_is_the_grid(data: st.DataObject, rows: int, columns: int) -> None:
+def test_on_one_line_the_relaying_grid_is_the_grid(
+    data: st.DataObject, rows: int, columns: int
+) -> None:
     fabric = fabrics.grid_fabric(rows, columns, rate="400 Gbit/s")
     nodes = fabric.parts["grids"]["n"].nodes
     step = all_pairs(len(nodes))
     a, b = step.sources, step.destinations
     line = np.flatnonzero((a // columns == b // columns) | (a % columns == b % columns))
-    chosen = np.array(data.draw(st.lists(st.sampled_from(line.tolist()), min_size=1, max_size=20)))
+    chosen = np.array(
+        data.draw(st.lists(st.sampled_from(line.tolist()), min_size=1, max_size=20))
+    )
     some = step_of(a[chosen], b[chosen])
     known = grid_network.GridNetwork(fabric, fabric.parts["grids"]["n"])
     ours = RelayedGridNetwork(nodes, columns, 400e9)

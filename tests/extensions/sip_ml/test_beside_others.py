@@ -30,7 +30,13 @@ def test_a_container_is_refused_where_a_rank_does_not_reach_every_other() -> Non
 
 def test_light_is_called_by_its_port_and_a_job_makes_some() -> None:
     section = {
-        "interconnect": {"kind": "parallel-ocs", "gpus": 3, "gpu": "a100", "rate": "2 Gbit/s", "switches": 2}
+        "interconnect": {
+            "kind": "parallel-ocs",
+            "gpus": 3,
+            "gpu": "a100",
+            "rate": "2 Gbit/s",
+            "switches": 2,
+        }
     }
     test_console_light.check_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
         section, "g1", "g2", Transmitter(1), "g1:1 into q1:2", "g1,g2"
@@ -40,7 +46,9 @@ def test_light_is_called_by_its_port_and_a_job_makes_some() -> None:
 def test_light_goes_past_a_lost_server(tmp_path: Path) -> None:
     take = simulated("examples/hop_ring.yaml", "bypassed", tmp_path)
     sets, turns = take["lightpaths"]["sets"], take["lightpaths"]["turns"]
-    first, second, last = ([(a, b) for a, b, _, _ in sets[place]] for _, _, place, _ in turns)
+    first, second, last = (
+        [(a, b) for a, b, _, _ in sets[place]] for _, _, place, _ in turns
+    )
     ring = [f"g{i}" for i in range(6)]
     assert first == [(a, b) for a, b in zip(ring, [*ring[1:], "g0"], strict=True)]
     assert ("g1", "g3") in second
@@ -60,13 +68,19 @@ def test_light_of_a_ring_described_as_a_whole_is_dark_where_circuits_change() ->
     assert max(found) == pytest.approx(2 * (step_s + 25e-6), rel=1e-6)
 
 
-@pytest.mark.parametrize(("nodes", "wavelengths"), [(27, 1), (25, 2), (125, 2), (81, 4), (729, 4)])
-def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavelengths: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "wavelengths"), [(27, 1), (25, 2), (125, 2), (81, 4), (729, 4)]
+)
+def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(
+    nodes: int, wavelengths: int
+) -> None:
     """Against the ring where each lightpath has a wavelength of its own."""
     fabric, ring = wdm.wdm_ring("n", nodes, wavelengths, 10e9)
     steps = wdm.collective_on_ring(f"wrht-{wavelengths}", nodes, wavelengths)
     cost = StepCost(25e-6, "changed-only")
     exact = Phases(RingNetwork(fabric, ring), ring.nodes, steps).time(1e8, cost)
     shared = WavelengthRingNetwork(ring.nodes, wavelengths * 10e9)
-    fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(1e8, cost)
+    fluid = Phases(shared, ring.nodes, steps_named(f"wrht-{wavelengths}", nodes)).time(
+        1e8, cost
+    )
     assert fluid.total_s == pytest.approx(exact.total_s, rel=1e-9)

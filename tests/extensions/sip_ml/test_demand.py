@@ -30,7 +30,14 @@ from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath
 from ringlight.extensions.sip_ml.light import dividing as demand_loop
 from ringlight.extensions.sip_ml.light import following_phases
-from ringlight.extensions.sip_ml.light.demand import FRAME_BYTES, DividedLight, left, passed, stranded, tables
+from ringlight.extensions.sip_ml.light.demand import (
+    FRAME_BYTES,
+    DividedLight,
+    left,
+    passed,
+    stranded,
+    tables,
+)
 from ringlight.extensions.sip_ml.light.divided import DividedProvider
 from ringlight.extensions.sip_ml.light.documents import DividedPart
 from ringlight.fabric.crossconnect import CrossConnect
@@ -116,7 +123,11 @@ class Stage:
 
     def begin(self) -> DividedProvider:
         """A controller's part, as at its start."""
-        site = DividedProvider(light_context(self.fabric, self.optical, agent=self.client, workload=in_turns))
+        site = DividedProvider(
+            light_context(
+                self.fabric, self.optical, agent=self.client, workload=in_turns
+            )
+        )
         self.stack.callback(site.stop)
         return site
 
@@ -128,7 +139,9 @@ class Stage:
         name: str | None = None,
     ) -> DividedLight:
         (plane,) = planes_for(self.fabric, wanted, name)
-        return self.site.plan(plane, placed(plane, wanted, holders or {}, alone=True), settings)
+        return self.site.plan(
+            plane, placed(plane, wanted, holders or {}, alone=True), settings
+        )
 
     def own(self) -> DividedPart:
         (plane,) = lit_planes(self.fabric)
@@ -164,12 +177,17 @@ class Stage:
             (number[a], number[b]): tuple(Lightpath(*path) for path in own)
             for (a, b), own in self.agent.lit().items()
         }
-        return {name: set(group) for name, group in setting_of(self.fabric, paths).items()}
+        return {
+            name: set(group) for name, group in setting_of(self.fabric, paths).items()
+        }
 
     def wait(self, condition: Callable[[], Any]) -> None:
         deadline = time.monotonic() + WAIT_S
         while not condition():
-            assert time.monotonic() < deadline, (self.agent.log[-20:], self.site.troubles())
+            assert time.monotonic() < deadline, (
+                self.agent.log[-20:],
+                self.site.troubles(),
+            )
             time.sleep(0.005)
 
     def await_lit(self, *pairs: tuple[str, str]) -> None:
@@ -192,9 +210,14 @@ def stack() -> Iterator[ExitStack]:
 
 def test_a_job_names_its_gpus_and_has_the_light_alone(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
-    with pytest.raises(InvalidError, match=r"^4 GPUs: name them \(ranks\); the light of parallel-ocs is"):
+    with pytest.raises(
+        InvalidError,
+        match=r"^4 GPUs: name them \(ranks\); the light of parallel-ocs is",
+    ):
         stage.plan(4)
-    with pytest.raises(ConflictError, match=r"^the light of parallel-ocs is that of job train$"):
+    with pytest.raises(
+        ConflictError, match=r"^the light of parallel-ocs is that of job train$"
+    ):
         stage.plan(["g0", "g1"], RING, {"g3": "train"})
     with pytest.raises(InvalidError, match=r"^there is no plane moon$"):
         stage.plan(RANKS, name="moon")
@@ -208,7 +231,9 @@ def test_a_job_names_its_gpus_and_has_the_light_alone(stack: ExitStack) -> None:
 
 def test_times_are_as_emulated(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
-    stage.site = slow = DividedProvider(light_context(PLANES, stage.optical, time_dilation=200.0))
+    stage.site = slow = DividedProvider(
+        light_context(PLANES, stage.optical, time_dilation=200.0)
+    )
     light = stage.plan(RANKS)
     assert light.interval_s == pytest.approx(4.0)
     assert light.dark_s == pytest.approx(2.0)
@@ -222,8 +247,14 @@ def test_a_link_test_measures_light_that_stands(stack: ExitStack) -> None:
     assert light.interval_s is None
 
 
-def test_a_degree_that_circuits_set_once_cannot_have_is_told_by_name(stack: ExitStack) -> None:
-    everybody = {"workload": "train", "collective": "recursive-doubling", "gradient_bytes": 4000}
+def test_a_degree_that_circuits_set_once_cannot_have_is_told_by_name(
+    stack: ExitStack,
+) -> None:
+    everybody = {
+        "workload": "train",
+        "collective": "recursive-doubling",
+        "gradient_bytes": 4000,
+    }
     assert Stage(ONCE, stack).plan(RANKS, everybody)
     one = fabric(kind="parallel-ocs", switches=1)
     with pytest.raises(InvalidError) as caught:
@@ -234,7 +265,11 @@ def test_a_degree_that_circuits_set_once_cannot_have_is_told_by_name(stack: Exit
 
 
 def test_a_fabric_without_divided_light_has_none() -> None:
-    spec = {"packet_switches": {"t": {"ports": 2}}, "servers": {"s": {"gpus": {"g0": "x"}}}, "links": []}
+    spec = {
+        "packet_switches": {"t": {"ports": 2}},
+        "servers": {"s": {"gpus": {"g0": "x"}}},
+        "links": [],
+    }
     bare = build_fabric(FabricSpec.model_validate(spec))
     assert planes_for(bare, ["g0"], None) == planes_for(bare, 1, None) == []
     with pytest.raises(InvalidError, match="there is no plane parallel-ocs"):
@@ -248,13 +283,19 @@ def test_what_a_job_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlight.extensions.sip_ml.light.divided.sent", sent)
 
     def demand_of(settings: dict[str, Any], ranks: int) -> FloatArray:
-        site = DividedProvider(light_context(PLANES, OpticalSite({}, {}, EventBus()), workload=str))
+        site = DividedProvider(
+            light_context(PLANES, OpticalSite({}, {}, EventBus()), workload=str)
+        )
         return site.demand_of(settings, ranks, "x")
 
     assert demand_of({"workload": "graph", "graph": "7"}, 2)[0, 1] == 7
-    with pytest.raises(InvalidError, match=r"^graph: it is for 2 ranks, and the job has 3$"):
+    with pytest.raises(
+        InvalidError, match=r"^graph: it is for 2 ranks, and the job has 3$"
+    ):
         demand_of({"workload": "graph", "graph": "7"}, 3)
-    assert (demand_of({"linktest": {"to": [1, None, 0]}, "workload": "linktest"}, 3) > 0).tolist() == [
+    assert (
+        demand_of({"linktest": {"to": [1, None, 0]}, "workload": "linktest"}, 3) > 0
+    ).tolist() == [
         [False, True, False],
         [False, False, False],
         [True, False, False],
@@ -266,9 +307,15 @@ def test_what_a_job_sends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_left_is_posted_and_not_sent() -> None:
     ips = {gpu.name: gpu.ip for gpu in PLANES.gpus.values()}
     traffic = {
-        "g0": {ips["g1"]: {"posted": 50, "fresh": 20}, ips["g2"]: {"posted": 9, "fresh": 8}},
+        "g0": {
+            ips["g1"]: {"posted": 50, "fresh": 20},
+            ips["g2"]: {"posted": 9, "fresh": 8},
+        },
         # It says that it sends to itself, to nobody's address, and less than it sent.
-        "g1": {ips["g1"]: {"posted": 5, "fresh": 0}, "9.9.9.9": {"posted": 5, "fresh": 0}},
+        "g1": {
+            ips["g1"]: {"posted": 5, "fresh": 0},
+            "9.9.9.9": {"posted": 5, "fresh": 0},
+        },
         "g2": {ips["g0"]: {"posted": 5, "fresh": 6}},
         "g3": {ips["g0"]: {"posted": 5, "fresh": 0}},
     }
@@ -326,9 +373,13 @@ def test_lightpaths_over_a_switch_that_does_not_pass_them_are_left_out() -> None
         (0, 1): (Lightpath(0, 1),),
     }
     setting = setting_of(WAVES, paths)
-    found = passed(WAVES, paths, lambda name: frozenset() if name == "w2" else setting[name])
+    found = passed(
+        WAVES, paths, lambda name: frozenset() if name == "w2" else setting[name]
+    )
     assert found == {(0, 1): (Lightpath(0, 1),)}
-    assert passed(WAVES, paths, lambda name: frozenset() if name == "w3" else setting[name]) == {
+    assert passed(
+        WAVES, paths, lambda name: frozenset() if name == "w3" else setting[name]
+    ) == {
         **paths,
         (0, 2): (Lightpath(0, 0),),
     }
@@ -338,18 +389,26 @@ def test_lightpaths_over_a_switch_that_does_not_pass_them_are_left_out() -> None
 
 
 @pytest.mark.parametrize("made", [ONCE, PLANES, WAVES])
-def test_a_job_is_lit_for_what_it_sends_and_leaves_nothing(made: Fabric, stack: ExitStack) -> None:
+def test_a_job_is_lit_for_what_it_sends_and_leaves_nothing(
+    made: Fabric, stack: ExitStack
+) -> None:
     stage = Stage(made, stack)
     light = stage.light()
     plan = stage.site.plan_document(light)
-    assert (plan.plane, plan.kind, plan.ranks) == (light.place, "interconnect", list(RANKS))
+    assert (plan.plane, plan.kind, plan.ranks) == (
+        light.place,
+        "interconnect",
+        list(RANKS),
+    )
     assert plan.lightpaths == stage.own().lightpaths
     around = {(gpu, RANKS[(rank + 1) % 4]) for rank, gpu in enumerate(RANKS)}
     assert stage.agent.lit().keys() == around
     assert stage.stand() == stage.as_told()
     assert stage.agent.log[0] == "hold"
     assert stage.agent.log[-1] == "lit"
-    assert set(stage.agent.log[1:-1]) == {name for name, group in stage.stand().items() if group}
+    assert set(stage.agent.log[1:-1]) == {
+        name for name, group in stage.stand().items() if group
+    }
     assert all(stage.optical.holder(name) == "red" for name in made.optical_switches)
     shown = stage.own()
     assert (shown.job, shown.trouble) == ("red", None)
@@ -375,7 +434,11 @@ def test_light_follows_what_is_left(made: Fabric, stack: ExitStack) -> None:
     stage.light()
     time.sleep(0.1)
     assert stage.decisions() == [], "nothing was left, and light was divided"
-    wishes = [{("g0", "g2"): 1000}, {("g0", "g2"): 500, ("g3", "g1"): 500}, {("g2", "g0"): 7}]
+    wishes = [
+        {("g0", "g2"): 1000},
+        {("g0", "g2"): 500, ("g3", "g1"): 500},
+        {("g2", "g0"): 7},
+    ]
     for wish in wishes:
         stage.agent.left = dict(wish)
         stage.await_lit(*wish)
@@ -411,12 +474,16 @@ def test_light_follows_what_is_left(made: Fabric, stack: ExitStack) -> None:
             assert told == "hold"
 
 
-def test_decisions_that_are_not_kept_count(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_that_are_not_kept_count(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demand_loop, "KEPT", 2)
     stage = Stage(PLANES, stack)
     stage.light()
     stage.agent.left = {("g0", "g2"): 1000}
-    stage.wait(lambda: len(stage.decisions()) == 2 and stage.decisions()[-1]["number"] >= 4)
+    stage.wait(
+        lambda: len(stage.decisions()) == 2 and stage.decisions()[-1]["number"] >= 4
+    )
     stage.site.stop()
     statistics, kept = stage.own().statistics, stage.decisions()
     assert statistics is not None
@@ -545,14 +612,18 @@ def test_an_agent_that_cannot_say_what_is_left_is_asked_again(
     stage.light()
     lit = stage.agent.lit()
     stage.agent.mute = "O-NIC g0: lightpaths: gone"
-    stage.wait(lambda: stage.site.troubles() == ["parallel-ocs: O-NIC g0: lightpaths: gone"])
+    stage.wait(
+        lambda: stage.site.troubles() == ["parallel-ocs: O-NIC g0: lightpaths: gone"]
+    )
     assert stage.agent.lit() == lit, "light that is good was taken away"
     stage.agent.mute = None
     stage.wait(lambda: stage.site.troubles() == [])
 
 
 @pytest.mark.parametrize("what", ["refuse", "forget", "dark"])
-def test_a_job_whose_light_does_not_come_is_refused(what: str, stack: ExitStack) -> None:
+def test_a_job_whose_light_does_not_come_is_refused(
+    what: str, stack: ExitStack
+) -> None:
     stage = Stage(ONCE, stack)
     light = stage.plan(RANKS)
     if what == "refuse":
@@ -561,7 +632,11 @@ def test_a_job_whose_light_does_not_come_is_refused(what: str, stack: ExitStack)
         stage.agent.forgets = {"g1"}
     else:
         stage.switches["q0"].stop()
-    said = {"refuse": "no", "forget": "the lightpaths of g1 did not read back", "dark": "optical switch q0"}
+    said = {
+        "refuse": "no",
+        "forget": "the lightpaths of g1 did not read back",
+        "dark": "optical switch q0",
+    }
     with pytest.raises(ControllerError, match=said[what]):
         stage.site.light("red", light)
     assert stage.own().job is None
@@ -577,7 +652,9 @@ def test_a_job_whose_light_does_not_come_is_refused(what: str, stack: ExitStack)
 def test_a_job_that_cannot_have_a_loop_holds_no_switch(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
     light = stage.plan(RANKS)
-    stage.optical.drivers = {name: one for name, one in stage.optical.drivers.items() if name != "q1"}
+    stage.optical.drivers = {
+        name: one for name, one in stage.optical.drivers.items() if name != "q1"
+    }
     with pytest.raises(NotFoundError, match="there is no optical switch q1"):
         stage.site.light("red", light)
     assert stage.optical.holder("q0") is None
@@ -587,7 +664,9 @@ def test_a_job_that_cannot_have_a_loop_holds_no_switch(stack: ExitStack) -> None
 
 
 @pytest.mark.parametrize("made", [ONCE, PLANES, WAVES])
-def test_who_takes_over_divides_first_whatever_is_left(made: Fabric, stack: ExitStack) -> None:
+def test_who_takes_over_divides_first_whatever_is_left(
+    made: Fabric, stack: ExitStack
+) -> None:
     stage = Stage(made, stack)
     stage.light()
     stage.site.stop()
@@ -647,7 +726,10 @@ def test_light_that_is_set_once_and_refused_is_tried_less_and_less_often(
     began = [one["t"] for one in stage.decisions()]
     pauses = [after - before for before, after in itertools.pairwise(began)]
     # 40, 80, 160, 320 and 400 ms of light between; then it stays so.
-    assert all(pause >= least for pause, least in zip(pauses, (0.04, 0.08, 0.16, 0.32, 0.4), strict=True))
+    assert all(
+        pause >= least
+        for pause, least in zip(pauses, (0.04, 0.08, 0.16, 0.32, 0.4), strict=True)
+    )
     assert "port 1 is disabled" in stage.decisions()[-1]["problem"]
     stage.optical.driver("q0").set_port_enabled(1, True)
     stage.wait(lambda: stage.agent.lit() == told)
@@ -699,7 +781,11 @@ def test_light_follows_the_turns_that_workers_end(stack: ExitStack) -> None:
     stage.agent.turns = {"g0": 1, "g1": 1, "g2": 1, "g3": 1}
     # 0 and 3 go on to the next iteration, but not before those that they meet there.
     stage.await_lit(*named(BOTH))
-    told = [word for word in stage.agent.log if word in ("hold", "lit") or word.startswith("q")]
+    told = [
+        word
+        for word in stage.agent.log
+        if word in ("hold", "lit") or word.startswith("q")
+    ]
     # Everybody whose circuits are taken holds before a switch is set, and sends when all are.
     assert told[0] == "hold"
     assert told[-1] == "lit"
@@ -709,7 +795,11 @@ def test_light_follows_the_turns_that_workers_end(stack: ExitStack) -> None:
     (decision,) = [one for one in stage.decisions() if one["turns"] == [(0, 2)]]
     assert decision["problem"] is None
     assert decision["changed"]
-    assert decision["dark_s"] >= PHASED.optical_switches["q0"].device.declared()["dark_s"] == 0.01
+    assert (
+        decision["dark_s"]
+        >= PHASED.optical_switches["q0"].device.declared()["dark_s"]
+        == 0.01
+    )
     assert stage.own().mode == "phases"
 
     stage.agent.turns = {"g0": 1, "g1": 2, "g2": 2, "g3": 1}
@@ -718,7 +808,9 @@ def test_light_follows_the_turns_that_workers_end(stack: ExitStack) -> None:
     assert not any(stage.stand().values())
 
 
-def test_the_next_controller_goes_on_in_the_turns_that_it_finds(stack: ExitStack) -> None:
+def test_the_next_controller_goes_on_in_the_turns_that_it_finds(
+    stack: ExitStack,
+) -> None:
     stage = Stage(PHASED, stack)
     stage.light(PHASES)
     stage.site.stop()
@@ -746,5 +838,8 @@ def test_circuits_that_vanish_in_a_turn_are_made_again(
 
 def test_light_of_other_planes_cannot_follow_phases(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
-    with pytest.raises(InvalidError, match=r"^light phases: parallel-ocs is not set circuit by circuit$"):
+    with pytest.raises(
+        InvalidError,
+        match=r"^light phases: parallel-ocs is not set circuit by circuit$",
+    ):
         stage.plan(RANKS, PHASES)

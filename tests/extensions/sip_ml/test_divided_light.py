@@ -45,11 +45,21 @@ def _kernel(found: Experiment, counts: Counts | None) -> dict[str, Any]:
         onics[gpu] = {
             "lightpaths": {
                 "peers": [
-                    {"peer": ips[o], "fresh": count("fresh", (rank, o)), "resent": count("resent", (rank, o))}
+                    {
+                        "peer": ips[o],
+                        "fresh": count("fresh", (rank, o)),
+                        "resent": count("resent", (rank, o)),
+                    }
                     for o in others
                 ],
-                "sent": [{"peer": ips[o], **path, "payload": count("taken", (rank, o))} for o in others],
-                "received": [{"peer": ips[o], **path, "payload": count("given", (o, rank))} for o in others],
+                "sent": [
+                    {"peer": ips[o], **path, "payload": count("taken", (rank, o))}
+                    for o in others
+                ],
+                "received": [
+                    {"peer": ips[o], **path, "payload": count("given", (o, rank))}
+                    for o in others
+                ],
             }
         }
     return {"onics": onics, "switches": {}, "totals": {}}
@@ -65,7 +75,10 @@ def _rows(spoil: Callable[[Counts], None], *, restarted: bool = False) -> Any:
     counts: Counts = {
         "payload": dict(told),
         "resent": dict.fromkeys(pairs, 0),
-        **{name: {pair: told[pair] + 17 for pair in pairs} for name in ("fresh", "taken", "given")},
+        **{
+            name: {pair: told[pair] + 17 for pair in pairs}
+            for name in ("fresh", "taken", "given")
+        },
     }
     spoil(counts)
 
@@ -75,18 +88,31 @@ def _rows(spoil: Callable[[Counts], None], *, restarted: bool = False) -> Any:
             if isinstance(record, RunStarted):
                 said: dict[str, Any] = {"t": record.t, "run": record.run}
                 for moment, now in (("before", None), ("after", counts)):
-                    yield LightCounters(**said, moment=moment, kernel=_kernel(found, now), agents={})
+                    yield LightCounters(
+                        **said, moment=moment, kernel=_kernel(found, now), agents={}
+                    )
                 for rank in range(4):
-                    light = {str(j): [counts["payload"][i, j], 17] for i, j in pairs if i == rank}
+                    light = {
+                        str(j): [counts["payload"][i, j], 17]
+                        for i, j in pairs
+                        if i == rank
+                    }
                     yield WorkerDone(**said, job="train", rank=rank, light=light)
                 yield Divisions(**said, job="train", decisions=2, dark_s=0.5)
                 made = [
-                    {f"{part}_s": s for part in ("read", "decide", "hold", "write", "dark")}
+                    {
+                        f"{part}_s": s
+                        for part in ("read", "decide", "hold", "write", "dark")
+                    }
                     for s in (1.0, 3.0)
                 ]
                 yield LightDecisions(**said, job="train", decisions=made)
                 if restarted:
-                    death = {"kind": "controller", "name": "controller", "how": "killed by SIGKILL"}
+                    death = {
+                        "kind": "controller",
+                        "name": "controller",
+                        "how": "killed by SIGKILL",
+                    }
                     yield ProcessEnded(**said, **death, planned=False)
 
     return analyse(found, list(with_light()), "measured").rows
@@ -121,9 +147,18 @@ def test_divisions_are_not_counted_where_a_controller_took_some_with_it() -> Non
     # A worker's payload is held against the matrix and against what its O-NIC sent.
     [("payload", 8), ("fresh", 4), ("taken", 4), ("given", 4)],
 )
-def test_four_bytes_that_one_end_has_and_another_has_not_are_wrong(name: str, wrong: int) -> None:
+def test_four_bytes_that_one_end_has_and_another_has_not_are_wrong(
+    name: str, wrong: int
+) -> None:
     for by in (4, -4):
-        assert _wrong(lambda counts, by=by: counts[name].update({(2, 1): counts[name][2, 1] + by})) == wrong  # type: ignore[misc]
+        assert (
+            _wrong(
+                lambda counts, by=by: counts[name].update(
+                    {(2, 1): counts[name][2, 1] + by}
+                )
+            )
+            == wrong
+        )  # type: ignore[misc]
 
 
 def test_mistakes_of_two_pairs_do_not_make_up_for_each_other() -> None:
@@ -142,7 +177,9 @@ def test_what_was_sent_again_is_told_apart() -> None:
 
 def test_nothing_is_said_of_light_that_nobody_counted() -> None:
     found = parse(DIVIDED, "divided.yaml")
-    assert not where(analyse(found, records_of(found), "simulated").rows, metric="light_bytes_wrong")
+    assert not where(
+        analyse(found, records_of(found), "simulated").rows, metric="light_bytes_wrong"
+    )
 
 
 @pytest.mark.parametrize("size", [4, 400, 1_000_004])
@@ -153,7 +190,9 @@ def test_whole_elements_sum_to_what_a_ring_sends(size: int, ranks: int) -> None:
     assert (found % 4 == 0).all()
     assert found.sum() == 2 * (ranks - 1) * size
     # No pair is off its equal share by more than an element a step.
-    assert np.abs(found - 2 * (ranks - 1) * size / ranks * (found > 0)).max() <= 4 * len(list(steps))
+    assert np.abs(
+        found - 2 * (ranks - 1) * size / ranks * (found > 0)
+    ).max() <= 4 * len(list(steps))
 
 
 def test_a_vector_that_is_no_whole_number_of_elements_is_refused() -> None:
@@ -172,7 +211,12 @@ def test_a_vector_that_is_no_whole_number_of_elements_is_refused() -> None:
 )
 def test_in_whole_elements_is_what_the_demand_is_in_parts_of_them(what: str) -> None:
     text = DIVIDED.replace("{collective: all-to-all, size: 4 MB, iterations: 2}", what)
-    workload = parse(text.replace("payload: 10}", "payload: 1}"), "d.yaml").plans[0].jobs[0].workload
+    workload = (
+        parse(text.replace("payload: 10}", "payload: 1}"), "d.yaml")
+        .plans[0]
+        .jobs[0]
+        .workload
+    )
     assert workload is not None
     whole = delivered(workload, 1)
     assert whole.sum() == pytest.approx(sent(workload).sum(), rel=1e-9)

@@ -35,34 +35,46 @@ def test_planes_have_a_fibre_of_each_gpu_on_each_switch() -> None:
     assert len(made.links) == 8 * 4
     assert {link.rate_bps for link in made.links} == {50e9}
     assert made.link_at[Port("g2", 3)].other(Port("g2", 3)) == Port("q3", 3)
-    assert {(o.ports, o.transmitters, o.standing, o.tuning_s) for o in made.onics.values()} == {
-        (4, "array", True, 0.0)
-    }
+    assert {
+        (o.ports, o.transmitters, o.standing, o.tuning_s) for o in made.onics.values()
+    } == {(4, "array", True, 0.0)}
     for switch in made.optical_switches.values():
         assert (switch.size, switch.wavelengths, switch.device.dark_s) == (8, None, 0.0)
 
 
 def test_planes_divided_anew_are_dark_for_the_stated_time() -> None:
-    made = plugged(fabric(kind="parallel-ocs", switches=2, interval="5 ms", dark="1 ms"))
+    made = plugged(
+        fabric(kind="parallel-ocs", switches=2, interval="5 ms", dark="1 ms")
+    )
     (device,) = {switch.device for switch in made.optical_switches.values()}
-    assert (device.dark_s, device.dark_jitter_s, device.retrain_s, device.command_s) == (1e-3, 0, 0, 0)
+    assert (
+        device.dark_s,
+        device.dark_jitter_s,
+        device.retrain_s,
+        device.command_s,
+    ) == (1e-3, 0, 0, 0)
 
 
 def test_a_ring_has_a_small_wss_at_each_gpu_and_all_colours_at_each_port() -> None:
     made = plugged(ring())
     assert made.parts["divided"] == WdmRing(
-        "demand-ring", tuple(f"g{i}" for i in range(8)), tuple(f"w{i}" for i in range(8)), 4
+        "demand-ring",
+        tuple(f"g{i}" for i in range(8)),
+        tuple(f"w{i}" for i in range(8)),
+        4,
     )
     assert "rings" not in made.parts
     assert len(made.links) == 3 * 8
     assert {link.rate_bps for link in made.links} == {25e9}
-    assert {(s.size, s.wavelengths, s.device.dark_s) for s in made.optical_switches.values()} == {
-        (4, 4, 1e-3)
-    }
+    assert {
+        (s.size, s.wavelengths, s.device.dark_s) for s in made.optical_switches.values()
+    } == {(4, 4, 1e-3)}
     assert {(o.ports, o.standing) for o in made.onics.values()} == {(2, True)}
 
 
-@pytest.mark.parametrize("made", [plugged(fabric(kind="parallel-ocs", switches=4)), plugged(ring())])
+@pytest.mark.parametrize(
+    "made", [plugged(fabric(kind="parallel-ocs", switches=4)), plugged(ring())]
+)
 def test_packets_and_circuits_do_not_see_its_light(made: Fabric) -> None:
     assert made.electrical_ports == ()
     assert electrical_graph(made, {}).edges == ()
@@ -105,7 +117,9 @@ def test_what_stands_beside_is_kept_and_what_is_plugged_stays() -> None:
         ),
     ],
 )
-def test_what_cannot_be_emulated_is_refused_by_its_key(whole: Fabric, said: str) -> None:
+def test_what_cannot_be_emulated_is_refused_by_its_key(
+    whole: Fabric, said: str
+) -> None:
     with pytest.raises(ValueError, match="interconnect") as caught:
         plugged(whole)
     assert str(caught.value).startswith(said)

@@ -45,13 +45,17 @@ def follow(made: Fabric, pairs: Iterable[tuple[int, int]]) -> dict[str, str]:
     """Where light comes out that each pair's source sends, as the switches are set for all of them."""
     ports, problems = RING.choose(pairs)
     assert not problems
-    setting = setting_of(made, {pair: (Lightpath(port),) for pair, port in ports.items()})
+    setting = setting_of(
+        made, {pair: (Lightpath(port),) for pair, port in ports.items()}
+    )
     found = {}
     for (source, _), port in ports.items():
         at = Port(f"g{source}", port)
         while (at := made.link_at[at].other(at)).node in made.optical_switches:
             switch = made.optical_switches[at.node]
-            (xc,) = (xc for xc in setting[at.node] if xc.ingress == switch.ingress(at.number))
+            (xc,) = (
+                xc for xc in setting[at.node] if xc.ingress == switch.ingress(at.number)
+            )
             at = Port(at.node, xc.egress - switch.size)
         found[f"g{source}:{port}"] = str(at)
     return found
@@ -68,9 +72,18 @@ def test_every_transceiver_has_a_fibre_to_the_next_servers_on_its_side() -> None
 
 @pytest.mark.parametrize(
     ("source", "destination", "port"),
-    [(0, 1, CLOCKWISE), (0, 2, CLOCKWISE), (0, 3, None), (0, 4, COUNTER), (5, 0, CLOCKWISE), (2, 2, None)],
+    [
+        (0, 1, CLOCKWISE),
+        (0, 2, CLOCKWISE),
+        (0, 3, None),
+        (0, 4, COUNTER),
+        (5, 0, CLOCKWISE),
+        (2, 2, None),
+    ],
 )
-def test_a_server_is_reached_by_the_shorter_way(source: int, destination: int, port: int | None) -> None:
+def test_a_server_is_reached_by_the_shorter_way(
+    source: int, destination: int, port: int | None
+) -> None:
     assert RING.port(source, destination) == port
 
 
@@ -78,7 +91,9 @@ def test_light_comes_out_at_the_transceiver_that_faces_the_sender() -> None:
     ring = [(k, (k + 1) % 6) for k in range(6)]
     back = [(b, a) for a, b in ring]
     found = follow(fabric(), ring + back)
-    assert found == {f"g{a}:0": f"g{b}:1" for a, b in ring} | {f"g{b}:1": f"g{a}:0" for a, b in ring}
+    assert found == {f"g{a}:0": f"g{b}:1" for a, b in ring} | {
+        f"g{b}:1": f"g{a}:0" for a, b in ring
+    }
 
 
 def test_neighbours_of_a_lost_server_choose_the_paths_past_it() -> None:
@@ -89,11 +104,19 @@ def test_neighbours_of_a_lost_server_choose_the_paths_past_it() -> None:
     ("pairs", "problem"),
     [
         ([(0, 3)], "g0 and g3 are more than 2 servers apart"),
-        ([(0, 1), (0, 2)], "g0 has one path clockwise at a time, and sends to or hears g1 and g2"),
-        ([(0, 2), (1, 2)], "g2 has one path counter-clockwise at a time, and sends to or hears g0 and g1"),
+        (
+            [(0, 1), (0, 2)],
+            "g0 has one path clockwise at a time, and sends to or hears g1 and g2",
+        ),
+        (
+            [(0, 2), (1, 2)],
+            "g2 has one path counter-clockwise at a time, and sends to or hears g0 and g1",
+        ),
     ],
 )
-def test_a_transceiver_has_one_path_at_a_time(pairs: list[tuple[int, int]], problem: str) -> None:
+def test_a_transceiver_has_one_path_at_a_time(
+    pairs: list[tuple[int, int]], problem: str
+) -> None:
     with pytest.raises(ValueError, match=problem):
         RING.check(pairs)
 
@@ -102,21 +125,29 @@ def test_who_sends_most_chooses_first_and_others_stay_dark() -> None:
     demand = np.zeros((6, 6))
     demand[0, 1], demand[0, 2], demand[3, 0], demand[4, 3] = 5, 9, 1, 2
     division = divider(fabric()).division(demand)
-    assert dict(division.paths) == {(0, 2): (Lightpath(CLOCKWISE),), (4, 3): (Lightpath(COUNTER),)}
+    assert dict(division.paths) == {
+        (0, 2): (Lightpath(CLOCKWISE),),
+        (4, 3): (Lightpath(COUNTER),),
+    }
     assert division.counts.sum() == 2
 
 
 @pytest.mark.parametrize(
-    ("collective", "seconds"), [("ring", 2 * 5 / 6 * 8e9 / 10e9), ("bidirectional-ring", 5 / 6 * 8e9 / 10e9)]
+    ("collective", "seconds"),
+    [("ring", 2 * 5 / 6 * 8e9 / 10e9), ("bidirectional-ring", 5 / 6 * 8e9 / 10e9)],
 )
-def test_an_all_reduce_takes_its_bytes_over_a_transceivers_rate(collective: str, seconds: float) -> None:
+def test_an_all_reduce_takes_its_bytes_over_a_transceivers_rate(
+    collective: str, seconds: float
+) -> None:
     network = HopRingNetwork(tuple(f"g{k}" for k in range(6)), RING)
     steps, total_s = steps_named(collective, 6), 0.0
     for number, step in enumerate(steps):
         routes = network.routes([f"g{k}" for k in range(6)], step, number)
         load = np.zeros(len(network.capacity_bps))
         for transfer in range(len(step)):
-            links = routes.links[routes.offsets[transfer] : routes.offsets[transfer + 1]]
+            links = routes.links[
+                routes.offsets[transfer] : routes.offsets[transfer + 1]
+            ]
             load[links] += 8e9 * step.count[transfer] / steps.chunks
         total_s += float((load / network.capacity_bps).max())
     assert total_s == pytest.approx(seconds)
@@ -135,11 +166,23 @@ def test_a_job_goes_on_past_a_lost_server() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("collective: ring", "collective: halving-doubling"), "more than 2 servers apart|one path"),
-        (("reach: 2", "reach: 6"), "fabric.hop_ring.reach: 6; of 6 servers it is at most 5"),
-        (("[g0, g1, g2, g3, g4, g5]", "[g0, g3]"), "g0 and g3 are more than 2 servers apart"),
+        (
+            ("collective: ring", "collective: halving-doubling"),
+            "more than 2 servers apart|one path",
+        ),
+        (
+            ("reach: 2", "reach: 6"),
+            "fabric.hop_ring.reach: 6; of 6 servers it is at most 5",
+        ),
+        (
+            ("[g0, g1, g2, g3, g4, g5]", "[g0, g3]"),
+            "g0 and g3 are more than 2 servers apart",
+        ),
         (("then: shrink", "then: swap"), "none takes a lost one's place"),
-        (("do: lose, target: gpu g2, then: shrink", "do: lose, target: nic g2"), "described as a whole"),
+        (
+            ("do: lose, target: gpu g2, then: shrink", "do: lose, target: nic g2"),
+            "described as a whole",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(change: tuple[str, str], said: str) -> None:

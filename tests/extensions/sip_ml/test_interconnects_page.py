@@ -13,4 +13,6 @@ def test_the_page_lists_every_metric() -> None:
 
 
 def test_the_page_lists_every_kind_of_record() -> None:
-    assert f"\n{events.table('ringlight.extensions.sip_ml.records')}\n" in PAGE.read_text()
+    assert (
+        f"\n{events.table('ringlight.extensions.sip_ml.records')}\n" in PAGE.read_text()
+    )

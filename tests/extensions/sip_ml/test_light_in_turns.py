@@ -27,21 +27,34 @@ INTERVALS = ("7.2 ms", "7.4 ms", "7.6 ms")
 
 
 def simulated(*intervals: str) -> tuple[View, list[Record]]:
-    raw: dict[str, Any] = yaml.safe_load(bundled("sip_ml_intervals").read_text(encoding="utf-8"))
+    raw: dict[str, Any] = yaml.safe_load(
+        bundled("sip_ml_intervals").read_text(encoding="utf-8")
+    )
     raw["sweep"]["over"][INTERVAL] = list(intervals)
-    experiment, backend = parse(yaml.safe_dump(raw), "intervals.yaml"), SimulationBackend()
+    experiment, backend = (
+        parse(yaml.safe_dump(raw), "intervals.yaml"),
+        SimulationBackend(),
+    )
     records: list[Record] = []
     for plan in choose(experiment, backend).plans:
         found, failures = one_alone(backend, plan)
         assert not failures
         records += found
-    environment = {"seed": 0, "code": "0123456789abcdef", "not_run": {}, **backend.facts()}
+    environment = {
+        "seed": 0,
+        "code": "0123456789abcdef",
+        "not_run": {},
+        **backend.facts(),
+    }
     found = analyse(experiment, records, "simulated")
     return view_of(found, document(found, records, environment), environment), records
 
 
 def figures(view: View, metric: str) -> list[float]:
-    found = [view.at("divided", "job train", point).number(metric) for point in view.points("divided")]
+    found = [
+        view.at("divided", "job train", point).number(metric)
+        for point in view.points("divided")
+    ]
     return [value for value in found if value is not None]
 
 
@@ -57,7 +70,9 @@ def test_a_little_more_between_divisions_costs_nearly_half_an_iteration(
     assert min(before, behind) > 1.35 * at
 
 
-def test_then_most_divisions_are_for_what_has_just_been_sent(resonance: tuple[View, list[Record]]) -> None:
+def test_then_most_divisions_are_for_what_has_just_been_sent(
+    resonance: tuple[View, list[Record]],
+) -> None:
     view, records = resonance
     made, late = figures(view, "divisions"), figures(view, "divisions_late")
     shares = [few / all_ for few, all_ in zip(late, made, strict=True)]
@@ -68,7 +83,9 @@ def test_then_most_divisions_are_for_what_has_just_been_sent(resonance: tuple[Vi
     found = 0
     for one, then in zip(given.divisions, given.divisions[1:], strict=False):
         dark = sum(
-            size for size, count in zip(then["left_bytes"], one["lightpaths"], strict=True) if not count
+            size
+            for size, count in zip(then["left_bytes"], one["lightpaths"], strict=True)
+            if not count
         )
         found += 2 * dark > sum(then["left_bytes"])
     assert found == late[0]

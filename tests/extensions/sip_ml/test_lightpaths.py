@@ -29,7 +29,9 @@ def planes(gpus: int, switches: int, **more: object) -> Fabric:
 
 
 def ring(gpus: int) -> Fabric:
-    return fabric(gpus, kind="demand-ring", wavelength="25 Gbit/s", interval="5 ms", dark="1 ms")
+    return fabric(
+        gpus, kind="demand-ring", wavelength="25 Gbit/s", interval="5 ms", dark="1 ms"
+    )
 
 
 LOOP = {"interval": "5 ms", "dark": "1 ms"}
@@ -44,7 +46,9 @@ FABRICS = {
 
 
 def some_demand(rng: np.random.Generator, gpus: int) -> FloatArray:
-    matrix = 10 ** rng.uniform(0, 6, (gpus, gpus)) * (rng.random((gpus, gpus)) < rng.choice([0.2, 0.5, 1.0]))
+    matrix = 10 ** rng.uniform(0, 6, (gpus, gpus)) * (
+        rng.random((gpus, gpus)) < rng.choice([0.2, 0.5, 1.0])
+    )
     np.fill_diagonal(matrix, 0)
     return matrix
 
@@ -62,7 +66,8 @@ def end_of(fabric: Fabric, setting: CrossConnects, source: str, path: Lightpath)
         (through,) = [
             xc
             for xc in setting[at.node]
-            if xc.ingress == switch.ingress(at.number) and xc.wavelength in (None, path.wavelength)
+            if xc.ingress == switch.ingress(at.number)
+            and xc.wavelength in (None, path.wavelength)
         ]
         at = Port(at.node, through.egress - switch.size)
 
@@ -104,13 +109,19 @@ def test_faceplates_are_those_of_the_fibres() -> None:
     assert setting == {"q0": frozenset(), "q1": frozenset({CrossConnect(1, 4 + 4)})}
 
 
-def test_circuits_set_once_must_reach_all_partners_and_those_set_again_need_not() -> None:
+def test_circuits_set_once_must_reach_all_partners_and_those_set_again_need_not() -> (
+    None
+):
     everybody = np.ones((8, 8)) - np.eye(8)
-    with pytest.raises(ValueError, match="GPU 0 sends to 7 others, and 4 switches join it to at most 4"):
+    with pytest.raises(
+        ValueError, match="GPU 0 sends to 7 others, and 4 switches join it to at most 4"
+    ):
         divider(planes(8, 4)).counts(everybody)
     assert divider(planes(8, 4, **LOOP)).counts(everybody).sum(axis=1).max() == 4
     neighbours = np.roll(np.eye(8), 1, axis=1)
-    assert (divider(planes(8, 4)).counts(neighbours) == single_shot(neighbours, 4).counts).all()
+    assert (
+        divider(planes(8, 4)).counts(neighbours) == single_shot(neighbours, 4).counts
+    ).all()
 
 
 def test_an_interconnect_is_divided_without_its_ports() -> None:

@@ -16,7 +16,12 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.__main__ import load_fabric
 from ringlight.testbed.emulation.buildable import check_fabric, check_names
-from ringlight.testbed.emulation.onic.wiring import Standing, array_wavelengths, is_tagged, standing_light
+from ringlight.testbed.emulation.onic.wiring import (
+    Standing,
+    array_wavelengths,
+    is_tagged,
+    standing_light,
+)
 from ringlight.testbed.lab import Lab
 
 
@@ -45,23 +50,42 @@ def test_where_light_stands_a_peer_has_a_queue_for_each_number_of_lightpaths() -
 
 def test_light_tells_its_own_colour_on_rings_only() -> None:
     planes = interconnect(kind="parallel-ocs", switches=2)
-    ring = interconnect(kind="demand-ring", wavelength="50 Gbit/s", interval="5 ms", dark="1 ms")
-    tagged = {name for made in (planes, ring) for name in made.optical_switches if is_tagged(made, name)}
+    ring = interconnect(
+        kind="demand-ring", wavelength="50 Gbit/s", interval="5 ms", dark="1 ms"
+    )
+    tagged = {
+        name
+        for made in (planes, ring)
+        for name in made.optical_switches
+        if is_tagged(made, name)
+    }
     assert tagged == {*ring.optical_switches}
 
 
 def test_an_onic_in_the_inventory_says_whether_its_light_stands(tmp_path: Path) -> None:
-    ocs = {"kind": "parallel-ocs", "gpu": "a100", "gpus": 2, "rate": "1 Gbit/s", "switches": 1}
+    ocs = {
+        "kind": "parallel-ocs",
+        "gpu": "a100",
+        "gpus": 2,
+        "rate": "1 Gbit/s",
+        "switches": 1,
+    }
     fabric = plugged(build_fabric(FabricSpec.model_validate({"interconnect": ocs})))
     path = tmp_path / "inventory.json"
 
     def read(place: dict[str, Any]) -> Inventory:
         onics = dict.fromkeys(fabric.onics, place)
-        path.write_text(json.dumps({"lab": "abcd", "optical_switches": {"q0": {}}, "onics": onics}))
+        path.write_text(
+            json.dumps({"lab": "abcd", "optical_switches": {"q0": {}}, "onics": onics})
+        )
         return read_inventory(path, fabric)
 
     stands = read({"transmitters": "array", "standing": True})
-    assert (stands.onic_entries(), stands.flow_sockets(), stands.onics["g0"].flow) == ({}, {}, None)
+    assert (stands.onic_entries(), stands.flow_sockets(), stands.onics["g0"].flow) == (
+        {},
+        {},
+        None,
+    )
     asked = {"transmitters": "array", "flow": "/flow.sock", "directory": "/onic"}
     with pytest.raises(StartError, match=r"onics\.g0\.standing is False, not True"):
         read(asked)

@@ -25,7 +25,11 @@ from tests.simulated import bundled
 
 MODEL = "transformer-big"
 RATES = ("4 Tbit/s", "8 Tbit/s")
-RATE, WORKLOAD, PIECES = "parameters.bandwidth.value", "jobs.train.workload", "parameters.pieces.value"
+RATE, WORKLOAD, PIECES = (
+    "parameters.bandwidth.value",
+    "jobs.train.workload",
+    "parameters.pieces.value",
+)
 COLLECTIVE, RING = "parameters.collective.value", "ring"
 #: Not swept over the bandwidth.
 OWN_RATE = ("servers", "cap-400", "cap-200")
@@ -49,7 +53,10 @@ def small() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    experiment, backend = parse(yaml.safe_dump(small()), "sip_ml.yaml"), SimulationBackend()
+    experiment, backend = (
+        parse(yaml.safe_dump(small()), "sip_ml.yaml"),
+        SimulationBackend(),
+    )
     records = []
     for plan in choose(experiment, backend).plans:
         found, failures = one_alone(backend, plan)
@@ -60,7 +67,13 @@ def analysis() -> Analysis:
 
 def at(analysis: Analysis, arm: str, metric: str, **point: Any) -> float:
     """In eight pieces at 8 Tbit/s with a ring of gradients, where nothing else is said."""
-    swept: dict[str, Any] = {RATE: "8 Tbit/s", WORKLOAD: MODEL, PIECES: 8, COLLECTIVE: RING, **point}
+    swept: dict[str, Any] = {
+        RATE: "8 Tbit/s",
+        WORKLOAD: MODEL,
+        PIECES: 8,
+        COLLECTIVE: RING,
+        **point,
+    }
     if arm in OWN_RATE:
         del swept[RATE]
     if metric.startswith("jct_best") or arm == "sip-ocs-added":
@@ -75,34 +88,49 @@ def at(analysis: Analysis, arm: str, metric: str, **point: Any) -> float:
 def words(analysis: Analysis, arm: str, metric: str) -> str:
     """At the words of what was searched, as :func:`at` finds figures."""
     swept = {WORKLOAD: MODEL} | ({} if arm in OWN_RATE else {RATE: "8 Tbit/s"})
-    (row,) = (row for row in where(analysis.rows, arm=arm, metric=metric) if row.point == swept)
+    (row,) = (
+        row
+        for row in where(analysis.rows, arm=arm, metric=metric)
+        if row.point == swept
+    )
     return str(row.value)
 
 
-def test_at_equal_bandwidth_nothing_is_faster_than_the_ideal_switch(analysis: Analysis) -> None:
+def test_at_equal_bandwidth_nothing_is_faster_than_the_ideal_switch(
+    analysis: Analysis,
+) -> None:
     for rate in RATES:
         ideal, ocs, ring = (
-            at(analysis, arm, "iteration", **{RATE: rate}) for arm in ("ideal", "sip-ocs", "sip-ring")
+            at(analysis, arm, "iteration", **{RATE: rate})
+            for arm in ("ideal", "sip-ocs", "sip-ring")
         )
         assert ideal < ocs < ring
 
 
-def test_the_best_division_and_all_reduce_of_each_fabric_are_searched(analysis: Analysis) -> None:
+def test_the_best_division_and_all_reduce_of_each_fabric_are_searched(
+    analysis: Analysis,
+) -> None:
     tried = [(2, RING), (2, "bidirectional-ring"), (2, "hierarchical-ring-group-4")]
     tried += [(8, RING), (8, "bidirectional-ring")]
     for arm in ("servers", "ideal", "sip-ocs", "sip-ring"):
         times = {
-            f"{pieces}, {name}": at(analysis, arm, "jct", **{PIECES: pieces, COLLECTIVE: name})
+            f"{pieces}, {name}": at(
+                analysis, arm, "jct", **{PIECES: pieces, COLLECTIVE: name}
+            )
             for pieces, name in tried
         }
         assert at(analysis, arm, "jct_best") == pytest.approx(min(times.values()))
-        assert times[words(analysis, arm, "jct_best_at")] == pytest.approx(min(times.values()))
+        assert times[words(analysis, arm, "jct_best_at")] == pytest.approx(
+            min(times.values())
+        )
     assert at(analysis, "sip-ocs", "jct_best_ratio") == pytest.approx(
         at(analysis, "sip-ocs", "jct_best") / at(analysis, "servers", "jct_best")
     )
 
 
-def test_servers_reduce_inside_and_across_where_that_uses_more_nics(analysis: Analysis) -> None:
+def test_servers_reduce_inside_and_across_where_that_uses_more_nics(
+    analysis: Analysis,
+) -> None:
     """In two pieces a server has four GPUs with the same piece, whose ring would leave it by one NIC."""
     ring, both, inside = (
         at(analysis, "servers", "jct", **{PIECES: 2, COLLECTIVE: name})
@@ -142,10 +170,13 @@ def test_an_accuracy_takes_so_many_iterations(analysis: Analysis) -> None:
 def test_the_added_term_is_of_either_count_of_bytes(analysis: Analysis) -> None:
     alone = at(analysis, "sip-ocs-added", "jct")
     added = {
-        name: at(analysis, "sip-ocs-added", f"iteration_added_{name}") for name in ("parameters", "theirs")
+        name: at(analysis, "sip-ocs-added", f"iteration_added_{name}")
+        for name in ("parameters", "theirs")
     }
     # 214,245,376 parameters of 4 bytes over eight GPUs, and 700 MB a GPU; there and back at 8 Tbit/s.
-    assert added["parameters"] - alone == pytest.approx(2 * 214_245_376 / 2 * 8 / 8e12, rel=1e-6)
+    assert added["parameters"] - alone == pytest.approx(
+        2 * 214_245_376 / 2 * 8 / 8e12, rel=1e-6
+    )
     assert added["theirs"] - alone == pytest.approx(2 * 700e6 * 8 / 8e12, rel=1e-6)
     assert at(analysis, "sip-ocs", "jct") > alone
     assert not where(analysis.rows, arm="sip-ocs", metric="iteration_added_theirs")
@@ -158,8 +189,13 @@ def test_the_published_range_stands_beside_and_is_no_fit(analysis: Analysis) -> 
         ("sip-ocs", "jct_best_ratio_to"),
     }
     assert {row.standing for row in ends} == {"range"}
-    assert not any(parameter.fitted_to for parameter in analysis.experiment.spec.parameters.values())
-    agrees = {row.value for row in analysis.rows if row.metric == "jct_best_ratio_agrees"}
+    assert not any(
+        parameter.fitted_to
+        for parameter in analysis.experiment.spec.parameters.values()
+    )
+    agrees = {
+        row.value for row in analysis.rows if row.metric == "jct_best_ratio_agrees"
+    }
     assert agrees <= {True, False}
     assert agrees
 
@@ -167,11 +203,15 @@ def test_the_published_range_stands_beside_and_is_no_fit(analysis: Analysis) -> 
 def in_eight(analysis: Analysis, arm: str, rate: str) -> float:
     """The time of eight pieces with the better of both rings."""
     names = (RING, "bidirectional-ring")
-    return min(at(analysis, arm, "jct", **{RATE: rate, COLLECTIVE: name}) for name in names)
+    return min(
+        at(analysis, arm, "jct", **{RATE: rate, COLLECTIVE: name}) for name in names
+    )
 
 
 def findings(analysis: Analysis, rows: list[Row]) -> dict[str, str]:
-    return {one.text: one.kind for one in verdict(AtBase(analysis.experiment, Table(rows)))}
+    return {
+        one.text: one.kind for one in verdict(AtBase(analysis.experiment, Table(rows)))
+    }
 
 
 def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
@@ -179,9 +219,14 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
     texts = " ".join(found)
     ours = [in_eight(analysis, "sip-ocs", rate) for rate in RATES]
     times = sorted(in_eight(analysis, "servers", "") / mine for mine in ours)
-    assert "Servers of 8 GPUs, both sides in 8 pieces: SiP-OCS is so many times as fast" in texts
+    assert (
+        "Servers of 8 GPUs, both sides in 8 pieces: SiP-OCS is so many times as fast"
+        in texts
+    )
     assert f"{MODEL} {times[0]:.2f} to {times[1]:.2f}" in texts
-    best = sorted(1 / at(analysis, "sip-ocs", "jct_best_ratio", **{RATE: rate}) for rate in RATES)
+    best = sorted(
+        1 / at(analysis, "sip-ocs", "jct_best_ratio", **{RATE: rate}) for rate in RATES
+    )
     said = (
         "Servers of 8 GPUs, each with its best division and all-reduce: SiP-OCS is so many times as fast, "
         f"over all bandwidths: {MODEL} {best[0]:.2f} to {best[1]:.2f}"
@@ -194,7 +239,9 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
         else row
         for row in analysis.rows
     ]
-    assert f"{MODEL} {2 * times[0]:.2f} to {2 * times[1]:.2f}" in " ".join(findings(analysis, slower))
+    assert f"{MODEL} {2 * times[0]:.2f} to {2 * times[1]:.2f}" in " ".join(
+        findings(analysis, slower)
+    )
     # As good as alike is not slower.
     ideal = [row for row in analysis.rows if (row.arm, row.metric) == ("ideal", "jct")]
     ring = [
@@ -210,11 +257,20 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
     assert findings(analysis, others + ring)[said] == "wins"
     # Without the other arms nothing is said of them.
     some = [row for row in analysis.rows if row.arm in ("sip-ocs", "cap-200")]
-    assert not any("SiP-Ring" in text or "Ideal" in text for text in findings(analysis, some))
+    assert not any(
+        "SiP-Ring" in text or "Ideal" in text for text in findings(analysis, some)
+    )
 
 
 def test_the_page_says_which_division_won(analysis: Analysis) -> None:
-    view = View(analysis.experiment, analysis.rows, analysis.runs, {}, analysis.fidelity, "simulated")
+    view = View(
+        analysis.experiment,
+        analysis.rows,
+        analysis.runs,
+        {},
+        analysis.fidelity,
+        "simulated",
+    )
     drawn: list[str] = []
 
     def draw(name: str, caption: str, figure: Callable[..., Figure], *args: Any) -> str:
@@ -229,7 +285,11 @@ def test_the_page_says_which_division_won(analysis: Analysis) -> None:
 
 
 def test_who_has_no_piece_of_a_model_has_iterations_too() -> None:
-    raw = small() | {"sweep": [], "published": [], "arms": {"sip-ocs": {"fabric": "sip-ocs"}}}
+    raw = small() | {
+        "sweep": [],
+        "published": [],
+        "arms": {"sip-ocs": {"fabric": "sip-ocs"}},
+    }
     del raw["compare"], raw["search"]
     raw["workloads"][MODEL]["partners"] = 5
     raw["jobs"]["train"]["workload"] = MODEL

@@ -13,7 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.extensions.sip_ml.allocation.one_shot import circuits, hangs_together, one_shot
+from ringlight.extensions.sip_ml.allocation.one_shot import (
+    circuits,
+    hangs_together,
+    one_shot,
+)
 from ringlight.extensions.sip_ml.simulation.zoo import (
     CircuitNetwork,
     RelayedGridNetwork,
@@ -50,7 +54,9 @@ def names(gpus: int) -> tuple[str, ...]:
 
 def step_of(sources: IntArray, destinations: IntArray) -> Step:
     zero, one = np.zeros(len(sources)), np.ones(len(sources))
-    return Step(frozen(sources), frozen(destinations), frozen(zero), frozen(one), "replace")
+    return Step(
+        frozen(sources), frozen(destinations), frozen(zero), frozen(one), "replace"
+    )
 
 
 def all_pairs(gpus: int) -> Step:
@@ -72,34 +78,48 @@ def random_ports(gpus: int, degree: int, seed: int) -> IntArray:
     random = np.random.default_rng(seed)
     order = random.permutation(gpus)
     place = np.argsort(order)
-    return np.stack([order[(place + by) % gpus] for by in random.integers(1, gpus, degree)])
+    return np.stack(
+        [order[(place + by) % gpus] for by in random.integers(1, gpus, degree)]
+    )
 
 
 # Ways over circuits.
 
 
 @given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 10_000), st.floats(0, 0.6))
-def test_ways_over_circuits_are_the_shortest(gpus: int, degree: int, seed: int, dark: float) -> None:
+def test_ways_over_circuits_are_the_shortest(
+    gpus: int, degree: int, seed: int, dark: float
+) -> None:
     ports = random_ports(gpus, degree, seed)
     ports[np.random.default_rng(seed).random(ports.shape) < dark] = -1
     lit = circuits(ports)
     graph = nx.from_numpy_array(lit > 0, create_using=nx.DiGraph)
     far = hops.hops_between(lit)
     known = dict(nx.all_pairs_shortest_path_length(graph))
-    assert far.tolist() == [[known[a].get(b, -1) for b in range(gpus)] for a in range(gpus)]
+    assert far.tolist() == [
+        [known[a].get(b, -1) for b in range(gpus)] for a in range(gpus)
+    ]
     step = all_pairs(gpus)
     reached = far[step.sources, step.destinations] > 0
     sources, destinations = step.sources[reached], step.destinations[reached]
     ways = hops.ways(far, hops.neighbours(lit), sources, destinations)
-    for way, source, destination in zip(ways.T.tolist(), sources, destinations, strict=True):
+    for way, source, destination in zip(
+        ways.T.tolist(), sources, destinations, strict=True
+    ):
         passed = [gpu for gpu in way if gpu >= 0]
         assert passed == way[: len(passed)]
-        assert (passed[0], passed[-1], len(passed) - 1) == (source, destination, far[source, destination])
+        assert (passed[0], passed[-1], len(passed) - 1) == (
+            source,
+            destination,
+            far[source, destination],
+        )
         assert all(lit[pair] for pair in itertools.pairwise(passed))
 
 
 @given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 10_000))
-def test_circuits_have_all_of_a_gpus_bandwidth_and_no_more(gpus: int, degree: int, seed: int) -> None:
+def test_circuits_have_all_of_a_gpus_bandwidth_and_no_more(
+    gpus: int, degree: int, seed: int
+) -> None:
     lit = circuits(random_ports(gpus, degree, seed))
     network = CircuitNetwork(names(gpus), lit, RATE / degree)
     out = dict.fromkeys(names(gpus), 0.0)
@@ -124,10 +144,16 @@ def test_where_several_ways_are_as_short_they_are_all_used() -> None:
 
 def test_circuits_say_what_does_not_fit() -> None:
     lit = circuits(np.array([[1, 2, 0, -1]]))
-    with pytest.raises(ValueError, match=r"step 4: ranks 0 and 2 \(g0, g2\) have no circuit"):
+    with pytest.raises(
+        ValueError, match=r"step 4: ranks 0 and 2 \(g0, g2\) have no circuit"
+    ):
         CircuitNetwork(names(4), lit, RATE).routes(names(4), ring_step(4, 2), 4)
-    forwarding = CircuitNetwork(names(4), lit, RATE, forward=True, hop_s=1e-6, latency_s=2e-6)
-    with pytest.raises(ValueError, match=r"ranks 2 and 3 \(g2, g3\) have no way over circuits"):
+    forwarding = CircuitNetwork(
+        names(4), lit, RATE, forward=True, hop_s=1e-6, latency_s=2e-6
+    )
+    with pytest.raises(
+        ValueError, match=r"ranks 2 and 3 \(g2, g3\) have no way over circuits"
+    ):
         forwarding.routes(names(4), ring_step(4))
     routes = forwarding.routes(names(4), step_of(np.array([0, 0]), np.array([1, 2])))
     assert routes.latency_s == pytest.approx([2e-6, 3e-6])
@@ -163,10 +189,18 @@ def test_a_torus_leads_everybody_the_short_way(sides: list[int]) -> None:
     routes = network.routes(names(shape.gpus), step)
     length = np.minimum(apart, np.array(sides) - apart).sum(axis=1)
     assert np.diff(routes.offsets).tolist() == length.tolist()
-    assert links_of_ways(shape, step.sources, step.destinations).tolist() == length.tolist()
+    assert (
+        links_of_ways(shape, step.sources, step.destinations).tolist()
+        == length.tolist()
+    )
     links = [network.key(link) for link in range(len(network.capacity_bps))]
     for transfer in range(0, len(step), 1 + len(step) // 200):
-        way = [links[k] for k in routes.links[routes.offsets[transfer] : routes.offsets[transfer + 1]]]
+        way = [
+            links[k]
+            for k in routes.links[
+                routes.offsets[transfer] : routes.offsets[transfer + 1]
+            ]
+        ]
         assert way[0][0] == f"g{step.sources[transfer]}"  # type: ignore[index]
         assert way[-1][1] == f"g{step.destinations[transfer]}"  # type: ignore[index]
         assert all(a[1] == b[0] for a, b in itertools.pairwise(way))  # type: ignore[index]
@@ -176,18 +210,31 @@ def test_a_torus_is_a_torus() -> None:
     """Every link has another the other way, and the graph is networkx's periodic grid."""
     for sides in ((3, 4), (4, 2), (2, 2, 5), (7,)):
         shape = Torus(sides)
-        ends = {(gpu, shape.neighbour(gpu, port)) for gpu in range(shape.gpus) for port in range(shape.ports)}
+        ends = {
+            (gpu, shape.neighbour(gpu, port))
+            for gpu in range(shape.gpus)
+            for port in range(shape.ports)
+        }
         assert len(ends) == shape.gpus * shape.ports == 2 * shape.links
-        number = {place: gpu for gpu, place in enumerate(itertools.product(*(range(side) for side in sides)))}
+        number = {
+            place: gpu
+            for gpu, place in enumerate(
+                itertools.product(*(range(side) for side in sides))
+            )
+        }
         known = nx.grid_graph(sides[::-1], periodic=True)
-        known = nx.relabel_nodes(known, number if len(sides) > 1 else {k: k for k in range(sides[0])})
+        known = nx.relabel_nodes(
+            known, number if len(sides) > 1 else {k: k for k in range(sides[0])}
+        )
         assert ends == {pair for a, b in known.edges for pair in ((a, b), (b, a))}
 
 
 def test_rings_along_a_dimension_share_nothing() -> None:
     shape = Torus((4, 8))
     network = TorusNetwork(names(32), shape, 1e9, hop_s=1e-6)
-    assert got(network, step_of(np.arange(32), (np.arange(32) + 8) % 32), 32) == pytest.approx([1e9] * 32)
+    assert got(
+        network, step_of(np.arange(32), (np.arange(32) + 8) % 32), 32
+    ) == pytest.approx([1e9] * 32)
     # Two rows on, both ways round are as long; even rows go one way and odd ones the other.
     opposite = step_of(np.arange(32), (np.arange(32) + 16) % 32)
     assert got(network, opposite, 32) == pytest.approx([1e9] * 32)
@@ -215,11 +262,19 @@ def test_strides_make_ways_short() -> None:
     """With d of them about d * n^(1 / d) hops; only the nearest would need about n / d."""
     for count, most in ((2, 64), (4, 24), (8, 16)):
         found = strides(1024, count)
-        lit = circuits(np.stack([(np.arange(1024) + stride) % 1024 for stride in found]))
+        lit = circuits(
+            np.stack([(np.arange(1024) + stride) % 1024 for stride in found])
+        )
         assert hops.hops_between(lit)[0].max() <= most
 
 
-@given(st.integers(2, 16), st.integers(1, 6), st.integers(0, 10_000), st.booleans(), st.floats(0, 1))
+@given(
+    st.integers(2, 16),
+    st.integers(1, 6),
+    st.integers(0, 10_000),
+    st.booleans(),
+    st.floats(0, 1),
+)
 def test_a_one_shot_graph_joins_all_within_the_degree(
     gpus: int, degree: int, seed: int, grouped: bool, empty: float
 ) -> None:
@@ -252,10 +307,16 @@ def test_ports_go_to_rings_and_matchings_as_their_bytes_do() -> None:
     demand[np.arange(16), (np.arange(16) + 8) % 16] = 300.0
     groups = [range(8), range(8, 16)]
     ports = one_shot(demand, 4, groups, 100.0)
-    assert ports[0].tolist() == [*np.roll(np.arange(8), -1), *np.roll(np.arange(8, 16), -1)]
+    assert ports[0].tolist() == [
+        *np.roll(np.arange(8), -1),
+        *np.roll(np.arange(8, 16), -1),
+    ]
     assert all(row.tolist() == ((np.arange(16) + 8) % 16).tolist() for row in ports[1:])
     ports = one_shot(demand, 4, groups, 300.0)
-    assert ports[1].tolist() == [*np.roll(np.arange(8), -3), *np.roll(np.arange(8, 16), -3)]
+    assert ports[1].tolist() == [
+        *np.roll(np.arange(8), -3),
+        *np.roll(np.arange(8, 16), -3),
+    ]
     assert ports[2].tolist() == ((np.arange(16) + 8) % 16).tolist()
 
 
@@ -281,7 +342,9 @@ def test_a_one_shot_graph_says_what_does_not_fit() -> None:
 
 
 @given(st.integers(2, 20), st.integers(1, 5))
-def test_a_cycle_has_room_for_every_matching_and_no_slot_more(gpus: int, ports: int) -> None:
+def test_a_cycle_has_room_for_every_matching_and_no_slot_more(
+    gpus: int, ports: int
+) -> None:
     rotor = Rotor(gpus, min(ports, gpus - 1), 25e9, 2e-4, 2e-5)
     assert (rotor.slots - 1) * rotor.ports < gpus - 1 <= rotor.slots * rotor.ports
 
@@ -323,7 +386,9 @@ def test_whoever_sends_to_whom_the_indirect_rate_fits(gpus: int, seed: int) -> N
     random = np.random.default_rng(seed)
     shares = random.dirichlet(np.ones(6))
     demand = sum(share * np.eye(gpus)[random.permutation(gpus)] for share in shares)
-    assert light_of(rotor, demand * rotor.indirect_bps).max() <= rotor.direct_bps * (1 + 1e-9)
+    assert light_of(rotor, demand * rotor.indirect_bps).max() <= rotor.direct_bps * (
+        1 + 1e-9
+    )
     one = light_of(rotor, np.roll(np.eye(gpus), 1, axis=1) * rotor.indirect_bps)
     assert one[~np.eye(gpus, dtype=bool)] == pytest.approx(rotor.direct_bps)
 
@@ -333,7 +398,9 @@ def test_rotors_give_a_pair_its_part_and_the_wait() -> None:
     straight = rotor_network(names(9), rotor, latency_s=1e-6, share=0.5)
     # Two slots of a cycle; each pair has one, less the dark time.
     assert got(straight, all_pairs(9), 9) == pytest.approx([25e9 * 0.75 / 2 * 0.5] * 72)
-    assert straight.routes(names(9), ring_step(9)).latency_s == pytest.approx([2e-4 + 1e-6] * 9)
+    assert straight.routes(names(9), ring_step(9)).latency_s == pytest.approx(
+        [2e-4 + 1e-6] * 9
+    )
     over = rotor_network(names(9), rotor, indirect=True)
     assert got(over, ring_step(9), 9) == pytest.approx([4.5 * 25e9 * 0.75 / 2] * 9)
     with pytest.raises(ValueError, match="a rotor fabric of 9 GPUs, and there are 8"):
@@ -345,12 +412,22 @@ def test_rotors_give_a_pair_its_part_and_the_wait() -> None:
 
 def test_a_node_of_the_senders_row_and_the_receivers_column_relays() -> None:
     network = RelayedGridNetwork(names(12), 4, 400e9, hop_s=1e-6, latency_s=1e-6)
-    routes = network.routes(names(12), step_of(np.array([1, 1, 1]), np.array([3, 9, 11])))
-    ways = [[network.key(link) for link in routes.links[i:j]] for i, j in itertools.pairwise(routes.offsets)]
+    routes = network.routes(
+        names(12), step_of(np.array([1, 1, 1]), np.array([3, 9, 11]))
+    )
+    ways = [
+        [network.key(link) for link in routes.links[i:j]]
+        for i, j in itertools.pairwise(routes.offsets)
+    ]
     assert ways == [
         [("from", "g1", "row"), ("to", "g3", "row")],
         [("from", "g1", "column"), ("to", "g9", "column")],
-        [("from", "g1", "row"), ("to", "g3", "row"), ("from", "g3", "column"), ("to", "g11", "column")],
+        [
+            ("from", "g1", "row"),
+            ("to", "g3", "row"),
+            ("from", "g3", "column"),
+            ("to", "g11", "column"),
+        ],
     ]
     assert routes.latency_s == pytest.approx([1e-6, 1e-6, 2e-6])
     assert (got(network, all_pairs(12), 12) > 0).all()
@@ -377,8 +454,13 @@ def test_one_transceiver_serves_row_and_column() -> None:
 
 def test_light_goes_the_short_way_and_shares_fibres() -> None:
     network = WavelengthRingNetwork(names(8), 100e9)
-    routes = network.routes(names(8), step_of(np.array([0, 0, 6, 1, 2]), np.array([2, 6, 0, 5, 6])))
-    ways = [[network.key(link) for link in routes.links[i:j]] for i, j in itertools.pairwise(routes.offsets)]
+    routes = network.routes(
+        names(8), step_of(np.array([0, 0, 6, 1, 2]), np.array([2, 6, 0, 5, 6]))
+    )
+    ways = [
+        [network.key(link) for link in routes.links[i:j]]
+        for i, j in itertools.pairwise(routes.offsets)
+    ]
     assert ways == [
         [("g0", "g1"), ("g1", "g2")],
         [("g0", "g7"), ("g7", "g6")],
@@ -415,9 +497,17 @@ def test_counts_of_circuits_and_tori() -> None:
     }  # fmt: skip
     # A block of 4 x 4 x 4: 96 of the 192 ends of its links lead out of it (Jouppi et al., 2023).
     servers = Servers(8, 1e9, 1e9).counts(1024)
-    assert (servers.packet_switches, servers.packet_ports, servers.copper_cables) == (129, 2048, 1024)
+    assert (servers.packet_switches, servers.packet_ports, servers.copper_cables) == (
+        129,
+        2048,
+        1024,
+    )
     block = TorusOfGpus(Torus((4, 4, 4)), 1e9).counts(64)
-    assert (block.optical_ports, block.optical_switches, block.copper_cables) == (96, 1, 192 - 48)
+    assert (block.optical_ports, block.optical_switches, block.copper_cables) == (
+        96,
+        1,
+        192 - 48,
+    )
     ring = TorusOfGpus(Torus((8,)), 1e9).counts(8)
     assert (ring.nic_ports, ring.optical_ports, ring.copper_cables) == (16, 2, 7)
     assert TorusOfGpus(Torus((2, 2)), 1e9).counts(4).optical_switches == 0
@@ -483,22 +573,34 @@ def small(ranks: int) -> Workload:
     computed = writer.compute("forward", seconds=1e-3)
     sent = writer.send("activations", MIB, 0, after=[computed], stream="out")
     received = writer.receive("activations", MIB, 1, stream="in")
-    writer.collective("gradients", Collective("all-reduce", "ring"), 4 * MIB, 0, after=[sent, received])
+    writer.collective(
+        "gradients",
+        Collective("all-reduce", "ring"),
+        4 * MIB,
+        0,
+        after=[sent, received],
+    )
     peers = [[(rank + 1) % ranks, (rank - 1) % ranks] for rank in range(ranks)]
     communicators = [[groups[rank % 8]] for rank in range(ranks)]
     return book.workload("small", [writer.done()], [0] * ranks, communicators, peers)
 
 
-@pytest.mark.parametrize(("ranks", "how"), [(16, "exact"), (16, "classes"), (1024, "classes")])
+@pytest.mark.parametrize(
+    ("ranks", "how"), [(16, "exact"), (16, "classes"), (1024, "classes")]
+)
 @pytest.mark.parametrize("name", ZOO)
-def test_a_workload_takes_as_long_as_its_links_say(name: str, ranks: int, how: Fidelity) -> None:
+def test_a_workload_takes_as_long_as_its_links_say(
+    name: str, ranks: int, how: Fidelity
+) -> None:
     make, known = ZOO[name]
     found = simulate_workload(make(ranks), names(ranks), small(ranks), fidelity=how)
     next_bps, eighth_bps, wait_s = known(ranks)
     steps, size = 2 * (ranks // 8 - 1), 8 * 4 * MIB / (ranks // 8)
     sent_s = size / eighth_bps
     # Part by part a rank waits for its next transfer while the rest of the last one arrives.
-    pace_s = sent_s + wait_s if how == "classes" else max(sent_s, wait_s + sent_s / PARTS)
+    pace_s = (
+        sent_s + wait_s if how == "classes" else max(sent_s, wait_s + sent_s / PARTS)
+    )
     ring_s = wait_s + (steps - 1) * pace_s + sent_s
     expected_s = 1e-3 + 8 * MIB / next_bps + wait_s + ring_s
     assert found.total_s == pytest.approx(expected_s, rel=1e-9)
@@ -508,9 +610,13 @@ def test_coprime_rings_use_all_ring_ports_of_a_one_shot_graph() -> None:
     """Two of its four ports, with half of the vector each."""
     book = Book()
     writer = Writer(book)
-    writer.collective("gradients", Collective("all-reduce", "coprime-rings-2"), 4 * MIB, 0)
+    writer.collective(
+        "gradients", Collective("all-reduce", "coprime-rings-2"), 4 * MIB, 0
+    )
     groups = [[book.group(range(rank % 8, 64, 8))] for rank in range(64)]
-    workload = book.workload("one", [writer.done()], [0] * 64, groups, np.empty((64, 0)))
+    workload = book.workload(
+        "one", [writer.done()], [0] * 64, groups, np.empty((64, 0))
+    )
     found = simulate_workload(one_shot_of(64), names(64), workload)
     assert found.total_s == pytest.approx(2 * 7 / 8 * 4 * MIB * 8 / (RATE / 2))
 

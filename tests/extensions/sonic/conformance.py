@@ -39,6 +39,8 @@ def empty_where_a_table_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    pytest.param(SonicRestRig, what_is_wanted_for_what_is, (32,), id="config-for-state"),
+    pytest.param(
+        SonicRestRig, what_is_wanted_for_what_is, (32,), id="config-for-state"
+    ),
     pytest.param(SonicRestRig, empty_where_a_table_is_not_told, (6,), id="empty-table"),
 ]

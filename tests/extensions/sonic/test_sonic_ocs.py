@@ -27,12 +27,24 @@ from ringlight.controller.optical.errors import (
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.gnmi.yang_tree import Step
 from ringlight.extensions.sonic import databases as sonic
-from ringlight.extensions.sonic.emulation.sonic_tree import ROOT, STATES, SonicTreeChange, TooBig, tree
+from ringlight.extensions.sonic.emulation.sonic_tree import (
+    ROOT,
+    STATES,
+    SonicTreeChange,
+    TooBig,
+    tree,
+)
 from ringlight.extensions.sonic.sonic_rest import parse_bulk
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, profiles
-from ringlight.testbed.emulation.optical.commands import NS, Rewire, SetAdmin, SetLabel, Together
+from ringlight.testbed.emulation.optical.commands import (
+    NS,
+    Rewire,
+    SetAdmin,
+    SetLabel,
+    Together,
+)
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
@@ -40,7 +52,10 @@ from tests.http_script import Asked, Script, answer
 from tests.optical_model import ModelSwitch, Talk
 
 SIZE = 8
-DATA, STATE = "/restconf/data/sonic-ocs:sonic-ocs", "/restconf/data/sonic-ocs-states:sonic-ocs-states"
+DATA, STATE = (
+    "/restconf/data/sonic-ocs:sonic-ocs",
+    "/restconf/data/sonic-ocs-states:sonic-ocs-states",
+)
 WIRES, BULK = f"{DATA}/OCS_CROSS_CONNECT", "/restconf/operations/sonic-ocs:bulk-update"
 #: The bar for a permutation of 1,024 ports, read back; it took 1.4 s.
 SECONDS_1024 = 2.0
@@ -52,7 +67,11 @@ def row(name: str) -> dict[str, str]:
 
 
 def container(*names: str) -> dict[str, Any]:
-    return {"sonic-ocs:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [row(name) for name in names]}}
+    return {
+        "sonic-ocs:OCS_CROSS_CONNECT": {
+            "OCS_CROSS_CONNECT_LIST": [row(name) for name in names]
+        }
+    }
 
 
 # A client of the design document, with httpx and nothing of ours
@@ -68,7 +87,9 @@ def switch() -> Iterator[ModelSwitch]:
 def client(switch: ModelSwitch) -> Iterator[httpx.Client]:
     url, login = f"http://{switch.address}", ("admin", "secret")
     with httpx.Client(base_url=url, auth=login, trust_env=False, timeout=5) as made:
-        made.post(BULK, json={"sonic-ocs:input": {"delete": ids(made)}}).raise_for_status()
+        made.post(
+            BULK, json={"sonic-ocs:input": {"delete": ids(made)}}
+        ).raise_for_status()
         yield made
 
 
@@ -84,21 +105,35 @@ def states(client: httpx.Client) -> dict[str, tuple[str, str]]:
     """Status and target of each port in STATE_DB."""
     told = client.get(f"{STATE}/OCS_PORT").raise_for_status().json()
     rows = told["sonic-ocs-states:OCS_PORT"]["OCS_PORT_LIST"]
-    return {one["simplex_port_id"]: (one["status"], one.get("target_simplex_port_id", "")) for one in rows}
+    return {
+        one["simplex_port_id"]: (one["status"], one.get("target_simplex_port_id", ""))
+        for one in rows
+    }
 
 
-def test_the_documents_cross_connects_are_made_shown_and_deleted(client: httpx.Client) -> None:
+def test_the_documents_cross_connects_are_made_shown_and_deleted(
+    client: httpx.Client,
+) -> None:
     assert client.get(WIRES).json() == {}
-    assert client.patch(WIRES, json=container("1A-1B", "2A-5B", "7A-8B")).status_code == 204
+    assert (
+        client.patch(WIRES, json=container("1A-1B", "2A-5B", "7A-8B")).status_code
+        == 204
+    )
     assert ids(client) == ["1A-1B", "2A-5B", "7A-8B"]
-    shown = client.get(f"{STATE}/OCS_CROSS_CONNECT").json()["sonic-ocs-states:OCS_CROSS_CONNECT"]
+    shown = client.get(f"{STATE}/OCS_CROSS_CONNECT").json()[
+        "sonic-ocs-states:OCS_CROSS_CONNECT"
+    ]
     assert shown["OCS_CROSS_CONNECT_LIST"][1] == {
         **row("2A-5B"),
         "a_side_status": "tuned",
         "b_side_status": "tuned",
     }
     found = states(client)
-    assert (found["2A"], found["5B"], found["2B"]) == (("tuned", "5B"), ("tuned", "2A"), ("blocked", ""))
+    assert (found["2A"], found["5B"], found["2B"]) == (
+        ("tuned", "5B"),
+        ("tuned", "2A"),
+        ("blocked", ""),
+    )
     assert client.delete(f"{WIRES}/OCS_CROSS_CONNECT_LIST=2A-5B").status_code == 204
     assert client.delete(f"{WIRES}/OCS_CROSS_CONNECT_LIST=2A-5B").status_code == 404
     assert client.get(f"{WIRES}/OCS_CROSS_CONNECT_LIST=7A-8B").json() == {
@@ -122,13 +157,21 @@ def test_the_documents_force_blocked_port(client: httpx.Client) -> None:
         told = {"sonic-ocs:OCS_PORT_LIST": [{"simplex_port_id": "1A", leaf: value}]}
         assert client.patch(port, json=told).status_code == 204
     assert client.get(port).json() == {
-        "sonic-ocs:OCS_PORT_LIST": [{"simplex_port_id": "1A", "label": "Label_1A", "state": "force_blocked"}]
+        "sonic-ocs:OCS_PORT_LIST": [
+            {"simplex_port_id": "1A", "label": "Label_1A", "state": "force_blocked"}
+        ]
     }
     assert states(client)["1A"] == ("blocked", "1B")
     assert states(client)["1B"] == ("blocked", "1A")
-    assert client.put(f"{port}/state", json={"sonic-ocs:state": "normal"}).status_code == 204
+    assert (
+        client.put(f"{port}/state", json={"sonic-ocs:state": "normal"}).status_code
+        == 204
+    )
     assert states(client)["1A"] == ("tuned", "1B")
-    assert client.put(f"{port}/state", json={"sonic-ocs:state": "powered_off"}).status_code == 400
+    assert (
+        client.put(f"{port}/state", json={"sonic-ocs:state": "powered_off"}).status_code
+        == 400
+    )
 
 
 def test_a_port_is_labelled_and_blocked_in_one_change_and_its_cross_connect_waits(
@@ -144,12 +187,18 @@ def test_a_port_is_labelled_and_blocked_in_one_change_and_its_cross_connect_wait
     # All of CONFIG_DB in one, or nothing of it.
     whole = {
         "OCS_PORT": {
-            "OCS_PORT_LIST": [port | {"state": "normal"}, {"simplex_port_id": "3B", "label": "x" * 99}]
+            "OCS_PORT_LIST": [
+                port | {"state": "normal"},
+                {"simplex_port_id": "3B", "label": "x" * 99},
+            ]
         },
         "OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [row("3A-3B")]},
     }
     refused = client.patch(DATA, json={"sonic-ocs:sonic-ocs": whole})
-    assert (refused.status_code, "label of port 3B is longer" in refused.text) == (400, True)
+    assert (refused.status_code, "label of port 3B is longer" in refused.text) == (
+        400,
+        True,
+    )
     assert (ids(client), states(client)["2A"][0]) == (["2A-5B"], "blocked")
     whole["OCS_PORT"]["OCS_PORT_LIST"].pop()
     client.patch(DATA, json={"sonic-ocs:sonic-ocs": whole}).raise_for_status()
@@ -157,14 +206,22 @@ def test_a_port_is_labelled_and_blocked_in_one_change_and_its_cross_connect_wait
     assert (found["2A"], found["3B"]) == (("tuned", "5B"), ("tuned", "3A"))
 
 
-def test_a_refusal_names_the_port_as_the_faceplate_does(client: httpx.Client, switch: ModelSwitch) -> None:
+def test_a_refusal_names_the_port_as_the_faceplate_does(
+    client: httpx.Client, switch: ModelSwitch
+) -> None:
     switch.device.fail(13)
     for path, told in (
         (WIRES, container("4A-5B")),
-        (f"{DATA}/OCS_PORT/OCS_PORT_LIST=5B/state", {"sonic-ocs:state": "force_blocked"}),
+        (
+            f"{DATA}/OCS_PORT/OCS_PORT_LIST=5B/state",
+            {"sonic-ocs:state": "force_blocked"},
+        ),
     ):
         refused = client.request("PATCH", path, json=told)
-        assert (refused.status_code, "port 5B has failed" in refused.text) == (409, True)
+        assert (refused.status_code, "port 5B has failed" in refused.text) == (
+            409,
+            True,
+        )
     switch.device.repair(time.monotonic_ns(), 13)
 
 
@@ -172,17 +229,24 @@ def test_the_switch_says_that_it_is_an_optical_one(client: httpx.Client) -> None
     place = "/restconf/data/sonic-device_metadata:sonic-device_metadata/DEVICE_METADATA/localhost"
     (found,) = client.get(place).raise_for_status().json().values()
     assert found["switch_type"] == "ocs"
-    assert client.put(f"{place}/switch_type", json={"switch_type": "npu"}).status_code == 405
+    assert (
+        client.put(f"{place}/switch_type", json={"switch_type": "npu"}).status_code
+        == 405
+    )
 
 
 def test_factory_insertion_loss_and_path(client: httpx.Client) -> None:
     """Section 9.2.3: every possible path, here less the 0 dB of a switch without loss."""
     told = client.get(f"{STATE}/OCS_FACTORY_INSERTION_LOSS").json()
-    rows = told["sonic-ocs-states:OCS_FACTORY_INSERTION_LOSS"]["OCS_FACTORY_INSERTION_LOSS_LIST"]
+    rows = told["sonic-ocs-states:OCS_FACTORY_INSERTION_LOSS"][
+        "OCS_FACTORY_INSERTION_LOSS_LIST"
+    ]
     assert [one["cross_connect_id"] for one in rows[:2]] == ["1A-1B", "1A-2B"]
     assert len(rows) == SIZE * SIZE
     one = f"{STATE}/OCS_FACTORY_INSERTION_LOSS/OCS_FACTORY_INSERTION_LOSS_LIST=8A-7B,228.850,28.00"
-    assert client.get(one).json()["sonic-ocs-states:OCS_FACTORY_INSERTION_LOSS_LIST"] == [
+    assert client.get(one).json()[
+        "sonic-ocs-states:OCS_FACTORY_INSERTION_LOSS_LIST"
+    ] == [
         {
             "cross_connect_id": "8A-7B",
             "temperature_C": "28.00",
@@ -212,7 +276,13 @@ BAD: list[tuple[str, str, object, int, str]] = [
     ("PATCH", WIRES, container("1A-2B"), 409, "in-use"),
     ("PATCH", WIRES, {"sonic-ocs:OCS_PORT": {}}, 400, "invalid-value"),
     ("PATCH", WIRES, [], 400, "malformed-message"),
-    ("PATCH", WIRES, {"x:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [{}]}}, 400, "invalid-value"),
+    (
+        "PATCH",
+        WIRES,
+        {"x:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [{}]}},
+        400,
+        "invalid-value",
+    ),
     (
         "PATCH",
         f"{DATA}/OCS_PORT/OCS_PORT_LIST=99A",
@@ -220,7 +290,13 @@ BAD: list[tuple[str, str, object, int, str]] = [
         400,
         "invalid-value",
     ),
-    ("POST", f"{WIRES}/OCS_CROSS_CONNECT_LIST=1A-1B", {}, 405, "operation-not-supported"),
+    (
+        "POST",
+        f"{WIRES}/OCS_CROSS_CONNECT_LIST=1A-1B",
+        {},
+        405,
+        "operation-not-supported",
+    ),
     ("PUT", f"{STATE}/OCS_PORT", {}, 405, "operation-not-supported"),
     ("GET", f"{DATA}?depth=1", None, 400, "invalid-value"),
     ("GET", f"{DATA}/OCS_PORT/OCS_PORT_LIST=9A", None, 404, "invalid-value"),
@@ -243,20 +319,32 @@ def test_what_cannot_be_is_refused_as_a_whole(
 
 
 def test_who_is_let_in(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert httpx.get(f"http://{switch.address}{WIRES}", trust_env=False).status_code == 401
+    assert (
+        httpx.get(f"http://{switch.address}{WIRES}", trust_env=False).status_code == 401
+    )
     monkeypatch.setenv("SONIC", "wrong")
-    entry = {"driver": "sonic-ocs", "address": switch.address, "username": "admin", "password_env": "SONIC"}
+    entry = {
+        "driver": "sonic-ocs",
+        "address": switch.address,
+        "username": "admin",
+        "password_env": "SONIC",
+    }
     with pytest.raises(AuthFailed):
         make_driver("ocs0", entry, SIZE).open()
 
 
 def test_a_port_tunes_before_it_is_tuned() -> None:
-    talk = Talk("sonic-ocs", Switch("ocs0", OpticalDevice(SIZE, profiles()["sonic-ocs"], seed=1)))
+    talk = Talk(
+        "sonic-ocs",
+        Switch("ocs0", OpticalDevice(SIZE, profiles()["sonic-ocs"], seed=1)),
+    )
 
     def status() -> list[str]:
         talk.send("GET", f"{STATE}/OCS_CROSS_CONNECT")
         (told,) = json.loads(talk.hear()[2]).values()
-        return [told["OCS_CROSS_CONNECT_LIST"][0][f"{side}_side_status"] for side in "ab"]
+        return [
+            told["OCS_CROSS_CONNECT_LIST"][0][f"{side}_side_status"] for side in "ab"
+        ]
 
     talk.send("PATCH", WIRES, container("1A-2B"))
     assert talk.hear()[0] == 204
@@ -275,8 +363,12 @@ def test_all_statuses_at_once_are_those_of_each_port() -> None:
     device.do(NS, Rewire(((6, 14),)))
     for now_ns in (0, NS, 2 * NS):
         (state,) = tree(device, now_ns, (*ROOT[STATES], Step("OCS_PORT"))).values()
-        found = [row["status"].upper() for row in state["OCS_PORT"]["OCS_PORT_LIST"].values()]
-        assert found == [device.port_state(port, now_ns) for port in range(1, 2 * SIZE + 1)]
+        found = [
+            row["status"].upper() for row in state["OCS_PORT"]["OCS_PORT_LIST"].values()
+        ]
+        assert found == [
+            device.port_state(port, now_ns) for port in range(1, 2 * SIZE + 1)
+        ]
 
 
 def test_a_change_is_the_smallest_and_of_one_kind() -> None:
@@ -297,8 +389,12 @@ def test_a_change_is_the_smallest_and_of_one_kind() -> None:
     ports[0]["state"] = "force_blocked"
     both = (SetAdmin((9,), False), SetLabel(9, "x"))
     assert asked(OCS_PORT={"OCS_PORT_LIST": ports}).commands() == [Together(both)]
-    blocked = [{"simplex_port_id": name, "state": "force_blocked"} for name in ("1A", "2B")]
-    assert asked(OCS_PORT={"OCS_PORT_LIST": blocked}).commands() == [SetAdmin((1, 10), False)]
+    blocked = [
+        {"simplex_port_id": name, "state": "force_blocked"} for name in ("1A", "2B")
+    ]
+    assert asked(OCS_PORT={"OCS_PORT_LIST": blocked}).commands() == [
+        SetAdmin((1, 10), False)
+    ]
 
 
 def test_all_paths_of_a_large_switch_are_not_told_at_once() -> None:
@@ -315,9 +411,16 @@ def test_all_paths_of_a_large_switch_are_not_told_at_once() -> None:
 
 
 @pytest.fixture
-def driver(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpticalSwitchDriver]:
+def driver(
+    switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpticalSwitchDriver]:
     monkeypatch.setenv("SONIC", "secret")
-    entry = {"driver": "sonic-ocs", "address": switch.address, "username": "admin", "password_env": "SONIC"}
+    entry = {
+        "driver": "sonic-ocs",
+        "address": switch.address,
+        "username": "admin",
+        "password_env": "SONIC",
+    }
     made = make_driver("ocs0", entry, SIZE)
     made.open()
     converge(made, (), Mode.REPLACE)
@@ -325,7 +428,9 @@ def driver(switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opt
     made.close()
 
 
-def test_driver_and_client_see_the_same(driver: OpticalSwitchDriver, client: httpx.Client) -> None:
+def test_driver_and_client_see_the_same(
+    driver: OpticalSwitchDriver, client: httpx.Client
+) -> None:
     converge(driver, [XC(1, 10), XC(2, 9)])
     assert ids(client) == ["1A-2B", "2A-1B"]
     client.patch(WIRES, json=container("8A-8B")).raise_for_status()
@@ -340,14 +445,22 @@ def test_1024_ports_are_all_moved_and_read_back_in_time() -> None:
     profile, dice = profiles()["sonic-ocs"], random.Random(1)
     took_s = []
     with ModelSwitch("sonic-ocs", 1024, profile) as large:
-        entry = {"driver": "sonic-ocs", "address": large.address, "profile": profile.declared()}
+        entry = {
+            "driver": "sonic-ocs",
+            "address": large.address,
+            "profile": profile.declared(),
+        }
         driver = make_driver("ocs0", entry, 1024)
         driver.open()
         for _ in range(2):
             egresses = dice.sample(range(1025, 2049), 1024)
-            wanted = [XC(ingress, egress) for ingress, egress in enumerate(egresses, start=1)]
+            wanted = [
+                XC(ingress, egress) for ingress, egress in enumerate(egresses, start=1)
+            ]
             started = time.monotonic()
-            assert set(converge(driver, wanted, Mode.REPLACE).snapshot.cross_connects) == set(wanted)
+            assert set(
+                converge(driver, wanted, Mode.REPLACE).snapshot.cross_connects
+            ) == set(wanted)
             took_s.append(time.monotonic() - started)
         assert large.cross_connects() == set(wanted)
         driver.close()
@@ -358,11 +471,15 @@ def test_1024_ports_are_all_moved_and_read_back_in_time() -> None:
 def test_what_the_maker_measured_is_read() -> None:
     profile = profiles()["sonic-ocs"]
     with ModelSwitch("sonic-ocs", SIZE, profile) as lossy:
-        driver = make_driver("ocs0", {"driver": "sonic-ocs", "address": lossy.address}, SIZE)
+        driver = make_driver(
+            "ocs0", {"driver": "sonic-ocs", "address": lossy.address}, SIZE
+        )
         paths = [XC(a, SIZE + b) for a in range(1, 5) for b in range(1, 5)]
         loss_db = driver.factory_loss_db(paths)
         assert loss_db == {
-            path: round(lossy.device.mirrors.insertion_loss_db(path.ingress, path.egress), 2)
+            path: round(
+                lossy.device.mirrors.insertion_loss_db(path.ingress, path.egress), 2
+            )
             for path in paths
         }
         driver.close()
@@ -373,8 +490,16 @@ def test_what_the_maker_measured_is_read() -> None:
 
 def tables(*wires: str, **more: Any) -> dict[str, Any]:
     """What a switch of 2 x 2 ports answers, by target."""
-    ports = [{"simplex_port_id": f"{n}{side}", "state": "normal"} for n in (1, 2) for side in "AB"]
-    targets = {end: other for name in wires for end, other in itertools.permutations(name.split("-"))}
+    ports = [
+        {"simplex_port_id": f"{n}{side}", "state": "normal"}
+        for n in (1, 2)
+        for side in "AB"
+    ]
+    targets = {
+        end: other
+        for name in wires
+        for end, other in itertools.permutations(name.split("-"))
+    }
     state = [
         {
             "simplex_port_id": port["simplex_port_id"],
@@ -405,7 +530,10 @@ def molex(*wires: str, invalid: str = "") -> dict[str, Any]:
         for one in state
     ]
     told = [
-        {"cross_connect_id": name, "status": "invalid" if name == invalid else "enabled"}
+        {
+            "cross_connect_id": name,
+            "status": "invalid" if name == invalid else "enabled",
+        }
         for name in filter(None, (*wires, invalid))
     ]
     if invalid:
@@ -428,7 +556,9 @@ def scripted(
         return answer(200, told[asked.target]) if asked.target in told else answer(404)
 
     with Script(reply) as server:
-        driver = make_driver("ocs0", {"driver": "sonic-ocs", "address": f"127.0.0.1:{server.port}"}, 2)
+        driver = make_driver(
+            "ocs0", {"driver": "sonic-ocs", "address": f"127.0.0.1:{server.port}"}, 2
+        )
         driver.open()
         yield driver, server
         driver.close()
@@ -467,13 +597,20 @@ def test_what_only_state_db_has_is_added_and_then_deleted() -> None:
     told = tables("1A-2B")
     told[WIRES] = {}
     with scripted(told) as (driver, server):
-        assert driver.snapshot().cross_connects == {XC(1, 4): CrossConnectState.PENDING_DELETION}
+        assert driver.snapshot().cross_connects == {
+            XC(1, 4): CrossConnectState.PENDING_DELETION
+        }
         plan = driver.plan((), Mode.REPLACE)
         del server.asked[:]
         with contextlib.suppress(Exception):
             driver.apply(plan, timeout_s=0.3)
-        wrote = [(one.method, one.target) for one in server.asked if one.method != "GET"]
-    assert wrote == [("PATCH", WIRES), ("DELETE", f"{WIRES}/OCS_CROSS_CONNECT_LIST=1A-2B")]
+        wrote = [
+            (one.method, one.target) for one in server.asked if one.method != "GET"
+        ]
+    assert wrote == [
+        ("PATCH", WIRES),
+        ("DELETE", f"{WIRES}/OCS_CROSS_CONNECT_LIST=1A-2B"),
+    ]
 
 
 def test_without_bulk_update_they_are_deleted_one_by_one() -> None:
@@ -483,25 +620,40 @@ def test_without_bulk_update_they_are_deleted_one_by_one() -> None:
         if asked.method == "POST":
             return answer(404)
         del told[WIRES]["sonic-ocs:OCS_CROSS_CONNECT"]["OCS_CROSS_CONNECT_LIST"][0]
-        for port in told[f"{STATE}/OCS_PORT"]["sonic-ocs-states:OCS_PORT"]["OCS_PORT_LIST"]:
+        for port in told[f"{STATE}/OCS_PORT"]["sonic-ocs-states:OCS_PORT"][
+            "OCS_PORT_LIST"
+        ]:
             if port["simplex_port_id"][:-1] in asked.target.rpartition("=")[2]:
                 port |= {"target_simplex_port_id": "", "status": "blocked"}
         return answer(204)
 
     with scripted(told, write) as (driver, server):
         assert converge(driver, (), Mode.REPLACE).snapshot.cross_connects == {}
-        wrote = [one.target.rpartition("/")[2] for one in server.asked if one.method != "GET"]
-    assert wrote == ["sonic-ocs:bulk-update", *(f"OCS_CROSS_CONNECT_LIST={n}A-{n}B" for n in (1, 2))]
+        wrote = [
+            one.target.rpartition("/")[2] for one in server.asked if one.method != "GET"
+        ]
+    assert wrote == [
+        "sonic-ocs:bulk-update",
+        *(f"OCS_CROSS_CONNECT_LIST={n}A-{n}B" for n in (1, 2)),
+    ]
 
 
-@pytest.mark.parametrize("told", [tables("1A-1B", "2A-2B"), tables("1A-1B", "2A-2B") | {WIRES: {}}])
-def test_a_switch_that_goes_away_amid_a_removal_leaves_it_open(told: dict[str, Any]) -> None:
-    with scripted(told, lambda asked: answer(404 if asked.method == "POST" else 204)) as (driver, server):
+@pytest.mark.parametrize(
+    "told", [tables("1A-1B", "2A-2B"), tables("1A-1B", "2A-2B") | {WIRES: {}}]
+)
+def test_a_switch_that_goes_away_amid_a_removal_leaves_it_open(
+    told: dict[str, Any],
+) -> None:
+    with scripted(
+        told, lambda asked: answer(404 if asked.method == "POST" else 204)
+    ) as (driver, server):
         plan = driver.plan((), Mode.REPLACE)
         write = driver._client.write  # type: ignore[attr-defined]
 
         def cut_off(method: str, target: str, *rest: Any) -> Any:
-            if method != "POST" and any(one.method in ("DELETE", "PATCH") for one in server.asked):
+            if method != "POST" and any(
+                one.method in ("DELETE", "PATCH") for one in server.asked
+            ):
                 raise Unreachable("no route to host")
             return write(method, target, *rest)
 
@@ -524,17 +676,32 @@ def test_keys_that_failed_are_a_refusal_whatever_the_status() -> None:
     ("change", "said"),
     [
         ({WIRES: None}, "404"),
-        ({WIRES: {"sonic-ocs:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [row("1A-2A")]}}}, "side B"),
+        (
+            {
+                WIRES: {
+                    "sonic-ocs:OCS_CROSS_CONNECT": {
+                        "OCS_CROSS_CONNECT_LIST": [row("1A-2A")]
+                    }
+                }
+            },
+            "side B",
+        ),
         ({WIRES: container("1A-1B", "1A-1B")}, "are the same"),
         ({f"{DATA}/OCS_PORT": None}, "404"),
         ({f"{DATA}/OCS_PORT": []}, "not a container"),
         (
-            {f"{STATE}/OCS_PORT": {"OCS_PORT": {"OCS_PORT_LIST": [{"simplex_port_id": "1A"}]}}},
+            {
+                f"{STATE}/OCS_PORT": {
+                    "OCS_PORT": {"OCS_PORT_LIST": [{"simplex_port_id": "1A"}]}
+                }
+            },
             "tells of 1 ports",
         ),
     ],
 )
-def test_a_reading_that_fails_is_no_smaller_switch(change: dict[str, Any], said: str) -> None:
+def test_a_reading_that_fails_is_no_smaller_switch(
+    change: dict[str, Any], said: str
+) -> None:
     told = tables("1A-1B")
     with scripted(told) as (driver, _):
         for target, value in change.items():
@@ -573,8 +740,14 @@ _ANY = st.none() | st.integers() | st.text(max_size=3) | st.lists(st.none(), max
 @pytest.mark.fuzz
 @given(
     st.dictionaries(
-        st.sampled_from(["sonic-ocs:OCS_CROSS_CONNECT", "OCS_PORT", "sonic-ocs:output"]),
-        st.dictionaries(st.sampled_from(["OCS_CROSS_CONNECT_LIST", "x", "failed_keys"]), _ROWS | _ANY) | _ANY,
+        st.sampled_from(
+            ["sonic-ocs:OCS_CROSS_CONNECT", "OCS_PORT", "sonic-ocs:output"]
+        ),
+        st.dictionaries(
+            st.sampled_from(["OCS_CROSS_CONNECT_LIST", "x", "failed_keys"]),
+            _ROWS | _ANY,
+        )
+        | _ANY,
     )
     | _ANY
 )
@@ -592,11 +765,15 @@ def test_any_json_is_parsed_or_refused(value: Any) -> None:
 
 @pytest.mark.fuzz
 @given(
-    st.sampled_from(["PATCH", "PUT", "POST", "DELETE", "GET"]), st.text(max_size=20), st.binary(max_size=40)
+    st.sampled_from(["PATCH", "PUT", "POST", "DELETE", "GET"]),
+    st.text(max_size=20),
+    st.binary(max_size=40),
 )
 def test_any_request_is_answered(method: str, place: str, body: bytes) -> None:
     talk = Talk("sonic-ocs", Switch("ocs0", OpticalDevice(SIZE, IDEAL)))
-    target = f"{WIRES}/{place.encode('ascii', 'ignore').decode().replace(' ', '').strip()}"
+    target = (
+        f"{WIRES}/{place.encode('ascii', 'ignore').decode().replace(' ', '').strip()}"
+    )
     if not target.isprintable():
         return
     talk.send(method, target, body)

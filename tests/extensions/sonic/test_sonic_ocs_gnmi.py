@@ -27,7 +27,10 @@ from tests.optical_model import ModelSwitch
 
 SIZE = 8
 USER, PASSWORD = "admin", "secret"
-YANG, DB = "/sonic-ocs:sonic-ocs/OCS_CROSS_CONNECT", "sonic-db:/CONFIG_DB/localhost/OCS_CROSS_CONNECT"
+YANG, DB = (
+    "/sonic-ocs:sonic-ocs/OCS_CROSS_CONNECT",
+    "sonic-db:/CONFIG_DB/localhost/OCS_CROSS_CONNECT",
+)
 STATE_DB = "sonic-db:/STATE_DB/localhost"
 
 
@@ -56,13 +59,18 @@ def row(name: str) -> dict[str, str]:
 
 def fields(*names: str) -> dict[str, Any]:
     """A table of CONFIG_DB."""
-    return {name: {"a_side": row(name)["a_side"], "b_side": row(name)["b_side"]} for name in names}
+    return {
+        name: {"a_side": row(name)["a_side"], "b_side": row(name)["b_side"]}
+        for name in names
+    }
 
 
 def test_the_models_by_translib(client: Any) -> None:
     """doc/gNMI_usage_examples.md: target OC-YANG, values with the name of their node."""
     listed = {"OCS_CROSS_CONNECT_LIST": [row("1A-1B"), row("2A-5B")]}
-    done = client.set(update=[(YANG, {"sonic-ocs:OCS_CROSS_CONNECT": listed})], target="OC-YANG")
+    done = client.set(
+        update=[(YANG, {"sonic-ocs:OCS_CROSS_CONNECT": listed})], target="OC-YANG"
+    )
     assert [one["op"] for one in done["response"]] == ["UPDATE"]
     (value,) = told(client.get(path=[YANG], target="OC-YANG", encoding="json_ietf"))
     assert value == {"sonic-ocs:OCS_CROSS_CONNECT": listed}
@@ -71,7 +79,9 @@ def test_the_models_by_translib(client: Any) -> None:
     assert value == {"sonic-ocs:OCS_CROSS_CONNECT_LIST": [row("2A-5B")]}
     (value,) = told(client.get(path=[f"{entry}/b_side"], encoding="json_ietf"))
     assert value == {"sonic-ocs:b_side": "5B"}
-    ports = "/sonic-ocs-states:sonic-ocs-states/OCS_PORT/OCS_PORT_LIST[simplex_port_id=5B]"
+    ports = (
+        "/sonic-ocs-states:sonic-ocs-states/OCS_PORT/OCS_PORT_LIST[simplex_port_id=5B]"
+    )
     (value,) = told(client.get(path=[ports], encoding="json_ietf"))
     assert value["sonic-ocs-states:OCS_PORT_LIST"][0] == {
         "simplex_port_id": "5B",
@@ -80,9 +90,14 @@ def test_the_models_by_translib(client: Any) -> None:
         "target_simplex_port_id": "2A",
         "status": "tuned",
     }
-    client.set(delete=[entry], replace=[(f"{YANG}/OCS_CROSS_CONNECT_LIST[cross_connect_id=3A-5B]", {})])
+    client.set(
+        delete=[entry],
+        replace=[(f"{YANG}/OCS_CROSS_CONNECT_LIST[cross_connect_id=3A-5B]", {})],
+    )
     assert told(client.get(path=[DB])) == [fields("1A-1B", "3A-5B")]
-    states = told(client.get(path=["/sonic-ocs:sonic-ocs/OCS_PORT"], encoding="json_ietf"))
+    states = told(
+        client.get(path=["/sonic-ocs:sonic-ocs/OCS_PORT"], encoding="json_ietf")
+    )
     assert len(states[0]["sonic-ocs:OCS_PORT"]["OCS_PORT_LIST"]) == 2 * SIZE
 
 
@@ -99,7 +114,9 @@ def test_the_databases(client: Any, switch: ModelSwitch) -> None:
         "target_simplex_port_id": "1B",
         "status": "tuned",
     }
-    assert told(client.get(path=[f"{STATE_DB}/OCS_CROSS_CONNECT/1A-1B/a_side_status"])) == ["tuned"]
+    assert told(
+        client.get(path=[f"{STATE_DB}/OCS_CROSS_CONNECT/1A-1B/a_side_status"])
+    ) == ["tuned"]
     loss = f"{STATE_DB}/OCS_FACTORY_INSERTION_LOSS"
     (value,) = told(client.get(path=[f"{loss}/1A-2B|228.850|28.00"]))
     assert value == {"loss_dB": "0.00", "accuracy_dB": "0.10"}
@@ -107,7 +124,8 @@ def test_the_databases(client: Any, switch: ModelSwitch) -> None:
     # In one Set: deletions, replacements, updates, and light moves once.
     moves = sum(switch.device.mirrors.moves.values())
     client.set(
-        delete=[f"{DB}/1A-1B"], update=[(f"{DB}/1A-2B", {}), (f"{DB}/3A-1B", fields("3A-1B")["3A-1B"])]
+        delete=[f"{DB}/1A-1B"],
+        update=[(f"{DB}/1A-2B", {}), (f"{DB}/3A-1B", fields("3A-1B")["3A-1B"])],
     )
     assert switch.cross_connects() == {XC(1, 10), XC(2, 13), XC(3, 9)}
     assert sum(switch.device.mirrors.moves.values()) == moves + 2
@@ -130,11 +148,21 @@ def test_the_databases(client: Any, switch: ModelSwitch) -> None:
         (f"{STATE_DB}/OCS_CROSS_CONNECT/2A-2B", {}, "INVALID_ARGUMENT"),
         ("other:/CONFIG_DB/localhost/OCS_CROSS_CONNECT/2A-2B", {}, "INVALID_ARGUMENT"),
         ("sonic-db:/CONFIG_DB/asic0/OCS_CROSS_CONNECT/2A-2B", {}, "INVALID_ARGUMENT"),
-        ("sonic-db:/CONFIG_DB/localhost/OCS_PORT/1A", {"state": "powered_off"}, "INVALID_ARGUMENT"),
-        (YANG, {"sonic-ocs:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [{}]}}, "INVALID_ARGUMENT"),
+        (
+            "sonic-db:/CONFIG_DB/localhost/OCS_PORT/1A",
+            {"state": "powered_off"},
+            "INVALID_ARGUMENT",
+        ),
+        (
+            YANG,
+            {"sonic-ocs:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [{}]}},
+            "INVALID_ARGUMENT",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_as_a_whole(client: Any, path: str, value: Any, status: str) -> None:
+def test_what_cannot_be_is_refused_as_a_whole(
+    client: Any, path: str, value: Any, status: str
+) -> None:
     client.set(update=[(DB, fields("1A-1B"))])
     with pytest.raises(gNMIException) as caught:
         client.set(update=[(f"{DB}/5A-5B", {}), (path, value)])
@@ -148,8 +176,12 @@ def test_what_is_not_there(client: Any) -> None:
             client.get(path=[path])
         assert "NOT_FOUND" in str(caught.value.orig_exc)
     assert told(client.get(path=[DB])) == [{}]
-    models = {one["name"]: one["version"] for one in client.capabilities()["supported_models"]}
-    assert models == dict.fromkeys(["sonic-ocs", "sonic-ocs-states", "sonic-device_metadata"], "2024-11-21")
+    models = {
+        one["name"]: one["version"] for one in client.capabilities()["supported_models"]
+    }
+    assert models == dict.fromkeys(
+        ["sonic-ocs", "sonic-ocs-states", "sonic-device_metadata"], "2024-11-21"
+    )
 
 
 @pytest.mark.parametrize("encoding", ["json", "json_ietf", "proto"])
@@ -164,8 +196,14 @@ def test_an_empty_list_is_there_in_every_encoding(client: Any, encoding: str) ->
     ):
         found = client.get(path=[path], encoding=encoding)["notification"]
         assert len(found) == 1, path
-        assert (path in (DB, YANG) and encoding != "proto") == bool(found[0].get("update")), path
-    for path in (f"{DB}/1A-1B", f"{YANG}/OCS_CROSS_CONNECT_LIST[cross_connect_id=1A-1B]", f"{YANG}/NOTHING"):
+        assert (path in (DB, YANG) and encoding != "proto") == bool(
+            found[0].get("update")
+        ), path
+    for path in (
+        f"{DB}/1A-1B",
+        f"{YANG}/OCS_CROSS_CONNECT_LIST[cross_connect_id=1A-1B]",
+        f"{YANG}/NOTHING",
+    ):
         with pytest.raises(gNMIException) as caught:
             client.get(path=[path], encoding=encoding)
         assert "NOT_FOUND" in str(caught.value.orig_exc)
@@ -187,11 +225,19 @@ def test_metadata_and_a_port_by_its_name(client: Any, switch: ModelSwitch) -> No
 
 def test_a_subscriber_is_told_of_the_models_and_of_the_databases(client: Any) -> None:
     client.set(update=[(f"{DB}/1A-1B", {})])
-    port = "/sonic-ocs-states:sonic-ocs-states/OCS_PORT/OCS_PORT_LIST[simplex_port_id=1B]"
+    port = (
+        "/sonic-ocs-states:sonic-ocs-states/OCS_PORT/OCS_PORT_LIST[simplex_port_id=1B]"
+    )
     places = [f"{STATE_DB}/OCS_PORT/1A/status", f"{port}/target_simplex_port_id"]
-    wanted = {"subscription": [{"path": place} for place in places], "mode": "once", "encoding": "proto"}
+    wanted = {
+        "subscription": [{"path": place} for place in places],
+        "mode": "once",
+        "encoding": "proto",
+    }
     found = list(client.subscribe2(wanted))
-    values = [one["val"] for note in found for one in note.get("update", {}).get("update", [])]
+    values = [
+        one["val"] for note in found for one in note.get("update", {}).get("update", [])
+    ]
     assert values == ["tuned", "1A"]
     # A list of leaves, which this client cannot read.
     path = f"{STATE_DB}/OCS_CROSS_CONNECT_PHYSICAL_PATH/1A-1B/physical_path"
@@ -206,15 +252,24 @@ def driver(
     request: pytest.FixtureRequest, switch: ModelSwitch, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OpticalSwitchDriver]:
     monkeypatch.setenv("SONIC", PASSWORD)
-    login = {"username": USER, "password_env": "SONIC", "tls": False, "schema": request.param}
-    made = make_driver("ocs0", {"driver": "sonic-ocs-gnmi", "address": switch.address} | login, SIZE)
+    login = {
+        "username": USER,
+        "password_env": "SONIC",
+        "tls": False,
+        "schema": request.param,
+    }
+    made = make_driver(
+        "ocs0", {"driver": "sonic-ocs-gnmi", "address": switch.address} | login, SIZE
+    )
     made.open()
     converge(made, (), Mode.REPLACE)
     yield made
     made.close()
 
 
-def test_both_schemas_do_the_same(driver: OpticalSwitchDriver, switch: ModelSwitch) -> None:
+def test_both_schemas_do_the_same(
+    driver: OpticalSwitchDriver, switch: ModelSwitch
+) -> None:
     assert converge(driver, [XC(1, 9), XC(2, 10), XC(3, 11)]).writes == 1
     assert converge(driver, [XC(1, 10), XC(2, 9), XC(3, 11)], Mode.REPLACE).writes == 1
     assert switch.cross_connects() == {XC(1, 10), XC(2, 9), XC(3, 11)}
@@ -225,7 +280,10 @@ def test_both_schemas_do_the_same(driver: OpticalSwitchDriver, switch: ModelSwit
     )
     assert driver.set_port_enabled(1, True).enabled is True
     assert driver.capabilities().power == frozenset()
-    assert driver.factory_loss_db([XC(1, 16), XC(8, 9)]) == {XC(1, 16): 0.0, XC(8, 9): 0.0}
+    assert driver.factory_loss_db([XC(1, 16), XC(8, 9)]) == {
+        XC(1, 16): 0.0,
+        XC(8, 9): 0.0,
+    }
 
 
 def test_a_schema_that_there_is_not() -> None:
@@ -240,7 +298,10 @@ def answered(*updates: tuple[Any, Any]) -> Any:
         notification=[
             gnmi.Notification(
                 update=[
-                    gnmi.Update(path=path, val=gnmi.TypedValue(json_ietf_val=json.dumps(value).encode()))
+                    gnmi.Update(
+                        path=path,
+                        val=gnmi.TypedValue(json_ietf_val=json.dumps(value).encode()),
+                    )
                     for path, value in updates
                 ]
             )
@@ -250,18 +311,26 @@ def answered(*updates: tuple[Any, Any]) -> Any:
 
 def test_a_table_may_come_row_by_row() -> None:
     """As in the design of SONiC's gNMI interface, section 1.2.1.3."""
-    wanted = {"OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [row("1A-2B"), row("2A-1B")]}}
+    wanted = {
+        "OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [row("1A-2B"), row("2A-1B")]}
+    }
     table, key = "OCS_CROSS_CONNECT", "cross_connect_id"
-    rows = [(path_of(["CONFIG_DB", table, name]), value) for name, value in fields("1A-2B", "2A-1B").items()]
+    rows = [
+        (path_of(["CONFIG_DB", table, name]), value)
+        for name, value in fields("1A-2B", "2A-1B").items()
+    ]
     assert parse_table(answered(*rows), table, key) == wanted
     listed = [
-        (path_of(["sonic-ocs:sonic-ocs", table, (f"{table}_LIST", {key: name})]), row(name))
+        (
+            path_of(["sonic-ocs:sonic-ocs", table, (f"{table}_LIST", {key: name})]),
+            row(name),
+        )
         for name in ("1A-2B", "2A-1B")
     ]
     assert parse_table(answered(*listed), table, key) == wanted
-    assert parse_table(answered((path_of(["sonic-ocs:sonic-ocs", table]), {})), table, key) == {
-        table: {f"{table}_LIST": []}
-    }
+    assert parse_table(
+        answered((path_of(["sonic-ocs:sonic-ocs", table]), {})), table, key
+    ) == {table: {f"{table}_LIST": []}}
     for path, value in (
         (path_of(["CONFIG_DB", "PORT"]), {}),
         (path_of(["CONFIG_DB", table]), {"1A-2B": "x"}),

@@ -7,5 +7,7 @@ from ringlight.testbed.emulation.optical.session import protocol_named
 
 #: What begins a session of each, given the switch and the time.
 DIALECTS: dict[str, Any] = {
-    name: protocol_named(name).session for name in loaders("protocols") if name.endswith("-tl1")
+    name: protocol_named(name).session
+    for name in loaders("protocols")
+    if name.endswith("-tl1")
 }

@@ -11,7 +11,9 @@ from ringlight.testbed.rigs.emulated import PASSWORD, USER
 class Client:
     """One connection, line by line; every wait has an end."""
 
-    def __init__(self, address: str, user: str = USER, password: str = PASSWORD) -> None:
+    def __init__(
+        self, address: str, user: str = USER, password: str = PASSWORD
+    ) -> None:
         host, port = address.split(":")
         self._socket = socket.create_connection((host, int(port)), timeout=10)
         self._framer = MessageFramer()

@@ -47,8 +47,14 @@ WHEN = "26-11-23 08:45:20"
 HEADER = b"\r\n\n   ocs0 26-11-23 08:45:20\r\n"
 PASSWORD = "s3cr:t;x"
 
-TEXT = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126, exclude_characters='"\\'))
-WORD = st.text(st.characters(codec="ascii", categories=("Lu", "Ll", "Nd")), min_size=1, max_size=6)
+TEXT = st.text(
+    st.characters(
+        codec="ascii", min_codepoint=32, max_codepoint=126, exclude_characters='"\\'
+    )
+)
+WORD = st.text(
+    st.characters(codec="ascii", categories=("Lu", "Ll", "Nd")), min_size=1, max_size=6
+)
 
 
 def read(*data: bytes) -> list[Reply | Report]:
@@ -92,14 +98,20 @@ def test_the_first_semicolon_is_not_the_end() -> None:
 
 
 def test_a_denial_has_its_code_first() -> None:
-    (reply,) = read(format_reply(Reply("9", "DENY", ("PLNA",), ("Login not active",)), WHEN))
+    (reply,) = read(
+        format_reply(Reply("9", "DENY", ("PLNA",), ("Login not active",)), WHEN)
+    )
     assert isinstance(reply, Reply)
     assert reply.complaint == "PLNA Login not active"
 
 
 @pytest.mark.fuzz
-@given(st.lists(TEXT, max_size=5), st.lists(st.integers(1, 60), max_size=20), st.booleans())
-def test_messages_come_out_however_the_bytes_are_cut(rows: list[str], cuts: list[int], more: bool) -> None:
+@given(
+    st.lists(TEXT, max_size=5), st.lists(st.integers(1, 60), max_size=20), st.booleans()
+)
+def test_messages_come_out_however_the_bytes_are_cut(
+    rows: list[str], cuts: list[int], more: bool
+) -> None:
     reply = Reply("7", "COMPLD", tuple(rows), (), more, "ocs0")
     report = Report("*C", "1", "REPT ALM PORT", tuple(rows), (), "ocs0")
     data = format_report(report, WHEN) + b"\r\nagent> " + format_reply(reply, WHEN)
@@ -114,7 +126,9 @@ def test_messages_come_out_however_the_bytes_are_cut(rows: list[str], cuts: list
 
 @pytest.mark.fuzz
 @given(st.lists(st.integers(1, 5), max_size=20))
-def test_what_a_telnet_server_says_to_a_terminal_is_passed_over(cuts: list[int]) -> None:
+def test_what_a_telnet_server_says_to_a_terminal_is_passed_over(
+    cuts: list[int],
+) -> None:
     terminal = b"\xff\xfb\x01\xff\xfd\x03\xff\xfa\x18\x01\n;\xff\xf0"
     data = terminal + HEADER + b'M  7 COM\xff\xf1PLD\r\0\n   "a"\r\n;'
     framer, found = MessageFramer(), []
@@ -128,7 +142,9 @@ def test_what_a_telnet_server_says_to_a_terminal_is_passed_over(cuts: list[int])
 @pytest.mark.fuzz
 @given(
     st.binary()
-    | st.from_regex(rb'(\r\n\n   ocs0 26-11-23 08:45:20\r\nM  1 COMPLD\r\n|"a"\r\n|;|>|/\*|"){0,9}')
+    | st.from_regex(
+        rb'(\r\n\n   ocs0 26-11-23 08:45:20\r\nM  1 COMPLD\r\n|"a"\r\n|;|>|/\*|"){0,9}'
+    )
 )
 def test_any_bytes_are_messages_or_refused(data: bytes) -> None:
     framer = MessageFramer(limit=200)
@@ -166,8 +182,14 @@ def test_what_is_cut_off_or_unknown_is_refused(body: bytes) -> None:
         ("rtrv-patch:::9:", Command("RTRV-PATCH", "", ("",), "9")),
         ("RTRV-NE", Command("RTRV-NE", blocks=())),
         ("RTRV-CRS:::::ALL", Command("RTRV-CRS", blocks=("", "ALL"))),
-        ("ENT-CRS::1.1.1,1.1.2:7::G,1WAY", Command("ENT-CRS", "1.1.1,1.1.2", ("", "G,1WAY"), "7")),
-        ('ED-PORT-LABEL::2:1:::LABEL="a:b;c"', Command("ED-PORT-LABEL", "2", ("", "", 'LABEL="a:b;c"'), "1")),
+        (
+            "ENT-CRS::1.1.1,1.1.2:7::G,1WAY",
+            Command("ENT-CRS", "1.1.1,1.1.2", ("", "G,1WAY"), "7"),
+        ),
+        (
+            'ED-PORT-LABEL::2:1:::LABEL="a:b;c"',
+            Command("ED-PORT-LABEL", "2", ("", "", 'LABEL="a:b;c"'), "1"),
+        ),
     ],
 )
 def test_commands(text: str, command: Command) -> None:
@@ -177,7 +199,9 @@ def test_commands(text: str, command: Command) -> None:
 
 @pytest.mark.fuzz
 @given(WORD, TEXT.map(quoted), st.lists(TEXT.map(quoted), min_size=1, max_size=4))
-def test_commands_survive_the_way_there_and_back(ctag: str, aid: str, blocks: list[str]) -> None:
+def test_commands_survive_the_way_there_and_back(
+    ctag: str, aid: str, blocks: list[str]
+) -> None:
     command = Command("ENT-X", aid, tuple(blocks), ctag)
     (text,) = CommandFramer().feed(format_command(command))
     assert text is not None
@@ -263,7 +287,9 @@ class Script:
             except OSError:
                 return
             self._connections.append(connection)
-            self._threads.append(threading.Thread(target=self._talk, args=(connection,), daemon=True))
+            self._threads.append(
+                threading.Thread(target=self._talk, args=(connection,), daemon=True)
+            )
             self._threads[-1].start()
 
     def _talk(self, connection: socket.socket) -> None:
@@ -317,7 +343,13 @@ QUESTION = Command("RTRV-PATCH")
 
 def test_reports_and_late_replies_are_passed_over() -> None:
     def answer(command: Command) -> bytes:
-        return REPORT + reply("999", "9,99") + b"\r\nagent> IP 1\r\n<" + reply(command.ctag, "1,17") + REPORT
+        return (
+            REPORT
+            + reply("999", "9,99")
+            + b"\r\nagent> IP 1\r\n<"
+            + reply(command.ctag, "1,17")
+            + REPORT
+        )
 
     with client_of(answer) as (_, client):
         for _ in range(3):
@@ -370,7 +402,9 @@ def test_a_page_that_comes_late_is_not_the_next_listing_s(marks: bool) -> None:
 def test_a_listing_that_breaks_off_between_pages_is_an_error(end: str) -> None:
     def answer(command: Command) -> bytes | None:
         first = reply(command.ctag, "1,17", more=True)
-        return first + (deny(command.ctag, "SROF", outcome=end) if end in ("DENY", "PRTL") else b"")
+        return first + (
+            deny(command.ctag, "SROF", outcome=end) if end in ("DENY", "PRTL") else b""
+        )
 
     with client_of(answer) as (script, client):
         if end == "nothing":
@@ -384,11 +418,17 @@ def test_pages_are_put_together(marks: bool) -> None:
     def answer(command: Command) -> bytes:
         rows = ("1,17", "2,18", "3,19") if command.verb == "RTRV-PATCH" else ("a", "b")
         last = len(rows) - 1
-        return b"".join(reply(command.ctag, row, more=marks and i < last) for i, row in enumerate(rows))
+        return b"".join(
+            reply(command.ctag, row, more=marks and i < last)
+            for i, row in enumerate(rows)
+        )
 
     with client_of(answer) as (_, client):
         asked = [QUESTION, Command("RTRV-PORT")]
-        assert client.ask(asked, Deadline(5), 2) == [("1,17", "2,18", "3,19"), ("a", "b")]
+        assert client.ask(asked, Deadline(5), 2) == [
+            ("1,17", "2,18", "3,19"),
+            ("a", "b"),
+        ]
 
 
 def test_a_listing_that_stays_short_is_given_back_short() -> None:
@@ -400,14 +440,20 @@ def test_a_listing_that_stays_short_is_given_back_short() -> None:
 
 @pytest.mark.parametrize("outcome", ["DENY", "PRTL"])
 def test_a_reading_that_is_denied_or_partial_is_an_error(outcome: str) -> None:
-    with client_of(lambda command: deny(command.ctag, "SROF", outcome=outcome)) as (script, client):
-        with pytest.raises(ProtocolError, match=f"denied: RTRV-PATCH: {outcome}: SROF no"):
+    with client_of(lambda command: deny(command.ctag, "SROF", outcome=outcome)) as (
+        script,
+        client,
+    ):
+        with pytest.raises(
+            ProtocolError, match=f"denied: RTRV-PATCH: {outcome}: SROF no"
+        ):
             client.ask([QUESTION], Deadline(5))
         assert len(script.commands) == 1
 
 
 @pytest.mark.parametrize(
-    "told", [b"\r\n\n   ocs0 26-11-23 08:45:20\r\nM  1 CO", b"\0\xff\n\r\n;;;", b"; ; ;"]
+    "told",
+    [b"\r\n\n   ocs0 26-11-23 08:45:20\r\nM  1 CO", b"\0\xff\n\r\n;;;", b"; ; ;"],
 )
 def test_garbage_is_no_answer(told: bytes) -> None:
     with client_of(lambda command: told) as (_, client):
@@ -473,8 +519,14 @@ class Door:
             self.inside = unquoted(command.blocks[1]) == PASSWORD
             self.logins += 1
             echo = f"agent> ACT-USER::ann:{command.ctag}::{command.blocks[1]};\r\n".encode()
-            return echo + (reply(command.ctag) if self.inside else deny(command.ctag, "PIUI", PASSWORD))
-        return reply(command.ctag, "1,17") if self.inside else deny(command.ctag, "PLNA")
+            return echo + (
+                reply(command.ctag)
+                if self.inside
+                else deny(command.ctag, "PIUI", PASSWORD)
+            )
+        return (
+            reply(command.ctag, "1,17") if self.inside else deny(command.ctag, "PLNA")
+        )
 
 
 def test_who_is_logged_out_logs_in_again() -> None:
@@ -488,11 +540,16 @@ def test_who_is_logged_out_logs_in_again() -> None:
         assert door.logins == 3
 
 
-def test_a_wrong_password_is_told_apart_and_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_told_apart_and_shown_nowhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG)
     door = Door()
     with client_of(door.answer, Credentials("ann", "wr0ng:;")) as (_, client):
-        for call in (lambda: client.ask([QUESTION], Deadline(5)), lambda: client.tell(QUESTION, Deadline(5))):
+        for call in (
+            lambda: client.ask([QUESTION], Deadline(5)),
+            lambda: client.tell(QUESTION, Deadline(5)),
+        ):
             with pytest.raises(AuthFailed, match="denied the login of ann") as caught:
                 call()
             assert "wr0ng" not in str(caught.value)

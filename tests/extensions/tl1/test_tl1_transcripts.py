@@ -119,8 +119,14 @@ def played(
     transcript = Transcript.read(request.param)
     replay = Replay([exchange for _, said in transcript.steps for exchange in said])
     (tmp_path / "password").write_text("s3cret\n")
-    entry = {"driver": request.param, "address": f"127.0.0.1:{replay.port}", "username": "ann"}
-    driver = make_driver("ocs0", entry | {"password_file": str(tmp_path / "password")}, transcript.size)
+    entry = {
+        "driver": request.param,
+        "address": f"127.0.0.1:{replay.port}",
+        "username": "ann",
+    }
+    driver = make_driver(
+        "ocs0", entry | {"password_file": str(tmp_path / "password")}, transcript.size
+    )
     try:
         yield transcript, replay, driver
     finally:
@@ -134,7 +140,9 @@ def do(driver: OpticalSwitchDriver, asked: str) -> None:
         case "open":
             assert driver.open().serial == "ocs0"
         case "update" | "replace":
-            wanted = {CrossConnect(*[int(end) for end in one.split(">")]) for one in rest}
+            wanted = {
+                CrossConnect(*[int(end) for end in one.split(">")]) for one in rest
+            }
             result = driver.apply(driver.plan(wanted, Mode(verb)))
             assert not result.deviations
             assert wanted <= result.snapshot.cross_connects.keys()
@@ -142,12 +150,18 @@ def do(driver: OpticalSwitchDriver, asked: str) -> None:
             driver.set_port_enabled(int(rest[0]), verb == "enable")
         case "power":
             powers = driver.power_dbm([int(port) for port in rest])
-            assert [power is None or power < -50 for power in powers.values()] == [False, False, True]
+            assert [power is None or power < -50 for power in powers.values()] == [
+                False,
+                False,
+                True,
+            ]
         case _:
             raise AssertionError(asked)
 
 
-def test_the_driver_says_so(played: tuple[Transcript, Replay, OpticalSwitchDriver]) -> None:
+def test_the_driver_says_so(
+    played: tuple[Transcript, Replay, OpticalSwitchDriver],
+) -> None:
     transcript, replay, driver = played
     left = len(replay.left)
     for asked, said in transcript.steps:

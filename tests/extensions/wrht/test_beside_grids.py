@@ -24,16 +24,27 @@ GRID = {"rows": 2, "columns": 3, "gpu": "test", "rate": "100 Gbit/s"}
 def test_a_job_that_says_no_place_has_two() -> None:
     grids = "grids: {n: {rows: 1, columns: 4, gpu: x, rate: 1 Gbit/s, wavelengths: 2}}"
     rings = "rings: {r: {nodes: 5, gpu: x, rate: 1 Gbit/s, wavelengths: 1}}"
-    assert refused("", light(f"{grids}, {rings}")).startswith("fabric: ring r and grid n")
+    assert refused("", light(f"{grids}, {rings}")).startswith(
+        "fabric: ring r and grid n"
+    )
 
 
 def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
     ring = {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}
-    fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": GRID}, "rings": {"r": ring}}))
+    fabric = build_fabric(
+        FabricSpec.model_validate({"grids": {"n": GRID}, "rings": {"r": ring}})
+    )
     assert fabric.onics.keys() == {*fabric.parts["grids"]["n"].nodes, "r0", "r1", "r2"}
     assert fabric.agents == fabric.parts["grids"]["n"].nodes
-    assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [None, 4, 4]
-    assert [lasers_of_switch(fabric, switch) for switch in fabric.parts["rings"]["r"].switches] == [
+    assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [
+        None,
+        4,
+        4,
+    ]
+    assert [
+        lasers_of_switch(fabric, switch)
+        for switch in fabric.parts["rings"]["r"].switches
+    ] == [
         {},
         {},
         {},

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.schedule import wrht
-from ringlight.extensions.wrht.wdm import RingPlan, cross_connects, on_ring, plan_ring, set_up_steps, wdm_ring
+from ringlight.extensions.wrht.wdm import (
+    RingPlan,
+    cross_connects,
+    on_ring,
+    plan_ring,
+    set_up_steps,
+    wdm_ring,
+)
 from ringlight.fabric.crossconnect import CrossConnect, Emit, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
 from ringlight.fabric.schedules import steps_named
@@ -34,12 +41,16 @@ def built(raw: dict[str, Any]) -> Fabric:
 
 
 def test_a_ring_becomes_gpus_switches_and_fibres() -> None:
-    fabric = built({"rings": {"r": ring_spec(gpu="gpu", wavelengths=2, wss={"loss_db": 0})}})
+    fabric = built(
+        {"rings": {"r": ring_spec(gpu="gpu", wavelengths=2, wss={"loss_db": 0})}}
+    )
     alone, ring = wdm_ring("r", 9, 2, 25e9)
     assert fabric == alone
     assert fabric.parts["rings"] == {"r": ring}
     assert (fabric.gpus["r8"].ip, fabric.gpus["r8"].server) == ("10.82.0.10", "r-s8")
-    assert fabric.optical_switches["r-w8"] == OpticalSwitch("r-w8", 4, "scpi", "mrr", 2, 0)
+    assert fabric.optical_switches["r-w8"] == OpticalSwitch(
+        "r-w8", 4, "scpi", "mrr", 2, 0
+    )
     assert {onic.transmitters for onic in fabric.onics.values()} == {"array"}
     # The ring closes, and its node 0 is west of node 1.
     assert fabric.link_at[Port("r-w8", 2)].other(Port("r-w8", 2)) == Port("r-w0", 1)
@@ -52,7 +63,10 @@ def test_a_ring_becomes_gpus_switches_and_fibres() -> None:
     [
         ({"rings": {"r": ring_spec(nodes=1)}}, r"rings\.r\.nodes"),
         ({"rings": {"r": ring_spec(wavelengths=0)}}, r"rings\.r\.wavelengths"),
-        ({"rings": {"r": ring_spec(wss={"profile": "mems"})}}, r"rings\.r\.wss\.profile"),
+        (
+            {"rings": {"r": ring_spec(wss={"profile": "mems"})}},
+            r"rings\.r\.wss\.profile",
+        ),
         ({"rings": {"r": ring_spec(tuning="1 ns")}}, r"rings\.r\.tuning"),
         ({"rings": {"r": ring_spec(reconfigure="never")}}, r"rings\.r\.reconfigure"),
         (
@@ -82,14 +96,21 @@ def test_a_bad_ring_is_named(raw: dict[str, Any], named: str) -> None:
 
 
 def follow(
-    fabric: Fabric, lit: Mapping[str, frozenset[CrossConnect]], start: Port, wavelength: int
+    fabric: Fabric,
+    lit: Mapping[str, frozenset[CrossConnect]],
+    start: Port,
+    wavelength: int,
 ) -> list[Port]:
     """Every port that light of one colour leaves, the O-NIC's included, and the port where it ends."""
     passed = [start]
     at = fabric.link_at[start].other(start)
     while at.node not in fabric.gpus:
         switch = fabric.optical_switches[at.node]
-        (out,) = [xc.egress for xc in lit[at.node] if (xc.ingress, xc.wavelength) == (at.number, wavelength)]
+        (out,) = [
+            xc.egress
+            for xc in lit[at.node]
+            if (xc.ingress, xc.wavelength) == (at.number, wavelength)
+        ]
         leaves = Port(at.node, out - switch.size)
         assert leaves not in passed
         passed.append(leaves)
@@ -106,10 +127,16 @@ def check_light(fabric: Fabric, plan: RingPlan) -> None:
         lanes = set()
         for sender, receiver in step.pairs:
             emit = plan.transmit[sender][receiver]
-            *passed, end = follow(fabric, step.cross_connects, Port(sender, emit.port), emit.wavelength)
-            assert end.node == receiver, f"step {number}: light of {sender} to {receiver} ends at {end}"
+            *passed, end = follow(
+                fabric, step.cross_connects, Port(sender, emit.port), emit.wavelength
+            )
+            assert end.node == receiver, (
+                f"step {number}: light of {sender} to {receiver} ends at {end}"
+            )
             for port in passed:
-                assert (port, emit.wavelength) not in lanes, f"step {number}: {port} is lit twice"
+                assert (port, emit.wavelength) not in lanes, (
+                    f"step {number}: {port} is lit twice"
+                )
                 lanes.add((port, emit.wavelength))
 
 
@@ -125,7 +152,9 @@ def fitting(name: str, nodes: int, wavelengths: int) -> tuple[Fabric, RingPlan] 
 
 @settings(max_examples=60)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 30), st.integers(1, 9))
-def test_light_of_every_step_arrives_and_shares_nothing(name: str, nodes: int, wavelengths: int) -> None:
+def test_light_of_every_step_arrives_and_shares_nothing(
+    name: str, nodes: int, wavelengths: int
+) -> None:
     found = fitting(name, nodes, wavelengths)
     if found is not None:
         fabric, plan = found
@@ -134,7 +163,9 @@ def test_light_of_every_step_arrives_and_shares_nothing(name: str, nodes: int, w
         assert [step.pairs for step in plan.steps] == [
             {
                 (f"r{a}", f"r{b}")
-                for a, b in zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
+                for a, b in zip(
+                    step.sources.tolist(), step.destinations.tolist(), strict=True
+                )
             }
             for step in steps
         ]
@@ -143,7 +174,9 @@ def test_light_of_every_step_arrives_and_shares_nothing(name: str, nodes: int, w
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("nodes", range(2, 27))
-def test_with_as_many_wavelengths_as_nodes_every_collective_fits(name: str, nodes: int) -> None:
+def test_with_as_many_wavelengths_as_nodes_every_collective_fits(
+    name: str, nodes: int
+) -> None:
     assert fitting(name, nodes, nodes + 4) is not None
 
 
@@ -152,7 +185,9 @@ def test_with_as_many_wavelengths_as_nodes_every_collective_fits(name: str, node
     [("ring", 25, 1), ("binary-tree", 25, 1), ("hierarchical-ring", 9, 3), ("hierarchical-ring", 25, 5),
      ("wrht", 9, 1), ("wrht-2", 25, 2), ("wrht-4-exchange", 25, 4), ("halving-doubling", 8, 4)],
 )  # fmt: skip
-def test_how_many_wavelengths_a_collective_needs(name: str, nodes: int, least: int) -> None:
+def test_how_many_wavelengths_a_collective_needs(
+    name: str, nodes: int, least: int
+) -> None:
     assert fitting(name, nodes, least) is not None
     assert least == 1 or fitting(name, nodes, least - 1) is None
 
@@ -180,7 +215,9 @@ def test_what_does_not_clash_stays_lit() -> None:
 
 
 @pytest.mark.parametrize("name", ["bidirectional-ring", "wrht", "binary-tree"])
-def test_a_ring_that_reconfigures_in_each_step_carries_no_more_than_the_step_needs(name: str) -> None:
+def test_a_ring_that_reconfigures_in_each_step_carries_no_more_than_the_step_needs(
+    name: str,
+) -> None:
     fabric = built({"rings": {"r": ring_spec(reconfigure="each-step")}})
     steps = steps_named(name, 9)
     plan = plan_ring(fabric, fabric.parts["rings"]["r"], steps)
@@ -188,12 +225,16 @@ def test_a_ring_that_reconfigures_in_each_step_carries_no_more_than_the_step_nee
     assert set_up_steps(plan) == (True,) * steps.steps
     coloured = steps if name == "wrht" else on_ring(steps, 1)
     for planned, step in zip(plan.steps, coloured, strict=True):
-        assert planned.cross_connects == cross_connects(fabric.parts["rings"]["r"], fabric, step)
+        assert planned.cross_connects == cross_connects(
+            fabric.parts["rings"]["r"], fabric, step
+        )
 
 
 @settings(max_examples=50)
 @given(st.sampled_from(COLLECTIVES), st.integers(2, 16), st.integers(1, 6))
-def test_targets_are_what_is_left_after_many_rounds(name: str, nodes: int, wavelengths: int) -> None:
+def test_targets_are_what_is_left_after_many_rounds(
+    name: str, nodes: int, wavelengths: int
+) -> None:
     """Each WSS written apart as {(ingress, wavelength): egress}, and only what a step needs set."""
     found = fitting(name, nodes, wavelengths)
     if found is None:
@@ -205,12 +246,19 @@ def test_targets_are_what_is_left_after_many_rounds(name: str, nodes: int, wavel
         for turn in range(3):
             for number, step in enumerate(on_ring_or_own(name, nodes, wavelengths)):
                 for xc in cross_connects(ring, fabric, step)[switch]:
-                    rivals = [k for k, out in held.items() if out == xc.egress and k[1] == xc.wavelength]
+                    rivals = [
+                        k
+                        for k, out in held.items()
+                        if out == xc.egress and k[1] == xc.wavelength
+                    ]
                     for key in rivals:
                         del held[key]
                     held[xc.ingress, xc.wavelength] = xc.egress
                 if turn:
-                    now = {CrossConnect(i, out, colour) for (i, colour), out in held.items()}
+                    now = {
+                        CrossConnect(i, out, colour)
+                        for (i, colour), out in held.items()
+                    }
                     assert now == plan.steps[number].cross_connects[switch]
 
 
@@ -226,7 +274,10 @@ def test_a_plan_that_is_wrong_is_noticed() -> None:
     check_light(fabric, plan)
     for sender, ways in plan.transmit.items():
         for receiver, emit in ways.items():
-            for wrong in (Emit(1 - emit.port, emit.wavelength), Emit(emit.port, 1 - emit.wavelength)):
+            for wrong in (
+                Emit(1 - emit.port, emit.wavelength),
+                Emit(emit.port, 1 - emit.wavelength),
+            ):
                 transmit = {**plan.transmit, sender: {**ways, receiver: wrong}}
                 with pytest.raises((AssertionError, ValueError)):
                     check_light(fabric, replace(plan, transmit=transmit))
@@ -234,7 +285,10 @@ def test_a_plan_that_is_wrong_is_noticed() -> None:
         for switch, needed in cross_connects(ring, fabric, step).items():
             lit = plan.steps[number].cross_connects
             for xc in needed:
-                spoilt = replace(plan.steps[number], cross_connects={**lit, switch: lit[switch] - {xc}})
+                spoilt = replace(
+                    plan.steps[number],
+                    cross_connects={**lit, switch: lit[switch] - {xc}},
+                )
                 steps = (*plan.steps[:number], spoilt, *plan.steps[number + 1 :])
                 with pytest.raises((AssertionError, ValueError)):
                     check_light(fabric, replace(plan, steps=steps))
@@ -250,7 +304,9 @@ def test_a_plan_that_is_wrong_is_noticed() -> None:
          "ring, striped: step 0: r0 would send to r1 from port 0 on wavelength 1, elsewhere from port 0"),
     ],
 )  # fmt: skip
-def test_a_collective_that_does_not_fit_is_refused(steps: Steps, wavelengths: int, named: str) -> None:
+def test_a_collective_that_does_not_fit_is_refused(
+    steps: Steps, wavelengths: int, named: str
+) -> None:
     fabric, ring = wdm_ring("r", 9, wavelengths, 25e9)
     with pytest.raises(ValueError, match=named):
         plan_ring(fabric, ring, steps)
@@ -260,9 +316,14 @@ def test_a_step_that_does_not_fit_the_others_is_refused() -> None:
     fabric, ring = wdm_ring("r", 9, 2, 25e9)
     made = list(wrht(9))
     for wavelength, named in (
-        (1, r"step 2: r0 would send to r1 .* wavelength 1, elsewhere .* wavelength 0; each pair"),
+        (
+            1,
+            r"step 2: r0 would send to r1 .* wavelength 1, elsewhere .* wavelength 0; each pair",
+        ),
         (2, "step 2: wavelength 2 does not fit; the ring has 2"),
     ):
-        made[2] = replace(made[0], wavelengths=frozen(np.full(len(made[0]), wavelength)))
+        made[2] = replace(
+            made[0], wavelengths=frozen(np.full(len(made[0]), wavelength))
+        )
         with pytest.raises(ValueError, match=named):
             plan_ring(fabric, ring, replace(wrht(9), make=lambda: iter(made)))

@@ -36,13 +36,18 @@ def test_a_step_begins_when_the_one_before_is_closed_and_somebody_asks() -> None
     assert one.close(2) == [Closed(2), Configure(1, 1)]
     assert one.configured() == [ConductorLit(3)]
     assert one.close(3) == [Closed(3)]
-    assert one.open(4, "b", BA, 2) == [Configure(0, 2)], "the next iteration begins with step 2"
+    assert one.open(4, "b", BA, 2) == [Configure(0, 2)], (
+        "the next iteration begins with step 2"
+    )
     assert one.step == 2
 
 
 def test_a_step_waits_for_a_sender_that_has_not_asked_yet() -> None:
     one = Conductor(RING)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [
+        Configure(0, 0),
+        ConductorLit(1),
+    ]
     assert one.close(1) + one.open(2, "a", AB, 1) == [Closed(1)]
     assert one.open(3, "b", BA, 0) == [ConductorLit(3)]
     assert one.close(3) == [Closed(3), Configure(1, 1)]
@@ -52,8 +57,14 @@ def test_where_there_is_one_step_it_need_not_be_said() -> None:
     one = Conductor([frozenset({AB, BA})])
     assert one.open(1, "a", AB) + one.configured() == [Configure(0, 0), ConductorLit(1)]
     assert one.open(2, "b", BA) == [ConductorLit(2)]
-    assert one.close(1) + one.open(3, "a", AB) == [Closed(1), ConductorLit(3)], "as often as it is asked for"
-    assert one.close(2) + one.close(3) + one.open(4, "a", AB, 1) == [Closed(2), Closed(3), ConductorLit(4)]
+    assert one.close(1) + one.open(3, "a", AB) == [Closed(1), ConductorLit(3)], (
+        "as often as it is asked for"
+    )
+    assert one.close(2) + one.close(3) + one.open(4, "a", AB, 1) == [
+        Closed(2),
+        Closed(3),
+        ConductorLit(4),
+    ]
     assert one.open(5, "b", BA) == [ConductorLit(5)], "the step that is being played"
     assert one.darkened("dark") == [Lost(4, "dark"), Lost(5, "dark")]
     assert one.open(6, "a", AB) == [Configure(0, 1)]
@@ -64,7 +75,10 @@ def test_where_there_is_one_step_it_need_not_be_said() -> None:
 
 def test_where_every_step_sets_its_light_anew_one_that_stands_is_set_too() -> None:
     one = Conductor([frozenset({AB, BA})], each_step=True)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [
+        Configure(0, 0),
+        ConductorLit(1),
+    ]
     assert one.close(1) + one.open(2, "a", AB, 1) == [Closed(1)]
     assert one.open(3, "b", BA, 0) == [ConductorLit(3)], "of the same step"
     assert one.close(3) == [Closed(3), Configure(0, 1)]
@@ -73,7 +87,9 @@ def test_where_every_step_sets_its_light_anew_one_that_stands_is_set_too() -> No
 
 def test_what_is_not_in_the_schedule_is_refused() -> None:
     one = Conductor(RING)
-    assert one.open(1, "a", ("a", "c"), 0) == [Failed(1, "a sends nothing to c in step 0")]
+    assert one.open(1, "a", ("a", "c"), 0) == [
+        Failed(1, "a sends nothing to c in step 0")
+    ]
     assert one.open(2, "b", BA, 3) == [Failed(2, "b sends nothing to a in step 3")]
     assert one.open(3, "a", AB, -1) == [Failed(3, "a sends nothing to b in step -1")]
     assert one.open(4, "a", AB) == [Failed(4, "there are 2 steps: say the step")]
@@ -82,17 +98,31 @@ def test_what_is_not_in_the_schedule_is_refused() -> None:
 
 def test_light_that_goes_is_lost_and_set_again() -> None:
     one = Conductor(RING)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [
+        Configure(0, 0),
+        ConductorLit(1),
+    ]
     assert one.darkened("w0 was off") == [Lost(1, "w0 was off")]
     assert one.open(2, "a", AB, 0) == [Configure(0, 0)]
     assert one.open(3, "b", BA, 0) == []
-    assert one.unconfigured("w0 is away") == [Failed(2, "w0 is away"), Failed(3, "w0 is away")]
-    assert one.open(4, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(4)]
+    assert one.unconfigured("w0 is away") == [
+        Failed(2, "w0 is away"),
+        Failed(3, "w0 is away"),
+    ]
+    assert one.open(4, "a", AB, 0) + one.configured() == [
+        Configure(0, 0),
+        ConductorLit(4),
+    ]
 
 
-def test_after_a_broken_connection_a_step_does_not_wait_for_a_close_that_was_lost() -> None:
+def test_after_a_broken_connection_a_step_does_not_wait_for_a_close_that_was_lost() -> (
+    None
+):
     one = Conductor(RING)
-    assert one.open(1, "a", AB, 0) + one.configured() == [Configure(0, 0), ConductorLit(1)]
+    assert one.open(1, "a", AB, 0) + one.configured() == [
+        Configure(0, 0),
+        ConductorLit(1),
+    ]
     assert one.open(2, "b", BA, 0) == [ConductorLit(2)]
     # b closes its flow after the connection broke, so nobody hears of it.
     assert one.gone("b") == []
@@ -104,23 +134,37 @@ def test_after_a_broken_connection_a_step_does_not_wait_for_a_close_that_was_los
     assert one.configured() == [ConductorLit(4)]
 
 
-def test_who_takes_over_waits_until_all_could_ask_and_goes_on_with_the_least_step() -> None:
+def test_who_takes_over_waits_until_all_could_ask_and_goes_on_with_the_least_step() -> (
+    None
+):
     one = Conductor(RING, resumed=True)
     assert one.open(1, "a", AB, 7) == []
     assert one.open(2, "b", BA, 6) == []
     assert one.settle() == [Configure(0, 6)]
     assert one.step == 6
     assert one.configured() == [ConductorLit(2)]
-    assert one.close(2) == [Closed(2), Configure(1, 7)], "a's transfer of step 6 was over before"
+    assert one.close(2) == [Closed(2), Configure(1, 7)], (
+        "a's transfer of step 6 was over before"
+    )
 
 
 def test_who_takes_over_may_find_ranks_one_iteration_apart() -> None:
     one = Conductor(RING, resumed=True)
-    assert one.open(1, "b", BA, 0) + one.open(2, "a", AB, 3) + one.settle() == [Configure(0, 0)]
-    assert one.configured() + one.close(1) == [ConductorLit(1), Closed(1), Configure(1, 3)]
+    assert one.open(1, "b", BA, 0) + one.open(2, "a", AB, 3) + one.settle() == [
+        Configure(0, 0)
+    ]
+    assert one.configured() + one.close(1) == [
+        ConductorLit(1),
+        Closed(1),
+        Configure(1, 3),
+    ]
     # a's transfer of step 2 was over before; b's was not, and comes late.
     assert one.open(3, "b", BA, 2) + one.configured() == [Configure(0, 2)]
-    assert one.configured() + one.close(3) == [ConductorLit(3), Closed(3), Configure(1, 3)]
+    assert one.configured() + one.close(3) == [
+        ConductorLit(3),
+        Closed(3),
+        Configure(1, 3),
+    ]
 
 
 @dataclass
@@ -138,7 +182,11 @@ class World:
     """Senders, the conductor and the WSSs. Raises AssertionError as soon as something is lit wrongly."""
 
     def __init__(
-        self, steps: list[frozenset[Pair]], iterations: int, seed: int, each_step: bool = False
+        self,
+        steps: list[frozenset[Pair]],
+        iterations: int,
+        seed: int,
+        each_step: bool = False,
     ) -> None:
         self.steps = steps
         self.each_step = each_step
@@ -155,18 +203,26 @@ class World:
         self.numbers = 0
         self.closed: set[tuple[str, str, int]] = set()
         self.all = [
-            (a, b, i * len(steps) + k) for i in range(iterations) for k, s in enumerate(steps) for a, b in s
+            (a, b, i * len(steps) + k)
+            for i in range(iterations)
+            for k, s in enumerate(steps)
+            for a, b in s
         ]
         names = sorted({name for a, b, _ in self.all for name in (a, b)})
         self.senders = [
-            Sender(name, {b: [s for a, c, s in self.all if (a, c) == (name, b)] for b in names})
+            Sender(
+                name,
+                {b: [s for a, c, s in self.all if (a, c) == (name, b)] for b in names},
+            )
             for name in names
         ]
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Configure):
-                assert not any(sender.lit for sender in self.senders), "light is taken from a flow"
+                assert not any(sender.lit for sender in self.senders), (
+                    "light is taken from a flow"
+                )
                 assert self.wanted is None
                 assert effect.setting == effect.step % len(self.steps)
                 self.wanted, self.setting = effect.setting, None
@@ -174,8 +230,12 @@ class World:
                 self.set_up.append(effect.step)
             elif isinstance(effect, ConductorLit):
                 sender, peer, step = self.by_flow[effect.flow]  # type: ignore[index]
-                assert self.setting == step % len(self.steps), "lit in the wrong setting"
-                assert not self.each_step or self.set_for == step, "lit in the light of another step"
+                assert self.setting == step % len(self.steps), (
+                    "lit in the wrong setting"
+                )
+                assert not self.each_step or self.set_for == step, (
+                    "lit in the light of another step"
+                )
                 lit = {self.by_flow[n][2] for n in self.by_flow if self.is_lit(n)}
                 assert lit <= {step}, "two steps at once"
                 if self.strict:
@@ -226,7 +286,9 @@ class World:
             sender.open[peer] = self.numbers
             self.by_flow[self.numbers] = (sender, peer, step)
             client = (sender.name, sender.life)
-            self.carry_out(self.conductor.open(self.numbers, client, (sender.name, peer), step))
+            self.carry_out(
+                self.conductor.open(self.numbers, client, (sender.name, peer), step)
+            )
         elif kind == "close":
             sender, peer = rest
             sender.lit.discard(peer)
@@ -265,7 +327,9 @@ class World:
         elif kind == "death":
             for sender in self.senders:
                 self.hang_up(sender)
-            self.conductor = Conductor(self.steps, resumed=True, each_step=self.each_step)
+            self.conductor = Conductor(
+                self.steps, resumed=True, each_step=self.each_step
+            )
             self.settling, self.wanted, self.setting = True, None, None
         elif kind == "dark":
             if self.wanted is None:
@@ -290,11 +354,15 @@ class World:
         if self.strict:
             assert self.conductor.flows() == []
             if self.each_step:
-                assert self.set_up == sorted({step for *_, step in self.all}), "once for each step"
+                assert self.set_up == sorted({step for *_, step in self.all}), (
+                    "once for each step"
+                )
 
 
 NAMES = st.sampled_from("abcde")
-PAIRS = st.frozensets(st.tuples(NAMES, NAMES).filter(lambda pair: pair[0] != pair[1]), max_size=5)
+PAIRS = st.frozensets(
+    st.tuples(NAMES, NAMES).filter(lambda pair: pair[0] != pair[1]), max_size=5
+)
 
 
 @settings(max_examples=200)
@@ -319,7 +387,11 @@ def test_any_order_of_opens_and_closes_plays_every_step_in_turn(
     st.booleans(),
 )
 def test_nothing_gets_stuck_whatever_breaks(
-    steps: list[frozenset[Pair]], iterations: int, seed: int, troubles: int, each_step: bool
+    steps: list[frozenset[Pair]],
+    iterations: int,
+    seed: int,
+    troubles: int,
+    each_step: bool,
 ) -> None:
     World(steps, iterations, seed, each_step).play(troubles)
 
@@ -328,7 +400,8 @@ def test_nothing_gets_stuck_whatever_breaks(
 def test_a_wrht_schedule_is_played(troubles: int) -> None:
     steps = [
         frozenset(
-            (f"r{a}", f"r{b}") for a, b in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)
+            (f"r{a}", f"r{b}")
+            for a, b in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)
         )
         for s in wrht(25, 2)
     ]

@@ -61,7 +61,9 @@ class Stuck(Wss):
 
 
 class Stage:
-    def __init__(self, directory: Path, stack: ExitStack, plan: RingPlan = PLAN) -> None:
+    def __init__(
+        self, directory: Path, stack: ExitStack, plan: RingPlan = PLAN
+    ) -> None:
         self.directory, self.stack = directory, stack
         self.wss = {name: Stuck(name) for name in RING.switches}
         self.bus = EventBus()
@@ -84,7 +86,9 @@ class Stage:
 
 class Worker:
     def __init__(self, path: Path, stack: ExitStack) -> None:
-        self.socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        self.socket = stack.enter_context(
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
         self.socket.settimeout(WAIT_S)
         self.socket.connect(str(path))
 
@@ -104,7 +108,11 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 def needed(step: int) -> set[tuple[str, CrossConnect]]:
-    return {(name, xc) for name, group in PLAN.steps[step].cross_connects.items() for xc in group}
+    return {
+        (name, xc)
+        for name, group in PLAN.steps[step].cross_connects.items()
+        for xc in group
+    }
 
 
 def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
@@ -144,15 +152,27 @@ def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
         (b"x" * 5000, {"error": "longer than 4096 bytes"}),
         (
             b'{"open": 1, "peer": "1.2.3.4", "step": 0}',
-            {"failed": 1, "reason": "1.2.3.4: is not on the ring", "retry_after_s": 0.5},
+            {
+                "failed": 1,
+                "reason": "1.2.3.4: is not on the ring",
+                "retry_after_s": 0.5,
+            },
         ),
         (
             b'{"open": 1, "peer": "%s"}' % IPS["r1"].encode(),
-            {"failed": 1, "reason": "there are 4 steps: say the step", "retry_after_s": 0.5},
+            {
+                "failed": 1,
+                "reason": "there are 4 steps: say the step",
+                "retry_after_s": 0.5,
+            },
         ),
         (
             b'{"open": 1, "peer": "%s", "step": 0}' % IPS["r4"].encode(),
-            {"failed": 1, "reason": "r0 sends nothing to r4 in step 0", "retry_after_s": 0.5},
+            {
+                "failed": 1,
+                "reason": "r0 sends nothing to r4 in step 0",
+                "retry_after_s": 0.5,
+            },
         ),
     ],
 )
@@ -179,7 +199,11 @@ def test_a_wss_that_cannot_be_written_is_told_and_tried_again(stage: Stage) -> N
     worker = stage.connect("r0")
     worker.say(open=1, peer=IPS["r1"], step=0)
     told = worker.hear()
-    assert told == {"failed": 1, "reason": "optical switch r-w1: stuck", "retry_after_s": 0.5}
+    assert told == {
+        "failed": 1,
+        "reason": "optical switch r-w1: stuck",
+        "retry_after_s": 0.5,
+    }
     assert stage.conductor.trouble == "optical switch r-w1: stuck"
     stage.wss["r-w1"].stuck = False
     worker.say(open=2, peer=IPS["r1"], step=0)
@@ -187,7 +211,9 @@ def test_a_wss_that_cannot_be_written_is_told_and_tried_again(stage: Stage) -> N
     assert stage.conductor.trouble is None
 
 
-def test_a_wss_that_hangs_holds_up_nobody_who_comes_closes_or_goes(stage: Stage) -> None:
+def test_a_wss_that_hangs_holds_up_nobody_who_comes_closes_or_goes(
+    stage: Stage,
+) -> None:
     hung = stage.wss["r-w1"]
     hung.free.clear()
     one, two = stage.connect("r0"), stage.connect("r2")
@@ -254,10 +280,15 @@ def test_a_conductor_that_cannot_go_on_hangs_up_and_says_so(
     worker = stage.connect("r0")
     worker.say(open=1, peer=IPS["r1"], step=0)
     assert worker.socket.recv(64) == b""
-    assert stage.conductor.trouble == 'the conductor has ended: RuntimeError("a driver\'s fault")'
+    assert (
+        stage.conductor.trouble
+        == 'the conductor has ended: RuntimeError("a driver\'s fault")'
+    )
 
 
-def test_the_end_hangs_up_at_once_and_waits_for_what_is_being_written(stage: Stage) -> None:
+def test_the_end_hangs_up_at_once_and_waits_for_what_is_being_written(
+    stage: Stage,
+) -> None:
     hung = stage.wss["r-w1"]
     hung.free.clear()
     worker = stage.connect("r0")
@@ -274,9 +305,14 @@ def test_the_end_hangs_up_at_once_and_waits_for_what_is_being_written(stage: Sta
     assert needed(0) <= stage.carried()
 
 
-@pytest.mark.parametrize(("reconfigure", "writes"), [("each-step", 2), ("changed-only", 0)])
+@pytest.mark.parametrize(
+    ("reconfigure", "writes"), [("each-step", 2), ("changed-only", 0)]
+)
 def test_a_ring_that_reconfigures_in_each_step_takes_all_light_away_and_makes_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reconfigure: Reconfigure, writes: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reconfigure: Reconfigure,
+    writes: int,
 ) -> None:
     monkeypatch.setattr(ring_conductor, "WATCH_S", 3600.0)
     around = replace(RING, reconfigure=reconfigure)
@@ -303,7 +339,9 @@ def test_a_ring_that_reconfigures_in_each_step_takes_all_light_away_and_makes_it
                 assert one.stand == plan.steps[step].cross_connects[name]
 
 
-def test_what_another_wrote_meanwhile_is_noticed_by_the_next_write(stage: Stage) -> None:
+def test_what_another_wrote_meanwhile_is_noticed_by_the_next_write(
+    stage: Stage,
+) -> None:
     worker = stage.connect("r0")
     worker.say(open=1, peer=IPS["r1"], step=0)
     assert worker.hear() == {"lit": 1}
@@ -361,7 +399,9 @@ def test_the_end_hangs_up_and_leaves_the_light(stage: Stage, tmp_path: Path) -> 
 
 def test_a_socket_that_cannot_be_made_leaves_none(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+        site = OpticalSite(
+            {name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus()
+        )
         lights = Lights(site, RING.switches)
         stack.callback(lights.close)
         sockets = {gpu: tmp_path / gpu for gpu in RING.nodes}
@@ -372,26 +412,36 @@ def test_a_socket_that_cannot_be_made_leaves_none(tmp_path: Path) -> None:
 
 
 def test_light_that_could_not_be_set_leaves_no_threads() -> None:
-    site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+    site = OpticalSite(
+        {name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus()
+    )
     before = set(threading.enumerate())
     with pytest.raises(UnavailableError, match="server agent"):
         RingProvider(light_context(FABRIC, site)).light("j", PLAN)
     assert set(threading.enumerate()) == before
 
 
-def test_health_names_a_job_that_could_not_be_taken_over_until_it_is_cleared(tmp_path: Path) -> None:
-    site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+def test_health_names_a_job_that_could_not_be_taken_over_until_it_is_cleared(
+    tmp_path: Path,
+) -> None:
+    site = OpticalSite(
+        {name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus()
+    )
     nowhere = {gpu: tmp_path / "nowhere" / gpu for gpu in RING.nodes}
     rings = RingProvider(light_context(FABRIC, site, sockets=nowhere))
     rings.adopt("j", PLAN)
     (trouble,) = rings.troubles()
-    assert trouble.startswith(f"{PLAN.place}: job j is not taken over: ring {PLAN.place}: flow socket ")
+    assert trouble.startswith(
+        f"{PLAN.place}: job j is not taken over: ring {PLAN.place}: flow socket "
+    )
     rings.clear("j", PLAN)
     assert rings.troubles() == []
 
 
 def test_switches_are_held_for_one_job() -> None:
-    site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
+    site = OpticalSite(
+        {name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus()
+    )
     assert site.hold("red", RING.switches) is None
     assert site.hold("red", RING.switches) is None
     assert site.hold("blue", RING.switches[:1]) == "red"

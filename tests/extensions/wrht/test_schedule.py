@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.extensions.wrht import wdm
-from ringlight.extensions.wrht.schedule import exchange_lightpaths, exchange_wavelengths, plan, wrht
+from ringlight.extensions.wrht.schedule import (
+    exchange_lightpaths,
+    exchange_wavelengths,
+    plan,
+    wrht,
+)
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.schedules import STEPS, steps_named
 from ringlight.fabric.steps import Steps, frozen
@@ -46,7 +51,9 @@ def test_it_goes_by_its_name() -> None:
     assert steps_named("wrht-2", 25).steps == 4
     assert steps_named("wrht-4-exchange", 25).steps == 3
     for wrong in ("wrht-0", "wrht-", "wrht--1", "wrht-2-"):
-        with pytest.raises(ValueError, match=f"no collective '{wrong}'; there are ring, .* wrht"):
+        with pytest.raises(
+            ValueError, match=f"no collective '{wrong}'; there are ring, .* wrht"
+        ):
             steps_named(wrong, 4)
 
 
@@ -80,7 +87,10 @@ def test_a_wavelength_too_many_is_noticed() -> None:
     step = next(iter(wrht(9, 2, group=5)))
     assert step.wavelengths is not None
     flat = replace(step, wavelengths=frozen(np.zeros(len(step))))
-    with pytest.raises(ValueError, match="step 3: segment 1-2 carries wavelength 0 twice, for 0->2 and 1->2"):
+    with pytest.raises(
+        ValueError,
+        match="step 3: segment 1-2 carries wavelength 0 twice, for 0->2 and 1->2",
+    ):
         wdm.check_wavelengths(flat, 9, 2, 3)
     with pytest.raises(ValueError, match="wavelength 1 does not fit; the ring has 1"):
         wdm.check_wavelengths(step, 9, 1)
@@ -133,7 +143,10 @@ def test_the_table_of_the_reference(
 
 
 def test_the_published_comparison_with_a_binary_tree() -> None:
-    reductions = [1 - wrht(n, 64).steps / STEPS["binary-tree"](n).steps for n in (1024, 2048, 3072, 4096)]
+    reductions = [
+        1 - wrht(n, 64).steps / STEPS["binary-tree"](n).steps
+        for n in (1024, 2048, 3072, 4096)
+    ]
     assert round(100 * sum(reductions) / 4, 2) == 82.12
 
 
@@ -154,7 +167,10 @@ def test_what_does_not_fit_is_named(arguments: tuple[int, int], message: str) ->
 
 def test_the_representative_is_in_the_middle() -> None:
     tree = plan(9, 1)
-    assert [level.groups for level in tree.levels] == [((0, 1, 2), (3, 4, 5), (6, 7, 8)), ((1, 4, 7),)]
+    assert [level.groups for level in tree.levels] == [
+        ((0, 1, 2), (3, 4, 5), (6, 7, 8)),
+        ((1, 4, 7),),
+    ]
     assert tree.steps == 4
     assert tree.buffer_vectors == 2
     assert plan(25, 2).steps == 4

@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.extensions.wrht import wdm
-from ringlight.fabric.schedules import STEPS, bidirectional_hierarchical_ring, hierarchical_ring
+from ringlight.fabric.schedules import (
+    STEPS,
+    bidirectional_hierarchical_ring,
+    hierarchical_ring,
+)
 from ringlight.fabric.steps import Step, Steps, frozen
 from ringlight.fabric.verify import verify
 
@@ -79,7 +83,9 @@ def test_a_bidirectional_ring_uses_both_fibres_at_once() -> None:
             assert step.wavelengths is not None
             assert step.clockwise is not None
             assert step.clockwise.tolist() == [True] * n + [False] * n
-            assert ((step.destinations - step.sources) % n).tolist() == [1] * n + [n - 1] * n
+            assert ((step.destinations - step.sources) % n).tolist() == [1] * n + [
+                n - 1
+            ] * n
             assert step.count.tolist() == [1] * 2 * n
     # The way back inside a group lies over the other half's ways, so two wavelengths inside; across, m.
     for m, least in ((3, 3), (4, 4), (8, 8), (2, 2)):
@@ -91,18 +97,29 @@ def test_a_bidirectional_ring_uses_both_fibres_at_once() -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_each_lightpath_has_the_lowest_wavelength_that_its_segments_leave_free(data: st.DataObject) -> None:
+def test_each_lightpath_has_the_lowest_wavelength_that_its_segments_leave_free(
+    data: st.DataObject,
+) -> None:
     nodes, wavelengths = data.draw(st.integers(2, 12)), data.draw(st.integers(1, 6))
     ends = st.tuples(st.integers(0, nodes - 1), st.integers(1, nodes - 1))
     sent = data.draw(st.lists(ends, min_size=1, max_size=20, unique=True))
     sources = frozen([a for a, _ in sent])
     one = frozen(np.ones(len(sent)))
-    step = Step(sources, frozen([(a + length) % nodes for a, length in sent]), one - 1, one, "reduce")
+    step = Step(
+        sources,
+        frozen([(a + length) % nodes for a, length in sent]),
+        one - 1,
+        one,
+        "reduce",
+    )
 
     # The plain way: what is lit is kept segment by segment.
     clockwise = np.array([2 * length <= nodes for _, length in sent])
     segments = [
-        {(way, (a + k if way else a - k - 1) % nodes) for k in range(length if way else nodes - length)}
+        {
+            (way, (a + k if way else a - k - 1) % nodes)
+            for k in range(length if way else nodes - length)
+        }
         for (a, length), way in zip(sent, clockwise.tolist(), strict=True)
     ]
     lit: list[set[tuple[bool, int]]] = [set() for _ in range(wavelengths)]
@@ -114,7 +131,9 @@ def test_each_lightpath_has_the_lowest_wavelength_that_its_segments_leave_free(d
     for k in order:
         free = [w for w in range(wavelengths) if not lit[w] & segments[k]]
         if not free:
-            with pytest.raises(ValueError, match=f"no wavelength of {wavelengths} is free for"):
+            with pytest.raises(
+                ValueError, match=f"no wavelength of {wavelengths} is free for"
+            ):
                 wdm.assign(step, nodes, wavelengths)
             return
         expected[k] = free[0]
@@ -129,7 +148,10 @@ def test_two_ranks_share_their_one_lightpath() -> None:
     (step, _) = wdm.on_ring(STEPS["bidirectional-ring"](2), 1)
     assert step.wavelengths is not None
     assert step.clockwise is not None
-    assert (step.sources.tolist(), step.destinations.tolist()) == ([0, 1, 1, 0], [1, 0, 0, 1])
+    assert (step.sources.tolist(), step.destinations.tolist()) == (
+        [0, 1, 1, 0],
+        [1, 0, 0, 1],
+    )
     assert step.wavelengths.tolist() == [0] * 4
     wdm.check_wavelengths(step, 2, 1)
     other = replace(step, clockwise=~step.clockwise)
@@ -138,7 +160,9 @@ def test_two_ranks_share_their_one_lightpath() -> None:
 
 def test_segments_go_the_way_the_light_goes() -> None:
     def walk(source: int, destination: int, clockwise: bool) -> Iterator[int]:
-        _, passed = wdm.segments(frozen([source]), frozen([destination]), np.array([clockwise]), 5)
+        _, passed = wdm.segments(
+            frozen([source]), frozen([destination]), np.array([clockwise]), 5
+        )
         return iter(passed.tolist())
 
     assert list(walk(3, 1, True)) == [6, 8, 0]

@@ -51,7 +51,9 @@ class Note:
 def pack(network: Network) -> bytes:
     """Return the file of a network; the same network gives the same bytes."""
     arrays = {f"w{number}": weight for number, weight in enumerate(network.weights, 1)}
-    arrays |= {f"b{number}": bias for number, bias in enumerate(network.biases or (), 1)}
+    arrays |= {
+        f"b{number}": bias for number, bias in enumerate(network.biases or (), 1)
+    }
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
     return file.getvalue()
@@ -63,7 +65,11 @@ def unpack(file: bytes) -> Network:
         with np.load(io.BytesIO(file)) as arrays:
             count = sum(name.startswith("w") for name in arrays)
             weights = tuple(arrays[f"w{number}"] for number in range(1, count + 1))
-            biases = tuple(arrays[f"b{number}"] for number in range(1, count + 1)) if "b1" in arrays else None
+            biases = (
+                tuple(arrays[f"b{number}"] for number in range(1, count + 1))
+                if "b1" in arrays
+                else None
+            )
         return Network(weights, biases)
     except (BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no weights of a network: {error}") from None
@@ -79,7 +85,9 @@ def note_of(file: bytes, text: str | bytes) -> Note:
     except (TypeError, ValueError) as error:
         raise ValueError(f"the note beside it: {error}") from None
     if (digest := hashlib.sha256(file).hexdigest()) != note.sha256:
-        raise ValueError(f"the note beside it is of another file: sha256 {note.sha256}, this is {digest}")
+        raise ValueError(
+            f"the note beside it is of another file: sha256 {note.sha256}, this is {digest}"
+        )
     return note
 
 

@@ -40,7 +40,9 @@ def rig() -> Iterator[ScpiRig]:
         made.close()
 
 
-def conformance(rig: ScpiRig, *words: str, driver: str = "scpi") -> subprocess.CompletedProcess[str]:
+def conformance(
+    rig: ScpiRig, *words: str, driver: str = "scpi"
+) -> subprocess.CompletedProcess[str]:
     place = ("--driver", driver, "--target", rig.address, "--size", str(SIZE))
     return ringlight("ocs", "conformance", *place, *words)
 
@@ -81,20 +83,28 @@ def test_a_target_gets_back_what_it_had_and_others_ports_are_not_touched(
 
 
 @pytest.mark.parametrize("protocol", LOGINS)
-def test_a_switch_that_takes_any_password_is_named(protocol: str, tmp_path: Path) -> None:
+def test_a_switch_that_takes_any_password_is_named(
+    protocol: str, tmp_path: Path
+) -> None:
     password = tmp_path / "password"
     password.write_text(f"{PASSWORD}\n")
 
     def accepted(switch: ModelSwitch) -> subprocess.CompletedProcess[str]:
         place = ("--driver", protocol, "--target", switch.address, "--size", str(SIZE))
         login = ("--username", USER, "--password-file", str(password))
-        check = ("--read-only", "--check", "a_wrong_password_is_told_apart_and_never_shown")
+        check = (
+            "--read-only",
+            "--check",
+            "a_wrong_password_is_told_apart_and_never_shown",
+        )
         return ringlight("ocs", "conformance", *place, *login, *check)
 
     with ModelSwitch(protocol, SIZE) as switch:
         open_to_all = accepted(switch)
         assert open_to_all.returncode == 1
-        last = open_to_all.stdout.splitlines()[-2 if "lacks" in open_to_all.stdout else -1]
+        last = open_to_all.stdout.splitlines()[
+            -2 if "lacks" in open_to_all.stdout else -1
+        ]
         assert f"{protocol} at {switch.address} FAILED it accepts any password" in last
         assert "needs --users FILE (item 1, 45)" in last
     with ModelSwitch(protocol, SIZE, users={USER: PASSWORD}) as switch:
@@ -117,12 +127,20 @@ def test_a_target_that_may_only_be_read_is_not_written(rig: ScpiRig) -> None:
     ("words", "said"),
     [
         (["--ports", "1,2,9,99"], "--ports: the switch has no port 99"),
-        (["--ports", "1,2,9"], "--ports: at least two ingress and two egress ports are needed"),
-        (["--ports", "2,3,10,11"], "--ports: 1->10 has one end on a port that may not be touched"),
+        (
+            ["--ports", "1,2,9"],
+            "--ports: at least two ingress and two egress ports are needed",
+        ),
+        (
+            ["--ports", "2,3,10,11"],
+            "--ports: 1->10 has one end on a port that may not be touched",
+        ),
         (["--set", "tls"], "--set: 'tls' is not KEY=VALUE"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_changes_nothing(rig: ScpiRig, words: list[str], said: str) -> None:
+def test_what_cannot_be_is_one_line_and_changes_nothing(
+    rig: ScpiRig, words: list[str], said: str
+) -> None:
     rig.wipe()
     rig.external_connect(OURS)
     lit = rig.lit_since(OURS)

@@ -26,7 +26,9 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def no_read_back(patch: pytest.MonkeyPatch) -> None:
     def settled(self: PlanRun, *_: Any) -> Snapshot:
-        standing = dict.fromkeys((*self._plan.keep, *self._plan.add), CrossConnectState.CONNECTED)
+        standing = dict.fromkeys(
+            (*self._plan.keep, *self._plan.add), CrossConnectState.CONNECTED
+        )
         ports = dict.fromkeys(self._capabilities.ports, PortStatus(PortState.TUNED))
         return Snapshot(self._before.switch, standing, ports, taken_at=time.monotonic())
 
@@ -40,7 +42,9 @@ def empty_when_a_reading_fails(patch: pytest.MonkeyPatch) -> None:
         try:
             return read(self, deadline)
         except OpticalError:
-            ports = dict.fromkeys(self.capabilities().ports, PortStatus(PortState.BLOCKED))
+            ports = dict.fromkeys(
+                self.capabilities().ports, PortStatus(PortState.BLOCKED)
+            )
             return Snapshot(self.name, {}, ports, taken_at=time.monotonic())
 
     patch.setattr(scpi.ScpiDriver, "_read", reading)
@@ -67,9 +71,13 @@ def test_a_planted_bug_turns_its_items_red(
     rig = make()
     try:
         sound = by_item(run_checks(rig, checks))
-        assert {sound[item].state for item in items} == {"green"}, [sound[item] for item in items]
+        assert {sound[item].state for item in items} == {"green"}, [
+            sound[item] for item in items
+        ]
         plant(monkeypatch)
         mutant = by_item(run_checks(rig, checks))
-        assert {mutant[item].state for item in items} == {"failed"}, [mutant[item] for item in items]
+        assert {mutant[item].state for item in items} == {"failed"}, [
+            mutant[item] for item in items
+        ]
     finally:
         rig.close()

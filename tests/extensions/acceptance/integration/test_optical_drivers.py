@@ -21,12 +21,16 @@ from ringlight.testbed.rigs.emulated import SIZE
 from ringlight.testbed.rigs.rig import Lacks, Rig, opened
 from tests.extensions.acceptance.brought import rigs_of_tests
 
-DRIVERS = [pytest.param(rig, id=name) for name, rig in {**rigs(), **rigs_of_tests()}.items()]
+DRIVERS = [
+    pytest.param(rig, id=name) for name, rig in {**rigs(), **rigs_of_tests()}.items()
+]
 
 pytestmark = [pytest.mark.root, pytest.mark.drivers]
 
 #: All but one, for which hypothesis draws what it draws at random.
-NOT_DRAWN = [one for one in CHECKS if one.run is not timing.random_changes_follow_the_model]
+NOT_DRAWN = [
+    one for one in CHECKS if one.run is not timing.random_changes_follow_the_model
+]
 
 
 @pytest.fixture(scope="class", params=DRIVERS)
@@ -59,7 +63,10 @@ class TestOpticalDriver:
     @settings(
         max_examples=12,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.too_slow,
+        ],
     )
     def test_any_sequence_follows_the_model(
         self, rig: Rig, driver: OpticalSwitchDriver, data: st.DataObject
@@ -69,6 +76,8 @@ class TestOpticalDriver:
             driver,
             data.draw(st.integers(1, 4)),
             mode=lambda: data.draw(st.sampled_from(Mode)),
-            inputs=lambda: data.draw(st.lists(st.integers(1, SIZE), unique=True, max_size=SIZE - 1)),
+            inputs=lambda: data.draw(
+                st.lists(st.integers(1, SIZE), unique=True, max_size=SIZE - 1)
+            ),
             outputs=lambda: data.draw(st.permutations(range(1, SIZE))),
         )

@@ -20,10 +20,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_passes(installed: Path) -> None:
-    done = ringlight(finding(installed), "ocs", "conformance", "--driver", "acme", "--json")
+    done = ringlight(
+        finding(installed), "ocs", "conformance", "--driver", "acme", "--json"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (switch,) = json.loads(done.stdout)["switches"]
-    lacking = {item["item"]: item["text"] for item in switch["items"] if item["state"] != "green"}
+    lacking = {
+        item["item"]: item["text"]
+        for item in switch["items"]
+        if item["state"] != "green"
+    }
     # There is no login, so item 1 does not need one either.
     assert lacking == {34: "sessions that lock each other out", 45: "a login"}
 
@@ -33,12 +39,18 @@ _MISTAKES = {
     "session": (
         "emulated.py",
         ("self._device.submit(now_ns, command)", "self._device.submitted[now_ns]"),
-        ("FAILED the emulated switch has ended: AttributeError: ", "emulated.py", "in _work) (item 7, 9)"),
+        (
+            "FAILED the emulated switch has ended: AttributeError: ",
+            "emulated.py",
+            "in _work) (item 7, 9)",
+        ),
     ),
     "protocol": (
         "emulated.py",
         ("PROTOCOL =", "PROTOCOL = ("),
-        ("--driver acme: extension acme: emulated:PROTOCOL cannot be loaded: '(' was never closed",),
+        (
+            "--driver acme: extension acme: emulated:PROTOCOL cannot be loaded: '(' was never closed",
+        ),
     ),
     "lacking": (
         "driver.py",
@@ -48,18 +60,27 @@ _MISTAKES = {
     "attribute": (
         "driver.py",
         ("parse_reading(self.name,", "parse_reading(self._name,"),
-        ("'AcmeDriver' object has no attribute '_name' (", "driver.py, line ", "in _read)"),
+        (
+            "'AcmeDriver' object has no attribute '_name' (",
+            "driver.py, line ",
+            "in _read)",
+        ),
     ),
     "proxy": (
         "rig.py",
         ("CONNECT|CLEAR", "ADD|SUB"),
-        ("writes for one cross-connect: the rig has seen none", "WRITE of the rig's proxy"),
+        (
+            "writes for one cross-connect: the rig has seen none",
+            "WRITE of the rig's proxy",
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", _MISTAKES)
-def test_a_mistake_is_said_by_its_name(mistake: str, installed: Path, tmp_path: Path) -> None:
+def test_a_mistake_is_said_by_its_name(
+    mistake: str, installed: Path, tmp_path: Path
+) -> None:
     file, (old, new), said = _MISTAKES[mistake]
     target = tmp_path / "installed"
     shutil.copytree(installed, target, ignore=shutil.ignore_patterns("__pycache__"))

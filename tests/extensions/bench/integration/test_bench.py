@@ -11,7 +11,12 @@ from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.extensions.bench.measuring import bench_plan, checked, measured, slow_links
+from ringlight.extensions.bench.measuring import (
+    bench_plan,
+    checked,
+    measured,
+    slow_links,
+)
 from ringlight.testbed.processes import Addresses
 from ringlight.workloads.graph import Collective, Split
 from tests.integration.controller_rig import free_port
@@ -23,19 +28,26 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 SCALE = "scale: {time: 5, payload: 400}"
 
 
-def test_a_link_that_is_half_as_fast_as_stated_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_is_half_as_fast_as_stated_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All-to-all of unequal parts over three links as stated and one that is built at half its rate."""
     for module in (machine_faults, linktest):
         # However much others take of the processors, nothing is measured again.
         monkeypatch.setattr(module, "TAKEN", 2.0)
-    text = SWITCH.replace("scale: {time: 20, payload: 400}", SCALE) + "  red: {ranks: all}\n"
+    text = (
+        SWITCH.replace("scale: {time: 20, payload: 400}", SCALE)
+        + "  red: {ranks: all}\n"
+    )
     (plan,) = parse(
         text + "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 1}\n"
         "link_test: {duration: 1 s}\n",
         "bench.yaml",
     ).plans
     sizes = (4 << 20, 16 << 20)
-    made = bench_plan(plan, Collective("all-to-all-v", split=Split(seed=3, skew=1.0)), sizes, 2)
+    made = bench_plan(
+        plan, Collective("all-to-all-v", split=Split(seed=3, skew=1.0)), sizes, 2
+    )
     # The lab is built from the section, and everybody else goes by the fabric.
     links = [
         {**link, "rate": "12.5 Gbit/s"} if link["ends"][0] == "g2" else link
@@ -43,7 +55,9 @@ def test_a_link_that_is_half_as_fast_as_stated_is_named(monkeypatch: pytest.Monk
     ]
     built = replace(made.setting, section={**made.setting.section, "links": links})
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    records, failures = one_alone(EmulationBackend("namespace", addresses), replace(made, setting=built))
+    records, failures = one_alone(
+        EmulationBackend("namespace", addresses), replace(made, setting=built)
+    )
     assert not failures
     found = list(measured(made, records, sizes, 2))
     assert [one.size_bytes for one in found] == list(sizes)

@@ -86,15 +86,28 @@ def foreign() -> Iterator[str]:
 
 def session(project: Path, *options: str) -> subprocess.Popen[str]:
     """pytest of another project; it ends with this test."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", "-p", "no:cacheprovider", "-v"]
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:schemathesis",
+        "-p",
+        "no:cacheprovider",
+        "-v",
+    ]
     return subprocess.Popen(
         [*command, *options], cwd=project, env=environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
-def test_a_project_of_its_own_after_a_session_that_was_killed(tmp_path: Path, foreign: str) -> None:
+def test_a_project_of_its_own_after_a_session_that_was_killed(
+    tmp_path: Path, foreign: str
+) -> None:
     (tmp_path / "test_fabric.py").write_text(FABRIC + TESTS)
     with session(tmp_path, "-k", "test_hangs") as first:
         noted = tmp_path / "killed"
@@ -103,7 +116,10 @@ def test_a_project_of_its_own_after_a_session_that_was_killed(tmp_path: Path, fo
         killed = Lab(noted.read_text())
         assert traces(killed)
         # And its processes with it, which would otherwise remove the lab themselves.
-        for pid in [first.pid, *(p for p, env in environments() if env.get("RINGLIGHT_LAB") == killed.id)]:
+        for pid in [
+            first.pid,
+            *(p for p, env in environments() if env.get("RINGLIGHT_LAB") == killed.id),
+        ]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert traces(killed)
@@ -120,4 +136,9 @@ def test_a_project_of_its_own_after_a_session_that_was_killed(tmp_path: Path, fo
     assert "bus bandwidth" in said
     for name in ("killed", "figures", "planted"):
         assert traces(Lab((tmp_path / name).read_text())) == []
-    assert foreign in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    assert (
+        foreign
+        in subprocess.run(
+            ["ip", "netns"], capture_output=True, text=True, check=True
+        ).stdout
+    )

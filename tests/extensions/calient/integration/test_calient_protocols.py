@@ -34,8 +34,14 @@ def test_circuits_of_others_are_in_its_own_group(rig: Rig) -> None:
         assert calient.ask("ACT-CRS::2,3:3::1.1.2>1.1.3,LAB;").outcome == "COMPLD"
         assert rig.truth() == {rig.xc(1, 2), rig.xc(2, 3)}
         listed = calient.ask("RTRV-CRS:::4::ALL;").rows
-        assert [row.partition(":")[0] for row in listed] == ["1.1.1>1.1.2", "1.1.2>1.1.3"]
-        assert [row.split("GRPNAME=")[1].split(",")[0] for row in listed] == ["SYSTEM", "LAB"]
+        assert [row.partition(":")[0] for row in listed] == [
+            "1.1.1>1.1.2",
+            "1.1.2>1.1.3",
+        ]
+        assert [row.split("GRPNAME=")[1].split(",")[0] for row in listed] == [
+            "SYSTEM",
+            "LAB",
+        ]
         assert calient.ask("DLT-CRS-ALL;").outcome == "COMPLD"
     assert rig.truth() == set()
 

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.extensions.cluster.example import EXAMPLE, assert_fibre_moved
-from tests.integration.test_examples import carried_out, nothing_is_made_once_more, small
+from tests.integration.test_examples import (
+    carried_out,
+    nothing_is_made_once_more,
+    small,
+)
 
 __all__ = ["nothing_is_made_once_more"]
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]

@@ -53,13 +53,28 @@ def session_of_the_page() -> str:
 
 def test_the_session_of_the_page_prints_what_the_page_says(tmp_path: Path) -> None:
     said = session_of_the_page()
-    commands = [line.removeprefix(PROMPT) for line in said.splitlines() if line.startswith(PROMPT)]
+    commands = [
+        line.removeprefix(PROMPT)
+        for line in said.splitlines()
+        if line.startswith(PROMPT)
+    ]
     assert len(commands) == 30
     file = tmp_path / "session.txt"
     file.write_text("".join(f"{command}\n" for command in commands))
-    addresses = ["--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}"]
+    addresses = [
+        "--rest",
+        f"127.0.0.1:{free_port()}",
+        "--openflow",
+        f"127.0.0.1:{free_port()}",
+    ]
     done = run(
-        "shell", "scenarios/disaggregation.yaml", "--arm", "a-fragmented", "--file", str(file), *addresses
+        "shell",
+        "scenarios/disaggregation.yaml",
+        "--arm",
+        "a-fragmented",
+        "--file",
+        str(file),
+        *addresses,
     )
     assert done.returncode == 0, done.stderr
     assert without_what_changes(done.stdout) == without_what_changes(said)
@@ -87,22 +102,45 @@ def lab() -> Iterator[emulated.Testbed]:
 
 
 def kinds(client: httpx.Client, method: str = "GET") -> list[str]:
-    return [host["kind"] for host in client.request(method, "/v1/hosts").raise_for_status().json()]
+    return [
+        host["kind"]
+        for host in client.request(method, "/v1/hosts").raise_for_status().json()
+    ]
 
 
-def test_idle_hosts_give_way_to_workers_and_what_is_wrong_is_one_line(lab: emulated.Testbed) -> None:
+def test_idle_hosts_give_way_to_workers_and_what_is_wrong_is_one_line(
+    lab: emulated.Testbed,
+) -> None:
     name = lab.settings.lab.id
     with agent_client(lab) as client:
         assert kinds(client) == ["none"] * 4
-        done = run("exec", "--lab", name, "g0", "--", "ip", "-br", "-4", "addr", "show", "eth0")
-        assert (done.returncode, done.stdout.split()[2]) == (0, "10.82.0.2/16"), done.stderr
+        done = run(
+            "exec", "--lab", name, "g0", "--", "ip", "-br", "-4", "addr", "show", "eth0"
+        )
+        assert (done.returncode, done.stdout.split()[2]) == (0, "10.82.0.2/16"), (
+            done.stderr
+        )
         assert kinds(client) == ["idle"] * 4
 
-        request = {"job": "red", "rank": 0, "gpu": "g1", "spec": {"peers": ["10.82.0.3"]}}
+        request = {
+            "job": "red",
+            "rank": 0,
+            "gpu": "g1",
+            "spec": {"peers": ["10.82.0.3"]},
+        }
         client.post("/v1/workers", json=request).raise_for_status()
         assert kinds(client) == ["idle", "worker", "idle", "idle"]
         assert not Path("/run/netns", lab.settings.lab.namespace("g1")).exists()
-        seen = run("exec", "--lab", name, "g1", "--", "sh", "-c", "ip -4 -br addr show eth0; exit 7")
+        seen = run(
+            "exec",
+            "--lab",
+            name,
+            "g1",
+            "--",
+            "sh",
+            "-c",
+            "ip -4 -br addr show eth0; exit 7",
+        )
         assert (seen.returncode, seen.stdout.split()[2]) == (7, "10.82.0.3/16")
         assert kinds(client, "POST") == ["idle", "worker", "idle", "idle"]
 
@@ -110,9 +148,18 @@ def test_idle_hosts_give_way_to_workers_and_what_is_wrong_is_one_line(lab: emula
         assert kinds(client) == ["idle", "none", "idle", "idle"]
         assert kinds(client, "POST") == ["idle"] * 4
     for words, said in (
-        (["exec", "--lab", name, "g9", "--", "ls"], "there is no node g9; there is g0, g1,"),
-        (["capture", "--lab", name, "ocs0:99"], "nothing is plugged into ocs0:99; of ocs0 there is ocs0:1"),
-        (["ping", "--lab", name, "g0", "tor0"], "there is no GPU tor0; there is g0, g1, g2, g3"),
+        (
+            ["exec", "--lab", name, "g9", "--", "ls"],
+            "there is no node g9; there is g0, g1,",
+        ),
+        (
+            ["capture", "--lab", name, "ocs0:99"],
+            "nothing is plugged into ocs0:99; of ocs0 there is ocs0:1",
+        ),
+        (
+            ["ping", "--lab", name, "g0", "tor0"],
+            "there is no GPU tor0; there is g0, g1, g2, g3",
+        ),
     ):
         done = run(*words)
         assert done.returncode != 0

@@ -50,7 +50,15 @@ def test_a_capture_has_every_colour_of_a_fibre_and_the_bytes_that_the_switch_cou
         file, port = tmp_path / "fibre.pcap", f"{switch.name}:{WEST}"
         capture = subprocess.Popen(
             [
-                *(sys.executable, "-m", "ringlight.experiments.cli.app", "capture", port, "-w", str(file)),
+                *(
+                    sys.executable,
+                    "-m",
+                    "ringlight.experiments.cli.app",
+                    "capture",
+                    port,
+                    "-w",
+                    str(file),
+                ),
                 *("--direction", "in", "--lab", rig.lab.id, "--json"),
             ],
             cwd=ROOT,
@@ -77,8 +85,14 @@ def test_a_capture_has_every_colour_of_a_fibre_and_the_bytes_that_the_switch_cou
     for colour in found["by_colour"]:
         assert colour["bytes"] > 1 << 18
     # What node 1 sends itself goes the other way from its own switch.
-    assert (found["packets"], found["bytes"]) == (now[0] - before[0], now[1] - before[1])
+    assert (found["packets"], found["bytes"]) == (
+        now[0] - before[0],
+        now[1] - before[1],
+    )
     for line in subprocess.run(
-        ["tcpdump", "-e", "-n", "-r", str(file)], capture_output=True, text=True, check=True
+        ["tcpdump", "-e", "-n", "-r", str(file)],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines():
         assert "vlan 1," in line or "vlan 2," in line

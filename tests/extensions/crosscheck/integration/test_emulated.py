@@ -15,7 +15,9 @@ pytestmark = pytest.mark.root
 
 def test_its_simulation_has_the_same_jobs_in_the_same_runs(tmp_path: Path) -> None:
     """And no other order of magnitude."""
-    with running_command(tmp_path / "runs", "--arm", "regrouped", "--arm", "live") as command:
+    with running_command(
+        tmp_path / "runs", "--arm", "regrouped", "--arm", "live"
+    ) as command:
         assert command.end()[0] == 0, "\n".join(command.lines)
     (folder,) = (tmp_path / "runs").iterdir()
     check_against(folder, tmp_path / "crosscheck")
@@ -25,7 +27,13 @@ def check_against(emulated: Path, runs: Path) -> None:
     """Check what the cross-check of an emulated run comes to."""
     folders = ("--emulated", str(emulated), "--runs", str(runs))
     done = forks.ringlight(
-        "crosscheck", str(MINI), *folders, "--limit", "300", "--json", timeout_s=DEADLINE_S
+        "crosscheck",
+        str(MINI),
+        *folders,
+        "--limit",
+        "300",
+        "--json",
+        timeout_s=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

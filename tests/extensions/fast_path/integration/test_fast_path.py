@@ -42,7 +42,9 @@ from tests.integration.labs import traces, until
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(has_kernel_datapath(), reason="Open vSwitch forwards in the kernel here"),
+    pytest.mark.skipif(
+        has_kernel_datapath(), reason="Open vSwitch forwards in the kernel here"
+    ),
 ]
 
 PORTS = (1, 2, 3, 4)
@@ -74,8 +76,20 @@ class Bridge:
     def __init__(self, name: str, label: str) -> None:
         self.name = name
         self.ports = {number: f"{name}-{number}" for number in (*PORTS, LAST_PORT)}
-        words = ["add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev", "fail_mode=secure"]
-        words += ["protocols=OpenFlow13,OpenFlow15", f"external_ids:{OVS_LABEL}={label}"]
+        words = [
+            "add-br",
+            name,
+            "--",
+            "set",
+            "Bridge",
+            name,
+            "datapath_type=netdev",
+            "fail_mode=secure",
+        ]
+        words += [
+            "protocols=OpenFlow13,OpenFlow15",
+            f"external_ids:{OVS_LABEL}={label}",
+        ]
         with IPRoute() as here:
             for number, port in self.ports.items():
                 far = f"{port}f"
@@ -147,7 +161,9 @@ class Rig:
         found: Mapping[str, Any] = json.loads(said)
         return found
 
-    def write(self, flows: Sequence[str], groups: Sequence[str], meters: Sequence[str] = ()) -> None:
+    def write(
+        self, flows: Sequence[str], groups: Sequence[str], meters: Sequence[str] = ()
+    ) -> None:
         """Empty the tables of both, and write these and the flow of the markers."""
         last = f"priority=65535,dl_type={LAST_TYPE:#x},actions=output:{LAST_PORT}"
         for bridge in self.bridges:
@@ -162,9 +178,15 @@ class Rig:
         # Until then Open vSwitch's datapath may handle a marker as a table without its flow said.
         revalidate()
 
-    def pass_on(self, packets: Sequence[tuple[int, bytes]]) -> dict[str, Counter[tuple[int, bytes]]]:
+    def pass_on(
+        self, packets: Sequence[tuple[int, bytes]]
+    ) -> dict[str, Counter[tuple[int, bytes]]]:
         """Send packets in at ports of both bridges; what comes out at which."""
-        marker = bytes.fromhex("02000000fffe02000000ffff") + struct.pack("!H", LAST_TYPE) + bytes(46)
+        marker = (
+            bytes.fromhex("02000000fffe02000000ffff")
+            + struct.pack("!H", LAST_TYPE)
+            + bytes(46)
+        )
         for bridge in self.bridges:
             for number, frame in packets:
                 bridge.send(number, frame)
@@ -184,7 +206,9 @@ class Rig:
 
 def revalidate() -> None:
     """Returns when Open vSwitch has looked once more at all that its datapath does, and has its counters."""
-    subprocess.run(["ovs-appctl", "revalidator/wait"], check=True, timeout=20, capture_output=True)
+    subprocess.run(
+        ["ovs-appctl", "revalidator/wait"], check=True, timeout=20, capture_output=True
+    )
 
 
 def flow_counts(bridge: str) -> dict[str, tuple[int, int]]:
@@ -192,7 +216,8 @@ def flow_counts(bridge: str) -> dict[str, tuple[int, int]]:
     found = {}
     for line in ofctl("--no-names", "dump-flows", bridge).splitlines()[1:]:
         hit = re.search(
-            r"table=(\d+), .*?n_packets=(\d+), n_bytes=(\d+),(?: \w+_timeout=\d+,)* ?(.*) actions=", line
+            r"table=(\d+), .*?n_packets=(\d+), n_bytes=(\d+),(?: \w+_timeout=\d+,)* ?(.*) actions=",
+            line,
         )
         assert hit is not None, line
         if f"{LAST_TYPE:#x}" not in line:
@@ -200,7 +225,10 @@ def flow_counts(bridge: str) -> dict[str, tuple[int, int]]:
     for line in ofctl("--no-names", "dump-group-stats", bridge).splitlines()[1:]:
         group = re.search(r"group_id=(\d+)", line)
         assert group is not None, line
-        counts = [tuple(map(int, c)) for c in re.findall(r"packet_count=(\d+),byte_count=(\d+)", line)]
+        counts = [
+            tuple(map(int, c))
+            for c in re.findall(r"packet_count=(\d+),byte_count=(\d+)", line)
+        ]
         for index, (packets, size) in enumerate(counts):
             found[f"group {group[1]} {index - 1 if index else 'all'}"] = packets, size
     return found
@@ -210,14 +238,18 @@ def named_counts(bridge: str, said: Mapping[str, Any]) -> dict[str, tuple[int, i
     """What was carried, under the names of :func:`flow_counts`."""
     names = {}
     for line in ofctl("--no-names", "dump-flows", bridge).splitlines()[1:]:
-        hit = re.search(r"table=(\d+), .*?n_bytes=\d+,(?: \w+_timeout=\d+,)* ?(.*) actions=", line)
+        hit = re.search(
+            r"table=(\d+), .*?n_bytes=\d+,(?: \w+_timeout=\d+,)* ?(.*) actions=", line
+        )
         assert hit is not None
         priority = re.search(r"priority=(\d+)", hit[2])
         names[hit[1], hit[2]] = int(priority[1]) if priority else 32768
     found: dict[str, tuple[int, int]] = {}
     # A flow's place on the wire says nothing to ovs-ofctl: priorities are unlike in these tables.
     by_priority = {
-        priority: f"table {table} {text}" for (table, text), priority in names.items() if table == "0"
+        priority: f"table {table} {text}"
+        for (table, text), priority in names.items()
+        if table == "0"
     }
     for priority, _, packets, size in said["flows"]:
         if priority != 65535:
@@ -265,7 +297,9 @@ IPS = [bytes([10, 0, n // 2, n % 2 + 1]) for n in range(4)]
 TP = (1000, 2000, 3000)
 
 
-def ethernet(kind: int, body: bytes, source: bytes = MACS[0], target: bytes = MACS[1]) -> bytes:
+def ethernet(
+    kind: int, body: bytes, source: bytes = MACS[0], target: bytes = MACS[1]
+) -> bytes:
     return target + source + struct.pack("!H", kind) + body
 
 
@@ -279,13 +313,23 @@ def ipv4(
     fragment: int = 0,
 ) -> bytes:
     head = struct.pack(
-        "!BBHHHBBH", 0x45 + options, 0, 20 + 4 * options + len(body), 7, fragment, 64, proto, 0
+        "!BBHHHBBH",
+        0x45 + options,
+        0,
+        20 + 4 * options + len(body),
+        7,
+        fragment,
+        64,
+        proto,
+        0,
     )
     return head + source + target + bytes(4 * options) + body
 
 
 def tcp(source: int, target: int, body: bytes = b"") -> bytes:
-    return struct.pack("!HHIIBBHHH", source, target, 1, 1, 5 << 4, 0x10, 100, 0, 0) + body
+    return (
+        struct.pack("!HHIIBBHHH", source, target, 1, 1, 5 << 4, 0x10, 100, 0, 0) + body
+    )
 
 
 def udp(source: int, target: int, body: bytes = b"") -> bytes:
@@ -293,7 +337,13 @@ def udp(source: int, target: int, body: bytes = b"") -> bytes:
 
 
 def arp(operation: int, sender: bytes, target: bytes) -> bytes:
-    return struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + MACS[0] + sender + MACS[1] + target
+    return (
+        struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation)
+        + MACS[0]
+        + sender
+        + MACS[1]
+        + target
+    )
 
 
 def random_packet(chance: random.Random, number: int) -> bytes:
@@ -326,31 +376,56 @@ def random_packet(chance: random.Random, number: int) -> bytes:
             body = ipv4(17, udp(a, b, tag), source, target)
         case "icmp":
             body = ipv4(
-                1, bytes([chance.choice((0, 8)), chance.choice((0, 1))]) + bytes(6) + tag, source, target
+                1,
+                bytes([chance.choice((0, 8)), chance.choice((0, 1))]) + bytes(6) + tag,
+                source,
+                target,
             )
         case "sctp":
             body = ipv4(132, struct.pack("!HH", a, b) + bytes(8) + tag, source, target)
         case "other ip":
             body = ipv4(chance.choice((2, 47, 99)), bytes(8) + tag, source, target)
         case "options":
-            body = ipv4(6, tcp(a, b, tag), source, target, options=chance.choice((1, 5)))
+            body = ipv4(
+                6, tcp(a, b, tag), source, target, options=chance.choice((1, 5))
+            )
         case "fragment":
-            body = ipv4(17, udp(a, b, tag), source, target, fragment=chance.choice((0x2000, 0x2001, 5)))
+            body = ipv4(
+                17,
+                udp(a, b, tag),
+                source,
+                target,
+                fragment=chance.choice((0x2000, 0x2001, 5)),
+            )
         case "broken":
             whole = ipv4(6, tcp(a, b, tag), source, target)
             cut = chance.choice((13, 20, 30))
-            body = whole[:cut] + tag if chance.random() < 0.5 else bytes([0x43]) + whole[1:]
+            body = (
+                whole[:cut] + tag
+                if chance.random() < 0.5
+                else bytes([0x43]) + whole[1:]
+            )
         case "arp":
-            return ethernet(0x0806, arp(chance.choice((1, 2, 300)), source, target) + tag, *ends)
+            return ethernet(
+                0x0806, arp(chance.choice((1, 2, 300)), source, target) + tag, *ends
+            )
         case "other":
-            return ethernet(chance.choice((0x88B5, 0x88CC, 0x0700, 64)), (tag * 8)[:1000], *ends)
+            return ethernet(
+                chance.choice((0x88B5, 0x88CC, 0x0700, 64)), (tag * 8)[:1000], *ends
+            )
         case "tagged":
             inner = struct.pack("!HH", chance.choice((1, 5)), 0x0800) + ipv4(
                 6, tcp(a, b, tag), source, target
             )
             return ethernet(0x8100, inner, *ends)
         case _:
-            head = struct.pack("!IHBB", 6 << 28, len(tag), 59, 64) + bytes(15) + b"\1" + bytes(15) + b"\2"
+            head = (
+                struct.pack("!IHBB", 6 << 28, len(tag), 59, 64)
+                + bytes(15)
+                + b"\1"
+                + bytes(15)
+                + b"\2"
+            )
             return ethernet(0x86DD, head + tag, *ends)
     return ethernet(0x0800, body, *ends)
 
@@ -372,7 +447,8 @@ def random_match(chance: random.Random) -> str:
             mac = chance.choice(MACS).hex(":")
             said.append(f"{field}={mac}" + chance.choice(("", "/ff:ff:ff:ff:ff:fe")))
     level = chance.choices(
-        ("none", "ip", "tcp", "udp", "icmp", "arp", "other", "sctp"), (2, 6, 5, 3, 2, 2, 1, 1)
+        ("none", "ip", "tcp", "udp", "icmp", "arp", "other", "sctp"),
+        (2, 6, 5, 3, 2, 2, 1, 1),
     )[0]
     if level == "none":
         return ",".join(said)
@@ -393,11 +469,15 @@ def random_match(chance: random.Random) -> str:
     if level in ("tcp", "udp", "sctp"):
         for field in ("tp_src", "tp_dst"):
             if chance.random() < 0.4:
-                said.append(f"{field}={chance.choice(TP)}" + chance.choice(("", "/0xfffc")))
+                said.append(
+                    f"{field}={chance.choice(TP)}" + chance.choice(("", "/0xfffc"))
+                )
     # What the programs do not know.
     if chance.random() < 0.06:
         said.append(
-            chance.choice(("nw_ttl=64", "nw_tos=0")) if level != "arp" else f"arp_sha={MACS[0].hex(':')}"
+            chance.choice(("nw_ttl=64", "nw_tos=0"))
+            if level != "arp"
+            else f"arp_sha={MACS[0].hex(':')}"
         )
     if chance.random() < 0.05:
         said.append(chance.choice(("vlan_tci=0x0000", "dl_vlan=5")))
@@ -405,7 +485,9 @@ def random_match(chance: random.Random) -> str:
 
 
 def random_actions(chance: random.Random, groups: Sequence[int]) -> str:
-    ports = [f"output:{chance.choice(PORTS)}" for _ in range(chance.choice((1, 1, 1, 2, 3)))]
+    ports = [
+        f"output:{chance.choice(PORTS)}" for _ in range(chance.choice((1, 1, 1, 2, 3)))
+    ]
     return chance.choices(
         (
             ",".join(ports),
@@ -434,9 +516,15 @@ def random_table(chance: random.Random) -> tuple[list[str], list[str]]:
         )
         for _ in range(2)
     ]
-    groups = [f"group_id={number},type=select,{text}" for number, text in enumerate(buckets, 1)]
+    groups = [
+        f"group_id={number},type=select,{text}"
+        for number, text in enumerate(buckets, 1)
+    ]
     groups.append(f"group_id=3,type=indirect,bucket=output:{chance.choice(PORTS)}")
-    groups.append("group_id=4,type=all," + ",".join(f"bucket=output:{p}" for p in chance.sample(PORTS, 2)))
+    groups.append(
+        "group_id=4,type=all,"
+        + ",".join(f"bucket=output:{p}" for p in chance.sample(PORTS, 2))
+    )
     flows, count = [], chance.choice((3, 8, 14, 30))
     for priority in chance.sample(range(10, 60000), count):
         match = random_match(chance)
@@ -444,7 +532,9 @@ def random_table(chance: random.Random) -> tuple[list[str], list[str]]:
         actions = random_actions(chance, (1, 2, 3, 4))
         if "ttl" in actions and not re.search(r"\b(ip|tcp|udp|icmp|sctp)\b", match):
             actions = "drop"
-        flows.append(f"priority={priority},{idle}{match + ',' if match else ''}actions={actions}")
+        flows.append(
+            f"priority={priority},{idle}{match + ',' if match else ''}actions={actions}"
+        )
     flows.append("table=1,priority=5,actions=output:2")
     last = random_actions(chance, (1, 2, 3, 4)) if chance.random() < 0.5 else "drop"
     flows.append(f"priority=1,actions={last}".replace("dec_ttl,", ""))
@@ -458,7 +548,10 @@ def differences(rig: Rig, seed: int, packets: int) -> tuple[int, int]:
     """Put one random table and random packets to both; how many packets came out, and were carried."""
     chance = random.Random(seed)
     flows, groups = random_table(chance)
-    sent = [(chance.choice(PORTS), random_packet(chance, number)) for number in range(packets)]
+    sent = [
+        (chance.choice(PORTS), random_packet(chance, number))
+        for number in range(packets)
+    ]
     said: list[str] = []
     # Other labs fill the one socket by which Open vSwitch sends for all bridges of the machine, and then it
     # loses packets. What is wrong with the fast path is so each time.
@@ -468,9 +561,13 @@ def differences(rig: Rig, seed: int, packets: int) -> tuple[int, int]:
         a, b = found[rig.carried.name], found[rig.plain.name]
         with_it, without = rig.counted()
         if a == b and with_it == without:
-            return sum(a.values()), sum(count[2] for count in rig.ask("counts 1")["flows"])
+            return sum(a.values()), sum(
+                count[2] for count in rig.ask("counts 1")["flows"]
+            )
         counts = {
-            key: (with_it.get(key), without[key]) for key in without if with_it.get(key) != without[key]
+            key: (with_it.get(key), without[key])
+            for key in without
+            if with_it.get(key) != without[key]
         }
         said.append(
             f"only with the fast path: {dict(a - b)}; only without: {dict(b - a)}; counters: {counts}"
@@ -485,7 +582,9 @@ def test_random_tables_and_packets(rig: Rig, long: bool) -> None:
         out, by_kernel = differences(rig, seed, 50)
         came, carried = came + out, carried + by_kernel
     assert came > tables * 5
-    assert carried > tables * 10, f"hardly anything was carried: {carried} of {tables * 50}"
+    assert carried > tables * 10, (
+        f"hardly anything was carried: {carried} of {tables * 50}"
+    )
 
 
 def out_ports(rig: Rig, number: int, frame: bytes, least: int = 0) -> list[int]:
@@ -526,14 +625,22 @@ def test_a_changed_or_removed_rule_acts_at_once(rig: Rig) -> None:
 
 def test_a_changed_group_acts_and_counts_from_nothing(rig: Rig) -> None:
     frame = ethernet(0x0800, ipv4(6, tcp(1, 2)))
-    rig.write(["priority=5,ip,actions=group:1"], ["group_id=1,type=select,bucket=output:2"])
+    rig.write(
+        ["priority=5,ip,actions=group:1"], ["group_id=1,type=select,bucket=output:2"]
+    )
     sent = sent_until(rig, frame, [2])
-    ofctl("mod-group", rig.carried.name, "group_id=1,type=select,bucket=output:3,bucket=output:3")
+    ofctl(
+        "mod-group",
+        rig.carried.name,
+        "group_id=1,type=select,bucket=output:3,bucket=output:3",
+    )
     rig.ask("settle")
     sent += sent_until(rig, frame, [3])
     said = rig.ask("counts 1")
     assert [count[2] for count in said["flows"]] == [sent]
-    assert sorted((bucket is None, packets) for _, bucket, packets, _ in said["groups"]) == [
+    assert sorted(
+        (bucket is None, packets) for _, bucket, packets, _ in said["groups"]
+    ) == [
         (False, 1),
         (True, 1),
     ]
@@ -559,7 +666,11 @@ def test_what_goes_out_by_a_port_that_is_left_is_open_vswitchs(rig: Rig) -> None
     def carried() -> int:
         return sum(flow[2] for flow in rig.ask("counts 1")["flows"])
 
-    for left, count in (((), 1), ((rig.carried.ports[2],), 1), ((rig.carried.ports[3],), 2)):
+    for left, count in (
+        ((), 1),
+        ((rig.carried.ports[2],), 1),
+        ((rig.carried.ports[3],), 2),
+    ):
         rig.carrier.leave(left)
         assert out_ports(rig, 1, frame, least=1) == [2]
         assert carried() == count
@@ -574,7 +685,9 @@ def test_a_new_process_of_open_vswitch_is_awaited_until_it_has_its_sockets(
     def filter_received(interfaces: Collection[str], program: int) -> None:
         asked.append(set(interfaces))
         if len(asked) < 3:
-            raise openvswitch.OpenVSwitchError("Open vSwitch does not receive from them yet")
+            raise openvswitch.OpenVSwitchError(
+                "Open vSwitch does not receive from them yet"
+            )
         attach(interfaces, program)
 
     monkeypatch.setattr(openvswitch, "filter_received", filter_received)
@@ -599,14 +712,21 @@ def test_captures_see_what_is_carried(rig: Rig) -> None:
             assert any(capture.recv(2000) == frame for _ in range(50))
 
 
-FILE = Path(__file__).resolve().parents[4] / "scenarios" / "examples" / "packet_switches.yaml"
+FILE = (
+    Path(__file__).resolve().parents[4]
+    / "scenarios"
+    / "examples"
+    / "packet_switches.yaml"
+)
 
 
 def leaves_checksums(namespace: str) -> bool:
     """Whether a GPU's host leaves checksums to be computed by its NIC."""
     value = ctypes.create_string_buffer(struct.pack("=II", ETHTOOL_GTXCSUM, 0))
     with entered(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
-        fcntl.ioctl(there, SIOCETHTOOL, struct.pack("16sP", b"eth0", ctypes.addressof(value)))
+        fcntl.ioctl(
+            there, SIOCETHTOOL, struct.pack("16sP", b"eth0", ctypes.addressof(value))
+        )
     return bool(struct.unpack("=II", value.raw[:8])[1])
 
 
@@ -637,7 +757,9 @@ def ip_flows(api: Api) -> list[Mapping[str, Any]]:
 def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
     setting = next(plan.setting for plan in load(FILE).plans if plan.arm == "slow")
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    built = processes_of(setting, "namespace", addresses, devices=["fast_path"], logs=tmp_path)
+    built = processes_of(
+        setting, "namespace", addresses, devices=["fast_path"], logs=tmp_path
+    )
     with built as processes, Api(addresses.rest) as api:
         pour(api)
         bridge = processes.lab.bridge("tor0")
@@ -650,11 +772,20 @@ def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
         assert sum(flow["bytes"] for flow in flows) > 100_000
         if find_spec("ringlight.extensions.ofctl"):
             # There the same counters are, added up and by table.
-            said = [flow for flow in api.get("/stats/flow/1")["1"] if flow["match"].get("dl_type") == 0x0800]
+            said = [
+                flow
+                for flow in api.get("/stats/flow/1")["1"]
+                if flow["match"].get("dl_type") == 0x0800
+            ]
             assert sum(flow["packet_count"] for flow in said) >= packets
-            (together,) = api.post("/stats/aggregateflow/1", {"match": {"dl_type": 0x0800}})["1"]
+            (together,) = api.post(
+                "/stats/aggregateflow/1", {"match": {"dl_type": 0x0800}}
+            )["1"]
             assert together["packet_count"] >= packets
-            assert api.get("/stats/table/1")["1"][0]["matched_count"] >= together["packet_count"]
+            assert (
+                api.get("/stats/table/1")["1"][0]["matched_count"]
+                >= together["packet_count"]
+            )
         if find_spec("ringlight.extensions.impairments"):
             with FaultClient(processes.inventory["agent"]) as faults:
                 check_impaired(api, faults)
@@ -663,7 +794,9 @@ def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
 
 def check_impaired(api: Api, faults: FaultClient) -> None:
     """What an impaired link does to frames it does to all of them."""
-    fault = faults.ask("impair", "link g1:0 tor0:2", impairments={"delay_s": 0.001, "loss": 0.002})
+    fault = faults.ask(
+        "impair", "link g1:0 tor0:2", impairments={"delay_s": 0.001, "loss": 0.002}
+    )
     until(lambda: faults.fault(fault).state == "in force", 20)
     pour(api)
     there, back = faults.counters()["impaired"]
@@ -675,10 +808,16 @@ def check_impaired(api: Api, faults: FaultClient) -> None:
     until(lambda: faults.fault(fault).state == "over", 20)
     assert all(map(leaves_checksums, hosts))
     assert {there["to"], back["to"]} == {"g1:0", "tor0:2"}
-    assert min(there["frames"], back["frames"]) > 0.5 * max(there["frames"], back["frames"]) > 20
+    assert (
+        min(there["frames"], back["frames"])
+        > 0.5 * max(there["frames"], back["frames"])
+        > 20
+    )
 
 
-def test_pieces_longer_than_a_header_can_say_are_carried_and_counted(tmp_path: Path) -> None:
+def test_pieces_longer_than_a_header_can_say_are_carried_and_counted(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "wide.yaml"
     file.write_text(
         """
@@ -694,14 +833,25 @@ training: {model: resnet50, compute: 20 ms, batch: 64, iterations: 1, collective
     )
     (plan,) = load(file).plans
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    built = processes_of(plan.setting, "namespace", addresses, devices=["fast_path"], logs=tmp_path)
+    built = processes_of(
+        plan.setting, "namespace", addresses, devices=["fast_path"], logs=tmp_path
+    )
     with built as processes, Api(addresses.rest) as api:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as capture:
+        with socket.socket(
+            socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)
+        ) as capture:
             # Pass the head of what leaves and is longer than 65,535 bytes and an Ethernet header: LD of the
             # packet's type (SKF_AD_OFF + SKF_AD_PKTTYPE), JEQ PACKET_OUTGOING, LD len, JGT, RET, RET.
             program = [(0x20, 0, 0, 0xFFFFF004), (0x15, 0, 3, _OUTGOING)]
-            program += [(0x80, 0, 0, 0), (0x25, 0, 1, 65_549), (0x06, 0, 0, 64), (0x06, 0, 0, 0)]
-            code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+            program += [
+                (0x80, 0, 0, 0),
+                (0x25, 0, 1, 65_549),
+                (0x06, 0, 0, 64),
+                (0x06, 0, 0, 0),
+            ]
+            code = ctypes.create_string_buffer(
+                b"".join(struct.pack("=HBBI", *line) for line in program)
+            )
             words = struct.pack("@HP", len(program), ctypes.addressof(code))
             capture.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, words)
             capture.settimeout(20)
@@ -717,9 +867,13 @@ training: {model: resnet50, compute: 20 ms, batch: 64, iterations: 1, collective
                 shown = pour(api)
                 assert found.result(), "no piece above 64 KiB"
         bridge = processes.lab.bridge("tor0")
-        left = sum(int(n) for n in re.findall(r"n_packets=(\d+)", ofctl("dump-flows", bridge)))
+        left = sum(
+            int(n) for n in re.findall(r"n_packets=(\d+)", ofctl("dump-flows", bridge))
+        )
         flows = ip_flows(api)
-        packets, size = (sum(flow[key] for flow in flows) for key in ("packets", "bytes"))
+        packets, size = (
+            sum(flow[key] for flow in flows) for key in ("packets", "bytes")
+        )
         assert left < 0.1 * packets, "Open vSwitch carried it"
         assert 4_000 < size / packets <= 9_014
         # A port counts frames, too, and not pieces, of what came and what left.

@@ -61,7 +61,14 @@ class NamespaceHost:
 
     def command(self, words: Sequence[str]) -> list[str]:
         """A command of this host."""
-        kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", *(["--time"] if self.later_s else [])]
+        kinds = [
+            "--net",
+            "--mount",
+            "--pid",
+            "--uts",
+            "--ipc",
+            *(["--time"] if self.later_s else []),
+        ]
         return ["nsenter", f"--target={self.child}", *kinds, *words]
 
 
@@ -81,7 +88,13 @@ class Hosts:
         words = ["--host", HEAD_IP, "--port", str(PORT), "--no-dashboard"]
         with (self.folder / "scheduler.log").open("ab") as log:
             self.scheduler = subprocess.Popen(
-                [*self.inside, sys.executable, "-m", "distributed.cli.dask_scheduler", *words],
+                [
+                    *self.inside,
+                    sys.executable,
+                    "-m",
+                    "distributed.cli.dask_scheduler",
+                    *words,
+                ],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -104,7 +117,11 @@ class Hosts:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of processes on hosts; it names no fork server of another namespace."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGLIGHT_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RINGLIGHT_")
+        }
         return {
             **kept,
             "DASK_CONFIG": str(self.folder / "certificates"),
@@ -113,12 +130,15 @@ class Hosts:
             "TMPDIR": str(self.folder / "temporary"),
         }
 
-    def ringlight(self, *words: str, timeout_s: float = 170.0) -> subprocess.CompletedProcess[str]:
+    def ringlight(
+        self, *words: str, timeout_s: float = 170.0
+    ) -> subprocess.CompletedProcess[str]:
         """A command of ``head``; forked from what has been imported, where labs of tests are."""
         if SOCKET in os.environ:
             with open(f"/proc/{self.head}/ns/net") as network:
                 command = in_namespace(
-                    network.fileno(), lambda: Command([*COMMAND, *words], self.environment)
+                    network.fileno(),
+                    lambda: Command([*COMMAND, *words], self.environment),
                 )
             said = command.communicate(timeout_s)
             assert command.returncode is not None
@@ -166,7 +186,11 @@ class Hosts:
         with (self.folder / f"{host.name}.log").open("ab") as log:
             # Dask's own files are in the folder where it is started.
             return subprocess.Popen(
-                host.command(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log
+                host.command(command),
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
             )
 
     def registered(self, host: NamespaceHost, *options: str) -> subprocess.Popen[bytes]:
@@ -175,7 +199,8 @@ class Hosts:
         before = heard.read_text().count(_REGISTERED) if heard.exists() else 0
         worker = self.worker(host, *options)
         _until(
-            lambda: heard.exists() and heard.read_text().count(_REGISTERED) > before, f"worker of {host.name}"
+            lambda: heard.exists() and heard.read_text().count(_REGISTERED) > before,
+            f"worker of {host.name}",
         )
         return worker
 
@@ -185,7 +210,10 @@ class Hosts:
 
     def limit(self, host: NamespaceHost, mtu: int = 9000, rate: str = "") -> None:
         """What a host's link lets through, both ways; without ``rate`` as much as it can."""
-        ends = (host.command(["ip", "link", "set", "eth0"]), [*self.inside, "ip", "link", "set", host.name])
+        ends = (
+            host.command(["ip", "link", "set", "eth0"]),
+            [*self.inside, "ip", "link", "set", host.name],
+        )
         for end in ends:
             _run([*end, "mtu", str(mtu)])
         for where, device in ((host.command([]), "eth0"), (self.inside, host.name)):
@@ -203,7 +231,11 @@ class Hosts:
 
 @contextmanager
 def hosts(
-    folder: Path, count: int = 2, workers: bool = True, docker: bool = False, later_s: int = 0
+    folder: Path,
+    count: int = 2,
+    workers: bool = True,
+    docker: bool = False,
+    later_s: int = 0,
 ) -> Iterator[Hosts]:
     """So many hosts, a scheduler, and a worker on each.
 
@@ -221,7 +253,11 @@ def hosts(
             _run([*inside, "ip", "link", *words.split()])
         _run([*inside, "ip", "address", "add", f"{HEAD_IP}/24", "dev", "hub"])
         for number in range(1, count + 1):
-            found.hosts.append(_host(undo, folder, inside, number, docker, later_s if number > 1 else 0))
+            found.hosts.append(
+                _host(
+                    undo, folder, inside, number, docker, later_s if number > 1 else 0
+                )
+            )
         for host in found.hosts:
             _until((folder / f"{host.name}.up").exists, host.name)
         # The child is known once it has written that file.
@@ -240,34 +276,56 @@ def hosts(
 def _load_image(hosts: Sequence[NamespaceHost]) -> None:
     """Give each host's Docker the worker image of this machine's."""
     with tempfile.TemporaryFile() as image:
-        subprocess.run(["docker", "save", image_tag()], check=True, timeout=120, stdout=image)
+        subprocess.run(
+            ["docker", "save", image_tag()], check=True, timeout=120, stdout=image
+        )
         for host in hosts:
             answers = host.command(["docker", "version"])
             _until(
                 lambda answers=answers: (
-                    subprocess.run(answers, capture_output=True, timeout=20).returncode == 0
+                    subprocess.run(answers, capture_output=True, timeout=20).returncode
+                    == 0
                 ),
                 f"Docker of {host.name}",
             )
             image.seek(0)
-            subprocess.run(host.command(["docker", "load", "--quiet"]), check=True, timeout=120, stdin=image)
+            subprocess.run(
+                host.command(["docker", "load", "--quiet"]),
+                check=True,
+                timeout=120,
+                stdin=image,
+            )
 
 
 def _host(
-    undo: ExitStack, folder: Path, inside: Sequence[str], number: int, docker: bool, later_s: int
+    undo: ExitStack,
+    folder: Path,
+    inside: Sequence[str],
+    number: int,
+    docker: bool,
+    later_s: int,
 ) -> NamespaceHost:
     name, ip, mac = f"h{number}", f"10.99.0.{number}", f"02:00:00:00:00:{number:02x}"
     kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
     kinds += ["--time", f"--monotonic={later_s}"] if later_s else []
     data = str(folder / f"{name}-docker") if docker else ""
-    process = _unshared(undo, kinds, _BOOT, name, ip, mac, str(folder / f"{name}.up"), data)
+    process = _unshared(
+        undo, kinds, _BOOT, name, ip, mac, str(folder / f"{name}.up"), data
+    )
     _until(lambda: _is_apart(process.pid), name)
-    _run([*inside, *f"ip link add {name} type veth peer name eth0 netns {process.pid}".split()])
+    _run(
+        [
+            *inside,
+            *f"ip link add {name} type veth peer name eth0 netns {process.pid}".split(),
+        ]
+    )
     _run([*inside, *f"ip link set {name} master hub mtu 9000 up".split()])
     return NamespaceHost(name, ip, process, 0, later_s)
 
 
-def _unshared(undo: ExitStack, kinds: Sequence[str], script: str, *words: str) -> subprocess.Popen[bytes]:
+def _unshared(
+    undo: ExitStack, kinds: Sequence[str], script: str, *words: str
+) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         ["unshare", *kinds, "sh", "-c", script, "sh", *words], stdin=subprocess.DEVNULL
     )
@@ -280,7 +338,13 @@ def _is_apart(pid: int) -> bool:
 
 
 def _child_of(pid: int) -> int:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True, timeout=10)
+    found = subprocess.run(
+        ["pgrep", "-P", str(pid)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    )
     return int(found.stdout.split()[0])
 
 

@@ -36,7 +36,13 @@ class Cable:
         self.names = [f"imp{secrets.token_hex(3)}{side}" for side in "ab"]
         self.spaces = [namespaces.create_namespace(name) for name in self.names]
         with IPRoute() as root:
-            netlink.create_veth(root, "e0", "e0", namespace=self.spaces[0], peer_namespace=self.spaces[1])
+            netlink.create_veth(
+                root,
+                "e0",
+                "e0",
+                namespace=self.spaces[0],
+                peer_namespace=self.spaces[1],
+            )
         for number, space in enumerate(self.spaces):
             namespaces.in_namespace(space, lambda number=number: self._set_up(number))  # type: ignore[misc]
 
@@ -74,7 +80,9 @@ def end(cable: Cable, request: pytest.FixtureRequest) -> Iterator[End]:
     """The direction from a to b, where b receives or where a sends."""
     sends = request.param == "sends"
     name = f"imp{secrets.token_hex(3)}"
-    with closing(End(cable.spaces[0 if sends else 1], "e0", sends, name, 7, os.environ)) as found:
+    with closing(
+        End(cable.spaces[0 if sends else 1], "e0", sends, name, 7, os.environ)
+    ) as found:
         yield found
 
 
@@ -102,10 +110,18 @@ def test_loss_and_errors_are_as_set(cable: Cable, end: End) -> None:
     end.set(wanted, 1e9)
     came, counts = len(sent(cable, FRAMES)), end.counts()
     assert counts.frames >= FRAMES
-    assert counts.frames - counts.lost - counts.damaged >= came >= FRAMES - counts.lost - counts.damaged
+    assert (
+        counts.frames - counts.lost - counts.damaged
+        >= came
+        >= FRAMES - counts.lost - counts.damaged
+    )
     for count, of, share in (
         (counts.lost, counts.frames, wanted.loss),
-        (counts.damaged, counts.frames - counts.lost, frame_errors(wanted.bit_errors, FRAME_BYTES)),
+        (
+            counts.damaged,
+            counts.frames - counts.lost,
+            frame_errors(wanted.bit_errors, FRAME_BYTES),
+        ),
     ):
         # Seeded, so this is no matter of chance.
         assert abs(count - of * share) < 3 * math.sqrt(of * share * (1 - share))

@@ -46,7 +46,12 @@ def run(shared: Run) -> Iterator[Run]:
 
 
 def submit(run: Run, name: str, **more: Any) -> str:
-    body = {"name": name, "collective": "halving-doubling", "hold": True, "gradient_bytes": 96400}
+    body = {
+        "name": name,
+        "collective": "halving-doubling",
+        "hold": True,
+        "gradient_bytes": 96400,
+    }
     body |= {"compute_s": 0.02, "iterations": 10, "seed": 7, "gpus": 4, **more}
     answer = run.api.post("/v1/jobs", json=body)
     assert answer.status_code == 201, answer.text
@@ -59,7 +64,10 @@ def refusal(run: Run, **body: Any) -> tuple[int, str]:
     plan = run.api.post("/v1/planes/plan", json=body)
     train = {"name": "no", "gradient_bytes": 96400, "compute_s": 0.0, "iterations": 1}
     answer = run.api.post("/v1/jobs", json=train | body)
-    assert (plan.status_code, plan.json()["detail"]) == (answer.status_code, answer.json()["detail"])
+    assert (plan.status_code, plan.json()["detail"]) == (
+        answer.status_code,
+        answer.json()["detail"],
+    )
     assert "\n" not in answer.json()["detail"]
     return answer.status_code, answer.json()["detail"]
 
@@ -71,7 +79,9 @@ def lit(run: Run) -> dict[str, list[tuple[str, str, int]]]:
         run.api.get(f"/v1/optical-switches/{name}/cross-connects").raise_for_status()
     switches = run.api.get("/v1/planes/n").json()["switches"]
     return {
-        s["name"]: [(e["from"], e["to"], e["wavelength"]) for e in s["lit"]] for s in switches if s["lit"]
+        s["name"]: [(e["from"], e["to"], e["wavelength"]) for e in s["lit"]]
+        for s in switches
+        if s["lit"]
     }
 
 
@@ -92,22 +102,38 @@ LIT = {
 def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
     before = run.light_lost()
     assert lit(run) == {}
-    plan = run.api.post("/v1/planes/plan", json={"gpus": 4, "collective": "halving-doubling"}).json()
+    plan = run.api.post(
+        "/v1/planes/plan", json={"gpus": 4, "collective": "halving-doubling"}
+    ).json()
     assert (plan["plane"], plan["ranks"]) == ("n", NODES)
     assert lit(run) == {}, "a plan changed something"
     red = submit(run, "red", iterations=30)
     job = run.wait_state(red, "READY")
     assert (job["plane"], job["switches"]) == ("n", ["n-c0", "n-c1", "n-r0", "n-r1"])
     assert lit(run) == LIT
-    name_of = {node["ip"]: node["gpu"] for node in run.api.get("/v1/planes/n").json()["nodes"]}
+    name_of = {
+        node["ip"]: node["gpu"] for node in run.api.get("/v1/planes/n").json()["nodes"]
+    }
     for gpu in NODES:
         peers = status(run, gpu)["peers"]
-        held = {name_of[ip]: (way["port"], way["wavelength"]) for ip, way in peers.items()}
-        assert held == {peer: (way["port"], way["wavelength"]) for peer, way in plan["maps"][gpu].items()}
-    assert refusal(run, ranks=["n0", "n1"]) == (409, "rank 0: GPU n0 is reserved by job red")
+        held = {
+            name_of[ip]: (way["port"], way["wavelength"]) for ip, way in peers.items()
+        }
+        assert held == {
+            peer: (way["port"], way["wavelength"])
+            for peer, way in plan["maps"][gpu].items()
+        }
+    assert refusal(run, ranks=["n0", "n1"]) == (
+        409,
+        "rank 0: GPU n0 is reserved by job red",
+    )
     assert run.lightpaths() == set(), "light before anybody sends"
     run.release(red)
-    seen = {(source, to, wavelength, 1) for lit in LIT.values() for source, to, wavelength in lit}
+    seen = {
+        (source, to, wavelength, 1)
+        for lit in LIT.values()
+        for source, to, wavelength in lit
+    }
     assert run.lightpaths(1.2) == seen
     run.wait_state(red, "SUCCEEDED")
     assert len({e["parameters_sha256"] for e in run.events(red, "done")}) == 1
@@ -128,7 +154,9 @@ def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
         ({"gpus": 2, "plane": "m"}, 422, "there is no plane m"),
     ],
 )
-def test_what_the_grid_cannot_carry_is_refused(run: Run, body: dict[str, Any], code: int, said: str) -> None:
+def test_what_the_grid_cannot_carry_is_refused(
+    run: Run, body: dict[str, Any], code: int, said: str
+) -> None:
     found, detail = refusal(run, **body)
     assert found == code
     assert said in detail
@@ -136,7 +164,10 @@ def test_what_the_grid_cannot_carry_is_refused(run: Run, body: dict[str, Any], c
 
 def test_two_jobs_in_one_row_each_have_their_own_light(run: Run) -> None:
     before = run.light_lost()
-    red, blue = submit(run, "red", ranks=["n0", "n2"], gpus=None), submit(run, "blue", gpus=2)
+    red, blue = (
+        submit(run, "red", ranks=["n0", "n2"], gpus=None),
+        submit(run, "blue", gpus=2),
+    )
     for job in (red, blue):
         run.wait_state(job, "READY")
     both = {"n-c0": LIT["n-c0"], "n-c1": LIT["n-c1"]}
@@ -148,13 +179,17 @@ def test_two_jobs_in_one_row_each_have_their_own_light(run: Run) -> None:
     assert lit(run) == both
     run.release(red)
     run.wait_state(red, "SUCCEEDED")
-    run.wait(lambda: lit(run) == {"n-c1": LIT["n-c1"]}, "red's light stayed, or blue's went")
+    run.wait(
+        lambda: lit(run) == {"n-c1": LIT["n-c1"]}, "red's light stayed, or blue's went"
+    )
     run.release(blue)
     run.wait_state(blue, "SUCCEEDED")
     run.assert_all_light_arrived(before, red, blue)
 
 
-def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run: Run) -> None:
+def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(
+    run: Run,
+) -> None:
     lost = run.light_lost()
     # Long enough to outlast the start of a controller on a busy machine.
     red = submit(run, "red", iterations=150, compute_s=0.05)
@@ -166,7 +201,10 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
     worker = run.state / "workers" / f"{red}-0" / "events.jsonl"
 
     def iterations() -> int:
-        return sum(json.loads(x)["event"] == "iteration" for x in worker.read_text().splitlines())
+        return sum(
+            json.loads(x)["event"] == "iteration"
+            for x in worker.read_text().splitlines()
+        )
 
     had = iterations()
     run.wait(lambda: iterations() >= had + 10, "training stopped with the controller")
@@ -185,13 +223,18 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
 
 
 def test_a_spare_takes_the_light_of_a_lost_gpu(run: Run) -> None:
-    red = submit(run, "red", ranks=["n0", "n1"], gpus=None, iterations=60, on_loss="swap")
+    red = submit(
+        run, "red", ranks=["n0", "n1"], gpus=None, iterations=60, on_loss="swap"
+    )
     run.wait_state(red, "READY")
     run.release(red)
     run.wait(lambda: len(run.events(red, "iteration")) > 10, "no iterations")
     with FaultClient.of_inventory(run.state / "inventory.json") as faults:
         fault = faults.lose("gpu n1")
-        run.wait(lambda: run.job(red)["losses"] and run.job(red)["state"] == "RUNNING", "red does not go on")
+        run.wait(
+            lambda: run.job(red)["losses"] and run.job(red)["state"] == "RUNNING",
+            "red does not go on",
+        )
         # n3 shares neither row nor column with n0.
         assert [rank["gpu"] for rank in run.job(red)["ranks"]] == ["n0", "n2"]
         assert lit(run) == {"n-c0": LIT["n-c0"]}
@@ -199,7 +242,15 @@ def test_a_spare_takes_the_light_of_a_lost_gpu(run: Run) -> None:
         job = run.wait_state(red, "SUCCEEDED")
         faults.restore("gpu n1")
         run.wait(lambda: faults.fault(fault).state == "over", "n1 is not back")
-    spec = {"job": red, "rank": 0, "world_size": 2, "peers": ["10.0.0.1"] * 2, **job["spec"]}
+    spec = {
+        "job": red,
+        "rank": 0,
+        "world_size": 2,
+        "peers": ["10.0.0.1"] * 2,
+        **job["spec"],
+    }
     expected = train_in_one_process(parse_spec(spec))["parameters_sha256"]
-    assert [event["parameters_sha256"] for event in run.events(red, "done")] == [expected] * 2
+    assert [event["parameters_sha256"] for event in run.events(red, "done")] == [
+        expected
+    ] * 2
     assert job["losses"][0]["iteration"] > 0

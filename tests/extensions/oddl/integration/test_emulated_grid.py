@@ -57,20 +57,28 @@ def test_a_grid_whose_agent_is_killed_in_a_disturbed_control_network() -> None:
     flows = found.of(Flow)
     assert {flow.gpu for flow in flows} == {f"n{i}" for i in range(4)}
     # Each laser is tuned once: it has one peer in its row or column.
-    assert max(flow.t_lit - flow.t_grant for flow in flows if flow.t_lit and flow.t_grant) >= 0.3
+    assert (
+        max(flow.t_lit - flow.t_grant for flow in flows if flow.t_lit and flow.t_grant)
+        >= 0.3
+    )
     assert runs["usual"].exact("red")
 
 
-def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to_and_hears_of_a_disturbance() -> None:
+def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to_and_hears_of_a_disturbance() -> (
+    None
+):
     fabric = grid_fabric(1, 2, rate="1 Gbit/s", wss={"profile": "ideal"})
     with (
-        running_testbed(fabric, runtime="namespace", command=WAIT, onic_faults=True) as testbed,
+        running_testbed(
+            fabric, runtime="namespace", command=WAIT, onic_faults=True
+        ) as testbed,
         agent_client(testbed) as agent,
         FaultClient(testbed.inventory["agent"]) as faults,
     ):
         rig = Rig(testbed, faults, agent)
         sites = {
-            gpu: OnicEntry(gpu, entry["manage"], "", "") for gpu, entry in testbed.inventory["onics"].items()
+            gpu: OnicEntry(gpu, entry["manage"], "", "")
+            for gpu, entry in testbed.inventory["onics"].items()
         }
 
         def told(what: str) -> list[float]:
@@ -78,7 +86,9 @@ def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to_and_hears_of_a
 
         usual = told("tuning_s")
         weaker = rig.done(faults.disturb({"loss": 0.125}))
-        disturbed = rig.done(faults.disturb({"loss": 0.25, "delay_s": 0.001, "tuning_s": {"n0": 0.5}}))
+        disturbed = rig.done(
+            faults.disturb({"loss": 0.25, "delay_s": 0.001, "tuning_s": {"n0": 0.5}})
+        )
         rig.back(weaker.id)
         assert told("loss") == [0.25, 0.25]
         assert told("tuning_s") == [0.5, usual[1]]
@@ -100,5 +110,9 @@ def test_a_killed_agent_of_an_o_nic_comes_back_when_it_is_told_to_and_hears_of_a
         with pytest.raises(FaultError, match="agent n0: no fault is in force"):
             faults.restore("agent n0")
         # The lab is taken down with these in force, and leaves nothing.
-        for asked in (faults.lose("gpu n0"), faults.kill("agent n0"), faults.kill("switch n-r0")):
+        for asked in (
+            faults.lose("gpu n0"),
+            faults.kill("agent n0"),
+            faults.kill("switch n-r0"),
+        ):
             rig.done(asked)

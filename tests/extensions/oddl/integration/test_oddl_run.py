@@ -20,7 +20,9 @@ TWO_JOBS = MINI.with_name("mini_two_jobs.yaml")
 
 @pytest.mark.labs
 def test_a_comparison_end_to_end(tmp_path: Path) -> None:
-    with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as running:
+    with running_command(
+        tmp_path / "runs", "--runtime", "namespace", scenario=MINI
+    ) as running:
         code, output = running.end()
     assert code == 0, "\n".join(running.lines)
     labs = running.labs()
@@ -39,7 +41,9 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     assert set(printed["fidelity"]["switches_restarted"].values()) == {0}
     # What the events killed, and nothing else; all of it was back.
     died = {
-        run.removesuffix(AGAIN): [(one["kind"], one["name"], one["planned"]) for one in deaths]
+        run.removesuffix(AGAIN): [
+            (one["kind"], one["name"], one["planned"]) for one in deaths
+        ]
         for run, deaths in printed["fidelity"]["processes_restarted"].items()
     }
     assert died["both"] == [("O-NIC agent", "n1", True)]
@@ -47,14 +51,20 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     assert died["ideal"] == died["oddl"] == []
 
     fabric = "fabric oddl"
-    assert found.of("oddl", fabric, "flows") == found.of("oddl", fabric, "flows_expected") == 8 * 4 * 4
+    assert (
+        found.of("oddl", fabric, "flows")
+        == found.of("oddl", fabric, "flows_expected")
+        == 8 * 4 * 4
+    )
     assert found.number("oddl", fabric, "setup_p50") > 0
     for arm in ("oddl", "both", "controller"):
         assert found.of(arm, "run", "payload_lost") == 0
         for counter in ("collisions", "receiver_overlaps", "misdirected"):
             assert found.of(arm, fabric, counter) == 0
     assert found.of("both", fabric, "agents_restarted") == 1
-    assert sum(row.value for row in found.all("control_faults") if row.arm == "both") > 0
+    assert (
+        sum(row.value for row in found.all("control_faults") if row.arm == "both") > 0
+    )
     assert found.number("controller", "event 1", "away") >= 1.0
     assert found.of("controller", fabric, "agents_restarted") == 0
 
@@ -63,7 +73,10 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     for name in ("report.html", "rows.csv"):
         assert (folder / name).stat().st_size > 0
     facts = json.loads((folder / "environment.json").read_text())["labs"]
-    assert [(lab["fabric"], lab["lab"]) for lab in facts] == [("ideal", labs[0].id), ("oddl", labs[1].id)]
+    assert [(lab["fabric"], lab["lab"]) for lab in facts] == [
+        ("ideal", labs[0].id),
+        ("oddl", labs[1].id),
+    ]
     assert facts[1]["onic_timings"]["lease_s"] > 0
 
 
@@ -76,8 +89,15 @@ def test_two_jobs_on_one_wss_end_to_end(tmp_path: Path) -> None:
     # Each job in one process, with its own seed: nothing came from the other.
     found.assert_exact(1 + 2)
     fabric = ("shared", "fabric fabric")
-    assert (found.of(*fabric, "lit_pairs"), found.of(*fabric, "lit_between_jobs")) == (4, 0)
-    assert found.of(*fabric, "flows") == found.of(*fabric, "flows_expected") == 2 * 6 * 2 * 2
+    assert (found.of(*fabric, "lit_pairs"), found.of(*fabric, "lit_between_jobs")) == (
+        4,
+        0,
+    )
+    assert (
+        found.of(*fabric, "flows")
+        == found.of(*fabric, "flows_expected")
+        == 2 * 6 * 2 * 2
+    )
     for counter in ("collisions", "receiver_overlaps", "misdirected", "unset_drops"):
         assert found.of(*fabric, counter) == 0
     assert found.of("shared", "run", "payload_lost") == 0

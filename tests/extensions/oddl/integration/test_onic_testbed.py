@@ -127,7 +127,13 @@ tell("done", sent_again=sent_again, digest=digest, manage=manage, uid=os.getuid(
 def grid(rows: int = 2, columns: int = 2) -> Fabric:
     sides = {"rows": rows, "columns": columns}
     # A queue of two frames, which TCP would overrun, were it the one that counts.
-    spec = {"gpu": "test", "rate": "100 Gbit/s", "queue": "1 us", "wss": {"profile": "ideal"}, **sides}
+    spec = {
+        "gpu": "test",
+        "rate": "100 Gbit/s",
+        "queue": "1 us",
+        "wss": {"profile": "ideal"},
+        **sides,
+    }
     return build_fabric(FabricSpec.model_validate({"grids": {"n": spec}}))
 
 
@@ -169,7 +175,12 @@ class Rig:
     def request(self, gpu: str, **spec: Any) -> dict[str, Any]:
         rank = self.grid.nodes.index(gpu)
         peers = [g.ip for g in self.fabric.gpus.values()]
-        return {"job": "red", "rank": rank, "gpu": gpu, "spec": {"peers": peers, **spec}}
+        return {
+            "job": "red",
+            "rank": rank,
+            "gpu": gpu,
+            "spec": {"peers": peers, **spec},
+        }
 
     def remove_workers(self) -> None:
         for worker in self.http.get("/v1/workers").json()["workers"]:
@@ -185,12 +196,16 @@ class Rig:
     def route_all(self) -> None:
         for node, peers in wavelength_map(self.grid, self.grid.nodes).items():
             table = BpfRoutes(self.lab.bpf_dir / f"onic-{node}")
-            routes = {self.fabric.gpus[peer].ip: way.port for peer, way in peers.items()}
+            routes = {
+                self.fabric.gpus[peer].ip: way.port for peer, way in peers.items()
+            }
             table.replace(routes)
             assert table.read() == routes
             table.close()
 
-    def light(self, a: str, b: str, wavelength: int | None = None, seconds: float = 3600) -> None:
+    def light(
+        self, a: str, b: str, wavelength: int | None = None, seconds: float = 3600
+    ) -> None:
         """a's laser towards b, or on another wavelength of the same port."""
         way = wavelength_map(self.grid, self.grid.nodes)[a][b]
         laser = laser_ids(self.fabric, a)[way.port]
@@ -207,7 +222,9 @@ class Rig:
         return read_counters(self.lab.bpf_dir / f"onic-{gpu}", 2)
 
     def switch(self, name: str) -> dict[str, int]:
-        return read_switch(self.lab.bpf_dir / name, self.fabric.optical_switches[name].size)
+        return read_switch(
+            self.lab.bpf_dir / name, self.fabric.optical_switches[name].size
+        )
 
     def totals(self) -> dict[str, int]:
         answer: dict[str, int] = self.http.get("/v1/onics").json()["totals"]
@@ -246,12 +263,16 @@ class Rig:
 
 
 @contextmanager
-def running(fabric: Fabric, runtime: Any = "namespace", **settings: Any) -> Iterator[Rig]:
+def running(
+    fabric: Fabric, runtime: Any = "namespace", **settings: Any
+) -> Iterator[Rig]:
     python = "python3" if runtime == "docker" else sys.executable
     command = (python, "-c", PROGRAM, "{job}")
     emulation = Emulation(payload_scale=100e9 / RATE_BPS)
     with (
-        running_testbed(fabric, runtime=runtime, emulation=emulation, command=command, **settings) as made,
+        running_testbed(
+            fabric, runtime=runtime, emulation=emulation, command=command, **settings
+        ) as made,
         closing(Rig(made)) as rig,
     ):
         yield rig
@@ -274,7 +295,9 @@ def rig(by_hand: Rig) -> Iterator[Rig]:
     by_hand.dark()
 
 
-def test_payload_goes_as_light_and_its_acknowledgements_by_the_control_network(rig: Rig) -> None:
+def test_payload_goes_as_light_and_its_acknowledgements_by_the_control_network(
+    rig: Rig,
+) -> None:
     before = {node: rig.onic(node) for node in ("n0", "n1")}
     row = rig.switch("n-r0")
     data = secrets.token_bytes(1 << 20)
@@ -323,7 +346,9 @@ def test_payload_on_a_wavelength_without_cross_connect_is_counted(rig: Rig) -> N
         until(lambda: rig.switch("n-r0")["unset_drops"] > before["unset_drops"], 5)
 
 
-def test_a_wrong_wavelength_brings_light_to_another_which_counts_and_drops_it(rig: Rig) -> None:
+def test_a_wrong_wavelength_brings_light_to_another_which_counts_and_drops_it(
+    rig: Rig,
+) -> None:
     with rig.connection("n0", "n1") as (near, far):
         before, told = rig.onic("n2"), rig.totals()
         rig.light("n0", "n1", wavelength=2)
@@ -332,7 +357,10 @@ def test_a_wrong_wavelength_brings_light_to_another_which_counts_and_drops_it(ri
         assert rig.onic("n2").light_rx_packets == before.light_rx_packets
         counted = rig.http.get("/v1/onics").json()
         assert counted["totals"]["misdirected"] > told["misdirected"]
-        assert counted["switches"]["n-r0"]["misdirected"] == counted["totals"]["misdirected"]
+        assert (
+            counted["switches"]["n-r0"]["misdirected"]
+            == counted["totals"]["misdirected"]
+        )
         far.settimeout(0.1)
         with pytest.raises(TimeoutError):
             far.recv(100)
@@ -357,9 +385,14 @@ def test_light_goes_out_by_itself_at_the_end_of_its_lease(rig: Rig) -> None:
         assert rig.switch("n-r0")["packets"] == before["packets"]
 
 
-def test_two_lit_towards_one_receiver_are_counted_whatever_their_wavelengths(rig: Rig) -> None:
+def test_two_lit_towards_one_receiver_are_counted_whatever_their_wavelengths(
+    rig: Rig,
+) -> None:
     before = rig.switch("n-r0")
-    with rig.connection("n0", "n2") as (one, far), rig.connection("n1", "n0") as (two, _):
+    with (
+        rig.connection("n0", "n2") as (one, far),
+        rig.connection("n1", "n0") as (two, _),
+    ):
         rig.light("n0", "n2")
         one.sendall(b"first")
         assert drain(far, 5) == b"first"
@@ -393,7 +426,10 @@ def test_a_planted_collision_is_counted(rig: Rig) -> None:
     mine = kernel.cross_connects()[wrong.ingress, 2]
     try:
         kernel.connect(wrong.ingress, wrong.egress, 0, 2)
-        with rig.connection("n0", "n2") as (one, far), rig.connection("n1", "n2") as (two, _):
+        with (
+            rig.connection("n0", "n2") as (one, far),
+            rig.connection("n1", "n2") as (two, _),
+        ):
             rig.light("n0", "n2")
             one.sendall(b"first")
             assert drain(far, 5) == b"first"
@@ -410,7 +446,10 @@ def test_each_fibre_port_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> No
     rig.light("n0", "n1")
     rig.light("n0", "n3")
     with ExitStack() as stack:
-        ends = {peer: stack.enter_context(rig.connection("n0", peer)) for peer in ("n1", "n3")}
+        ends = {
+            peer: stack.enter_context(rig.connection("n0", peer))
+            for peer in ("n1", "n3")
+        }
         before = rig.totals()
         taken, lasted = pour(ends, 1.5)
     for peer, size in taken.items():
@@ -418,7 +457,11 @@ def test_each_fibre_port_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> No
         assert 1 / 3 < share < 1.3, f"to {peer}: {share:.3f} of the port's rate"
     netns = rig.lab.namespace("onic-n0")
     shown = subprocess.run(
-        ["tc", "-n", netns, "-s", "-j", "qdisc"], capture_output=True, text=True, timeout=10, check=True
+        ["tc", "-n", netns, "-s", "-j", "qdisc"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
     )
     ports = {q["dev"]: q for q in json.loads(shown.stdout) if q["kind"] == "tbf"}
     assert ports.keys() == {"p0", "p1"}
@@ -436,7 +479,9 @@ def with_agents(request: pytest.FixtureRequest) -> Iterator[Rig]:
         from ringlight.containers.image_build import ensure_image
 
         image = ensure_image(lambda _: None)
-    with running(grid(), request.param, image=image, onic_faults=True, onic_lease_s=0.5) as rig:
+    with running(
+        grid(), request.param, image=image, onic_faults=True, onic_lease_s=0.5
+    ) as rig:
         rig.connect_all()
         yield rig
 
@@ -447,7 +492,12 @@ def exchange(rig: Rig, **more: Any) -> list[dict[str, Any]]:
     onics = rig.testbed.inventory["onics"]
     return [
         rig.request(
-            a, do="flows", at=rig.fabric.gpus[a].ip, to=rig.fabric.gpus[b].ip, onic=onics[a]["flow"], **more
+            a,
+            do="flows",
+            at=rig.fabric.gpus[a].ip,
+            to=rig.fabric.gpus[b].ip,
+            onic=onics[a]["flow"],
+            **more,
         )
         for a, b in after.items()
     ]
@@ -469,13 +519,17 @@ def finished(rig: Rig, cursor: int, timeout_s: float = 20) -> int:
     )
     sent = {event["digest"] for event in events("done")}
     # A worker is no manager, whatever it can see of the agent's directory.
-    assert {event["manage"] for event in events("done") if event["uid"]} <= {"Permission denied"}
+    assert {event["manage"] for event in events("done") if event["uid"]} <= {
+        "Permission denied"
+    }
     assert len(events("received")) == 4
     assert {event["digest"] for event in events("received")} == sent
     return sum(event["sent_again"] for event in events("done"))
 
 
-def assert_all_light_arrived(rig: Rig, before: dict[str, int], sent_again: int, flows: int) -> None:
+def assert_all_light_arrived(
+    rig: Rig, before: dict[str, int], sent_again: int, flows: int
+) -> None:
     """In ``flows`` flows no light met other light, and only bytes received already were sent into the dark.
 
     A flow ends when all of it is acknowledged, and a worker fails whose flow is lost before. What TCP sent
@@ -518,7 +572,13 @@ def test_a_lossy_control_network_costs_time_and_nothing_else(with_agents: Rig) -
             assert rig.ask(gpu, op="emulate", **bad)["ok"]
         rig.start(*exchange(rig, blocks=1024, flows=60))
         sent_again = finished(rig, cursor)
-        assert sum(rig.ask(gpu, op="status")["counters"]["faults"]["lost"] for gpu in rig.fabric.onics) > 0
+        assert (
+            sum(
+                rig.ask(gpu, op="status")["counters"]["faults"]["lost"]
+                for gpu in rig.fabric.onics
+            )
+            > 0
+        )
     finally:
         for gpu in rig.fabric.onics:
             rig.ask(gpu, op="emulate", **good)
@@ -527,7 +587,9 @@ def test_a_lossy_control_network_costs_time_and_nothing_else(with_agents: Rig) -
     assert_all_light_arrived(rig, before, sent_again, flows=4 * 60)
 
 
-def test_a_killed_agent_is_started_again_dark_and_with_its_map(with_agents: Rig) -> None:
+def test_a_killed_agent_is_started_again_dark_and_with_its_map(
+    with_agents: Rig,
+) -> None:
     rig = with_agents
     inventory = rig.testbed.settings.state / "inventory.json"
     rig.set_maps()
@@ -548,7 +610,12 @@ def test_a_killed_agent_is_started_again_dark_and_with_its_map(with_agents: Rig)
         assert laser.read(0) is None
         status = rig.ask("n1", op="status")
         assert (status["job"], status["map_version"]) == ("red", 1)
-        until(lambda: json.loads(inventory.read_text())["onics"]["n1"]["pid"] == status["pid"], 5)
+        until(
+            lambda: (
+                json.loads(inventory.read_text())["onics"]["n1"]["pid"] == status["pid"]
+            ),
+            5,
+        )
         # And it serves: after its quarantine the same exchange as ever.
         before, cursor = rig.totals(), rig.http.get("/v1/workers").json()["cursor"]
         rig.start(*exchange(rig, blocks=256, flows=4))
@@ -586,16 +653,26 @@ def test_a_testbed_of_many_switches_and_agents_forks_them_and_does_without_its_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(forkserver.SOCKET)
-    side = {"rows": 2, "columns": 2, "gpu": "test", "rate": "100 Gbit/s", "wss": {"profile": "ideal"}}
+    side = {
+        "rows": 2,
+        "columns": 2,
+        "gpu": "test",
+        "rate": "100 Gbit/s",
+        "wss": {"profile": "ideal"},
+    }
     fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": side}}))
-    with running_testbed(fabric, runtime="namespace", emulation=Emulation(payload_scale=1000)) as testbed:
+    with running_testbed(
+        fabric, runtime="namespace", emulation=Emulation(payload_scale=1000)
+    ) as testbed:
 
         def entry() -> dict[str, Any]:
             found: dict[str, Any] = testbed.inventory["onics"]["n1"]
             return found
 
         def parent(pid: int) -> int:
-            return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            return int(
+                Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            )
 
         def parents() -> set[int]:
             parts = (testbed.inventory["optical_switches"], testbed.inventory["onics"])
@@ -608,7 +685,13 @@ def test_a_testbed_of_many_switches_and_agents_forks_them_and_does_without_its_s
         until(lambda: entry()["pid"] != first, 10)
         assert parents() == {server}
         os.kill(server, signal.SIGKILL)
-        until(lambda: not Path(f"/proc/{server}/stat").exists() or parent(entry()["pid"]) != server, 10)
+        until(
+            lambda: (
+                not Path(f"/proc/{server}/stat").exists()
+                or parent(entry()["pid"]) != server
+            ),
+            10,
+        )
         second = entry()["pid"]
         os.kill(second, signal.SIGKILL)
         until(lambda: entry()["pid"] != second, 10)
@@ -616,18 +699,47 @@ def test_a_testbed_of_many_switches_and_agents_forks_them_and_does_without_its_s
 
 
 @pytest.mark.labs
-def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(tmp_path: Path) -> None:
+def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(
+    tmp_path: Path,
+) -> None:
     lab = new_lab()
     described = tmp_path / "fabric.json"
-    side = {"rows": 2, "columns": 2, "gpu": "test", "rate": "100 Gbit/s", "wss": {"profile": "ideal"}}
+    side = {
+        "rows": 2,
+        "columns": 2,
+        "gpu": "test",
+        "rate": "100 Gbit/s",
+        "wss": {"profile": "ideal"},
+    }
     described.write_text(json.dumps({"grids": {"n": side}}))
     command = [
-        *(sys.executable, "-m", "ringlight.testbed.emulation", "--fabric", str(described), "--lab", lab.id),
-        *("--runtime", "namespace", "--payload-scale", "1000", "--openflow", "127.0.0.1:9"),
+        *(
+            sys.executable,
+            "-m",
+            "ringlight.testbed.emulation",
+            "--fabric",
+            str(described),
+            "--lab",
+            lab.id,
+        ),
+        *(
+            "--runtime",
+            "namespace",
+            "--payload-scale",
+            "1000",
+            "--openflow",
+            "127.0.0.1:9",
+        ),
     ]
     process = forks.Command(command)
     try:
-        until(lambda: (lab.state_dir / "inventory.json").exists() or process.poll() is not None, 30)
+        until(
+            lambda: (
+                (lab.state_dir / "inventory.json").exists()
+                or process.poll() is not None
+            ),
+            30,
+        )
         assert process.poll() is None
         onics = json.loads((lab.state_dir / "inventory.json").read_text())["onics"]
         process.kill()

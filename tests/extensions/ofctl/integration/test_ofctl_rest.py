@@ -56,12 +56,34 @@ PORT = dict.fromkeys(
     int,
 ) | {"port_no": NUMBER}
 PORT_DESC = dict.fromkeys(
-    ["config", "state", "curr", "advertised", "supported", "peer", "curr_speed", "max_speed"], int
+    [
+        "config",
+        "state",
+        "curr",
+        "advertised",
+        "supported",
+        "peer",
+        "curr_speed",
+        "max_speed",
+    ],
+    int,
 ) | {"port_no": NUMBER, "hw_addr": str, "name": str}
 QUEUE = dict.fromkeys(
-    ["port_no", "queue_id", "tx_bytes", "tx_packets", "tx_errors", "duration_sec", "duration_nsec"], int
+    [
+        "port_no",
+        "queue_id",
+        "tx_bytes",
+        "tx_packets",
+        "tx_errors",
+        "duration_sec",
+        "duration_nsec",
+    ],
+    int,
 )
-QUEUE_CONFIG = {"port": NUMBER, "queues": [{"queue_id": NUMBER, "port": NUMBER, "properties": list}]}
+QUEUE_CONFIG = {
+    "port": NUMBER,
+    "queues": [{"queue_id": NUMBER, "port": NUMBER, "properties": list}],
+}
 GROUP = {
     **dict.fromkeys(["length", "ref_count", "packet_count", "byte_count"], int),
     "group_id": NUMBER,
@@ -85,15 +107,32 @@ METER_CONFIG = {
 }
 #: Path below /stats, documented shape of an entry, and whether there is at least one here.
 READS: list[tuple[str, Any, bool]] = [
-    ("desc/1", dict.fromkeys(["mfr_desc", "hw_desc", "sw_desc", "serial_num", "dp_desc"], str), True),
+    (
+        "desc/1",
+        dict.fromkeys(["mfr_desc", "hw_desc", "sw_desc", "serial_num", "dp_desc"], str),
+        True,
+    ),
     ("flow/1", [FLOW], True),
     ("flowdesc/1", [FLOW], True),
     ("aggregateflow/1", [AGGREGATE], True),
-    ("table/1", [{"table_id": NUMBER, "active_count": int, "lookup_count": int, "matched_count": int}], True),
+    (
+        "table/1",
+        [
+            {
+                "table_id": NUMBER,
+                "active_count": int,
+                "lookup_count": int,
+                "matched_count": int,
+            }
+        ],
+        True,
+    ),
     (
         "tablefeatures/1",
         [
-            dict.fromkeys(["metadata_match", "metadata_write", "config", "max_entries"], int)
+            dict.fromkeys(
+                ["metadata_match", "metadata_write", "config", "max_entries"], int
+            )
             | {"table_id": NUMBER, "name": str, "properties": list}
         ],
         True,
@@ -111,7 +150,11 @@ READS: list[tuple[str, Any, bool]] = [
     ("group/1/7", [GROUP], True),
     ("groupdesc/1", [GROUP_DESC], True),
     ("groupdesc/1/7", [GROUP_DESC], True),
-    ("groupfeatures/1", [{"types": list, "capabilities": list, "max_groups": list, "actions": list}], True),
+    (
+        "groupfeatures/1",
+        [{"types": list, "capabilities": list, "max_groups": list, "actions": list}],
+        True,
+    ),
     ("meter/1", [METER], True),
     ("meter/1/7", [METER], True),
     ("meterconfig/1", [METER_CONFIG], True),
@@ -119,7 +162,13 @@ READS: list[tuple[str, Any, bool]] = [
     (
         "meterfeatures/1",
         [
-            {"max_meter": int, "band_types": list, "capabilities": list, "max_bands": int, "max_color": int},
+            {
+                "max_meter": int,
+                "band_types": list,
+                "capabilities": list,
+                "max_bands": int,
+                "max_color": int,
+            },
         ],
         True,
     ),
@@ -161,15 +210,25 @@ def post(rig: ControllerRig, path: str, status: int = 200, **entry: Any) -> str:
 def is_shaped(value: Any, shape: Any) -> bool:
     """Whether a value has exactly these keys, with these types, all the way down."""
     if isinstance(shape, list):
-        return isinstance(value, list) and all(is_shaped(one, shape[0]) for one in value)
+        return isinstance(value, list) and all(
+            is_shaped(one, shape[0]) for one in value
+        )
     if isinstance(shape, dict):
-        return value.keys() == shape.keys() and all(is_shaped(value[key], shape[key]) for key in shape)
+        return value.keys() == shape.keys() and all(
+            is_shaped(value[key], shape[key]) for key in shape
+        )
     return isinstance(value, shape) and not isinstance(value, bool)
 
 
 def test_every_documented_question_is_answered_in_its_shape(rig: ControllerRig) -> None:
     post(rig, "groupentry/add", type="ALL", group_id=7, buckets=[{"actions": OUT}])
-    post(rig, "meterentry/add", flags="KBPS", meter_id=7, bands=[{"type": "DROP", "rate": 1000}])
+    post(
+        rig,
+        "meterentry/add",
+        flags="KBPS",
+        meter_id=7,
+        bands=[{"type": "DROP", "rate": 1000}],
+    )
     assert rig.api.get("/stats/switches").json() == [1, 2]
     for path, shape, some in READS:
         found = get(rig, path)
@@ -186,7 +245,10 @@ def test_every_documented_question_is_answered_in_its_shape(rig: ControllerRig) 
     ):
         answer = rig.api.post(f"/stats/{what}/1", content=json.dumps(body))
         assert is_shaped(answer.json()["1"], [FLOW if what == "flow" else AGGREGATE])
-    assert {f["match"]["dl_type"] for f in rig.api.post("/stats/flow/1", json={"priority": 1000}).json()["1"]}
+    assert {
+        f["match"]["dl_type"]
+        for f in rig.api.post("/stats/flow/1", json={"priority": 1000}).json()["1"]
+    }
     post(rig, "groupentry/delete", group_id=7)
     post(rig, "meterentry/delete", meter_id=7)
 
@@ -199,12 +261,24 @@ def test_writes_are_read_back(rig: ControllerRig) -> None:
         ("modify_strict", "LOCAL", ["OUTPUT:LOCAL"]),
         ("delete", 1, None),
     ):
-        post(rig, f"flowentry/{command}", **flow, actions=[{"type": "OUTPUT", "port": port}])
+        post(
+            rig,
+            f"flowentry/{command}",
+            **flow,
+            actions=[{"type": "OUTPUT", "port": port}],
+        )
         found = [f for f in get(rig, "flow/1") if f["priority"] == 5]
-        assert [(f["match"], f["actions"]) for f in found] == ([(flow["match"], actions)] if actions else [])
+        assert [(f["match"], f["actions"]) for f in found] == (
+            [(flow["match"], actions)] if actions else []
+        )
 
     buckets = [{"weight": 3, "actions": OUT}]
-    post(rig, "groupentry/add", group_id=1, buckets=[{"actions": [{"type": "OUTPUT", "port": 1}]}])
+    post(
+        rig,
+        "groupentry/add",
+        group_id=1,
+        buckets=[{"actions": [{"type": "OUTPUT", "port": 1}]}],
+    )
     assert get(rig, "groupdesc/1/1")[0]["buckets"][0]["actions"] == ["OUTPUT:1"]
     post(rig, "groupentry/modify", type="SELECT", group_id=1, buckets=buckets)
     found = get(rig, "groupdesc/1/1")[0]
@@ -215,11 +289,27 @@ def test_writes_are_read_back(rig: ControllerRig) -> None:
 
     band = {"type": "DROP", "rate": 1000, "burst_size": 10}
     post(rig, "meterentry/add", flags=["KBPS", "BURST"], meter_id=1, bands=[band])
-    assert get(rig, "meterconfig/1/1") == [{"flags": ["KBPS", "BURST"], "meter_id": 1, "bands": [band]}]
-    post(rig, "meterentry/modify", flags=["KBPS", "BURST"], meter_id=1, bands=[band | {"rate": 2000}])
+    assert get(rig, "meterconfig/1/1") == [
+        {"flags": ["KBPS", "BURST"], "meter_id": 1, "bands": [band]}
+    ]
+    post(
+        rig,
+        "meterentry/modify",
+        flags=["KBPS", "BURST"],
+        meter_id=1,
+        bands=[band | {"rate": 2000}],
+    )
     assert get(rig, "meterconfig/1/1")[0]["bands"][0]["rate"] == 2000
-    post(rig, "flowentry/add", priority=7, match={"in_port": 3}, actions=[{"type": "METER", "meter_id": 1}])
-    assert [f["actions"] for f in get(rig, "flow/1") if f["priority"] == 7] == [["METER:1"]]
+    post(
+        rig,
+        "flowentry/add",
+        priority=7,
+        match={"in_port": 3},
+        actions=[{"type": "METER", "meter_id": 1}],
+    )
+    assert [f["actions"] for f in get(rig, "flow/1") if f["priority"] == 7] == [
+        ["METER:1"]
+    ]
     (sent_back,) = [f for f in get(rig, "flow/1") if f["priority"] == 7]
     post(rig, "flowentry/delete_strict", **{**sent_back, "actions": []})
     assert [f for f in get(rig, "flow/1") if f["priority"] == 7] == []
@@ -261,17 +351,47 @@ def test_what_cannot_be_is_told_in_one_line(rig: ControllerRig) -> None:
         ("flowentry/add", 400, "match.bogus", {"match": {"bogus": 1}}),
         ("flowentry/add", 400, "action: ", {"action": OUT}),
         ("flowentry/delete", 400, "instructions: ", {"instructions": []}),
-        ("flowentry/add", 400, "actions.0.prot: ", {"actions": [{"type": "OUTPUT", "prot": 2}]}),
+        (
+            "flowentry/add",
+            400,
+            "actions.0.prot: ",
+            {"actions": [{"type": "OUTPUT", "prot": 2}]},
+        ),
         ("groupentry/add", 400, "bucket: ", {"group_id": 70, "bucket": []}),
-        ("groupentry/add", 400, "buckets.0.action: ", {"group_id": 70, "buckets": [{"action": OUT}]}),
+        (
+            "groupentry/add",
+            400,
+            "buckets.0.action: ",
+            {"group_id": 70, "buckets": [{"action": OUT}]},
+        ),
         ("meterentry/add", 400, "band: ", {"meter_id": 70, "band": []}),
-        ("portdesc/modify", 400, "configuration: ", {"port_no": 1, "configuration": 1, "mask": 1}),
+        (
+            "portdesc/modify",
+            400,
+            "configuration: ",
+            {"port_no": 1, "configuration": 1, "mask": 1},
+        ),
         ("role", 400, "rule: ", {"rule": "EQUAL"}),
         ("experimenter/1", 400, "experiment: ", {"experiment": 1}),
         ("flow/1", 400, "tableid: ", {"tableid": 3}),
-        ("flowentry/add", 400, "match.eth_type: 70000 does not fit", {"match": {"eth_type": 70_000}}),
-        ("flowentry/add", 400, "match.eth_dst: 5 cannot be read", {"match": {"eth_dst": 5}}),
-        ("flowentry/add", 400, "OFPBMC_BAD_PREREQ", {"match": {"ipv4_dst": "10.0.0.1"}}),
+        (
+            "flowentry/add",
+            400,
+            "match.eth_type: 70000 does not fit",
+            {"match": {"eth_type": 70_000}},
+        ),
+        (
+            "flowentry/add",
+            400,
+            "match.eth_dst: 5 cannot be read",
+            {"match": {"eth_dst": 5}},
+        ),
+        (
+            "flowentry/add",
+            400,
+            "OFPBMC_BAD_PREREQ",
+            {"match": {"ipv4_dst": "10.0.0.1"}},
+        ),
         ("flowentry/add", 400, "actions.0.type", {"actions": [{"type": "TELEPORT"}]}),
         (
             "flowentry/add",
@@ -279,13 +399,28 @@ def test_what_cannot_be_is_told_in_one_line(rig: ControllerRig) -> None:
             "actions.0",
             {"actions": [{"type": "SET_FIELD", "field": "moon"}]},
         ),
-        ("flowentry/add", 400, "priority: must be between 0 and 65535", {"priority": 70_000}),
+        (
+            "flowentry/add",
+            400,
+            "priority: must be between 0 and 65535",
+            {"priority": 70_000},
+        ),
         ("groupentry/modify", 404, "OFPGMFC_UNKNOWN_GROUP", {"group_id": 70}),
-        ("meterentry/add", 400, "OFPMMFC_BAD_FLAGS", {"meter_id": 2, "bands": [{"type": "DROP"}]}),
+        (
+            "meterentry/add",
+            400,
+            "OFPMMFC_BAD_FLAGS",
+            {"meter_id": 2, "bands": [{"type": "DROP"}]},
+        ),
         ("portdesc/modify", 404, "no port 77", {"port_no": 77, "config": 1, "mask": 1}),
         ("portdesc/modify", 400, "mask", {"port_no": 1, "config": 2, "mask": 2}),
         ("role", 409, "SLAVE", {"role": "SLAVE"}),
-        ("experimenter/1", 400, "OFPBRC_BAD_EXPERIMENTER", {"experimenter": 1, "data": "data"}),
+        (
+            "experimenter/1",
+            400,
+            "OFPBRC_BAD_EXPERIMENTER",
+            {"experimenter": 1, "data": "data"},
+        ),
     ):
         assert said in post(rig, path, status, **entry), (path, entry)
     answer = rig.api.post("/stats/flowentry/add", content=b"not json")
@@ -299,13 +434,39 @@ STRANGE: list[dict[str, Any]] = [
     {"match": {"eth_dst": "aa:bb:cc:11:22:33/00:00:00:00:ff:ff"}},
     {"match": {"dl_type": 34525, "ipv6_dst": "2001::1/64"}},
     {"match": {"dl_type": 2048, "nw_dst": "10.9.0.0/16"}, "actions": OUT},
-    {"match": {"dl_type": 2048, "nw_dst": "10.9.0.1"}, "priority": 1000, "actions": OUT + OUT},
-    {"match": {"dl_type": 2054, "arp_tpa": "10.9.0.1/255.255.0.0", "arp_op": 1}, "priority": 1000},
-    {"match": {"tunnel_id": "0x7/0xff"}, "actions": [{"type": "GOTO_TABLE", "table_id": 4}]},
-    {"match": {"in_port": "LOCAL"}, "actions": [{"type": "WRITE_ACTIONS", "actions": OUT}]},
-    {"match": {"dl_type": 34887, "mpls_label": 3}, "actions": [{"type": "POP_MPLS", "ethertype": 2048}]},
-    {"match": {"dl_type": 2048, "nw_proto": 6, "tp_dst": 80}, "actions": [{"type": "DEC_NW_TTL"}, *OUT]},
-    {"match": {"dl_type": 34525, "nw_proto": 58, "icmpv6_type": 135, "ipv6_nd_target": "2001::1"}},
+    {
+        "match": {"dl_type": 2048, "nw_dst": "10.9.0.1"},
+        "priority": 1000,
+        "actions": OUT + OUT,
+    },
+    {
+        "match": {"dl_type": 2054, "arp_tpa": "10.9.0.1/255.255.0.0", "arp_op": 1},
+        "priority": 1000,
+    },
+    {
+        "match": {"tunnel_id": "0x7/0xff"},
+        "actions": [{"type": "GOTO_TABLE", "table_id": 4}],
+    },
+    {
+        "match": {"in_port": "LOCAL"},
+        "actions": [{"type": "WRITE_ACTIONS", "actions": OUT}],
+    },
+    {
+        "match": {"dl_type": 34887, "mpls_label": 3},
+        "actions": [{"type": "POP_MPLS", "ethertype": 2048}],
+    },
+    {
+        "match": {"dl_type": 2048, "nw_proto": 6, "tp_dst": 80},
+        "actions": [{"type": "DEC_NW_TTL"}, *OUT],
+    },
+    {
+        "match": {
+            "dl_type": 34525,
+            "nw_proto": 58,
+            "icmpv6_type": 135,
+            "ipv6_nd_target": "2001::1",
+        }
+    },
 ]
 
 
@@ -313,7 +474,9 @@ def test_strange_flows_with_our_cookie_are_swept_away(rig: ControllerRig) -> Non
     """Whatever was written this way, exactly the fabric's rules are left, and flows under other cookies."""
     ours = next(f["cookie"] for f in get(rig, "flow/1") if f["priority"] == 1000)
     for number, flow in enumerate(STRANGE):
-        post(rig, "flowentry/add", **{"priority": 2000 + number, "cookie": ours, **flow})
+        post(
+            rig, "flowentry/add", **{"priority": 2000 + number, "cookie": ours, **flow}
+        )
     foreign = {"match": {"in_port": 4}, "priority": 9, "cookie": 77}
     post(rig, "flowentry/add", **foreign)
     rig.wait(lambda: len(get(rig, "flow/1")) == 10, "they are still there")
@@ -321,7 +484,9 @@ def test_strange_flows_with_our_cookie_are_swept_away(rig: ControllerRig) -> Non
     left = get(rig, "flow/1")
     assert [f["cookie"] for f in left if f["cookie"] != ours] == [77]
     assert len(left) == 10, left
-    post(rig, "flowentry/delete", match={"in_port": 4}, cookie=77, cookie_mask=2**64 - 1)
+    post(
+        rig, "flowentry/delete", match={"in_port": 4}, cookie=77, cookie_mask=2**64 - 1
+    )
     time.sleep(1.2)
     assert "a round of the reconciler failed" not in rig.log()
     assert rig.api.get("/v1/health").json()["status"] == "ok"
@@ -333,7 +498,9 @@ def test_a_form_of_a_foreign_page_changes_no_flow(rig: ControllerRig) -> None:
     def written(headers: dict[str, str]) -> tuple[int, bool]:
         # As curl -d and a page's form send it.
         headers = {"content-type": "application/x-www-form-urlencoded", **headers}
-        answer = rig.api.post("/stats/flowentry/add", headers=headers, content=json.dumps(entry))
+        answer = rig.api.post(
+            "/stats/flowentry/add", headers=headers, content=json.dumps(entry)
+        )
         return answer.status_code, "6,in_port=1" in rig.table("tor0")
 
     assert written({"origin": "http://evil.example"}) == (403, False)
@@ -356,21 +523,39 @@ def test_a_user_s_flow_stays_also_where_others_remove_it(rig: ControllerRig) -> 
 
     whole = table()
     assert "6,in_port=3" in whole
-    for words in (("del-flows", bridge), ("mod-flows", bridge, "in_port=3,actions=output:2")):
+    for words in (
+        ("del-flows", bridge),
+        ("mod-flows", bridge, "in_port=3,actions=output:2"),
+    ):
         before = mends()
         run("ovs-ofctl", "-O", "OpenFlow13", *words)
         rig.wait(lambda before=before: mends() > before, "nothing was mended")  # type: ignore[misc]
         assert table() == whole, words
 
     # What ran out by itself is no drift, and a user's flow is still one after a restart.
-    short = {"dpid": 1, "priority": 7, "match": {"in_port": 3}, "actions": [], "hard_timeout": 1}
+    short = {
+        "dpid": 1,
+        "priority": 7,
+        "match": {"in_port": 3},
+        "actions": [],
+        "hard_timeout": 1,
+    }
     rig.api.post("/stats/flowentry/add", content=json.dumps(short)).raise_for_status()
     rig.wait(lambda: table() == whole, "it did not run out")
     rig.stop_controller(signal.SIGKILL)
-    run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, "priority=65000,ip,actions=drop")
+    run(
+        "ovs-ofctl",
+        "-O",
+        "OpenFlow13",
+        "add-flow",
+        bridge,
+        "priority=65000,ip,actions=drop",
+    )
     rig.start_controller()
     rig.wait(lambda: table() == whole, "the flow of a stranger is still there")
-    rig.api.post("/stats/flowentry/delete_strict", content=json.dumps(user)).raise_for_status()
+    rig.api.post(
+        "/stats/flowentry/delete_strict", content=json.dumps(user)
+    ).raise_for_status()
     assert "6,in_port=3" not in table()
     assert rules_found(rig) == rules_wanted(rig, FABRIC["circuits"])
 

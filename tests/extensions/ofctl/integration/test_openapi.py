@@ -29,7 +29,9 @@ MAY_NOT_SUCCEED = {
 
 def test_every_operation_answers_as_described(run: Run, tmp_path: Path) -> None:
     options = ("--phases", "examples,fuzzing,stateful", "--max-examples", "2")
-    failed = check_operations(run, tmp_path / "events.ndjson", options, "^/stats/", CONFIGURATION)
+    failed = check_operations(
+        run, tmp_path / "events.ndjson", options, "^/stats/", CONFIGURATION
+    )
     assert failed <= MAY_NOT_SUCCEED
 
 
@@ -38,7 +40,9 @@ def test_operations_answer_systematically(run: Run, tmp_path: Path, long: bool) 
         pytest.skip("some hundreds of requests more; --long makes them")
     # It makes up thousands of changes of flows, groups and meters, of which these are none.
     paths = "^/stats/(port|role)"
-    failed = check_operations(run, tmp_path / "events.ndjson", ("--phases", "coverage"), paths, CONFIGURATION)
+    failed = check_operations(
+        run, tmp_path / "events.ndjson", ("--phases", "coverage"), paths, CONFIGURATION
+    )
     assert failed <= MAY_NOT_SUCCEED
 
 

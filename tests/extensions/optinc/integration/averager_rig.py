@@ -77,20 +77,32 @@ def values(seed: int, rank: int, number: int, size: int) -> npt.NDArray[np.float
     return np.random.default_rng((seed, rank, number)).random(size, np.float32) * 2 - 1
 
 
-def codes_of_all(plan: Plan, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int16]]:
+def codes_of_all(
+    plan: Plan, number: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int16]]:
     """All ranks' codes of a collective, shape (ranks, size), and the shared exponents, in one process."""
-    own = [values(plan.seed, rank, number, plan.sizes[number]) for rank in range(plan.ranks)]
+    own = [
+        values(plan.seed, rank, number, plan.sizes[number])
+        for rank in range(plan.ranks)
+    ]
     shared = blocks.merge([blocks.exponents(one, plan.block) for one in own])
     more = [blocks.raised(rank, plan.ranks) for rank in range(plan.ranks)]
-    codes = [blocks.quantise(one, shared, plan.bits, plan.block, m) for one, m in zip(own, more, strict=True)]
+    codes = [
+        blocks.quantise(one, shared, plan.bits, plan.block, m)
+        for one, m in zip(own, more, strict=True)
+    ]
     return np.stack(codes), shared
 
 
-def expected(plan: Plan, number: int, *, equation_9: bool = False) -> npt.NDArray[np.float32]:
+def expected(
+    plan: Plan, number: int, *, equation_9: bool = False
+) -> npt.NDArray[np.float32]:
     """What all ranks must get of a collective, by Eq. 3 or 8, or by Eq. 9 of units of ``plan.ports``."""
     codes, shared = codes_of_all(plan, number)
     if equation_9:
-        answers = mean_of_means(codes.reshape(-1, plan.ports, codes.shape[1]), plan.bits)
+        answers = mean_of_means(
+            codes.reshape(-1, plan.ports, codes.shape[1]), plan.bits
+        )
     else:
         answers = goal(codes, Coding(plan.bits, plan.ranks))
     means = answers.astype(blocks.code_type(plan.bits))
@@ -153,7 +165,13 @@ def serve(plan: Plan) -> dict[str, Any]:
     digests: list[str] = []
     spans: list[tuple[float, float]] = []
     place = UnitPlace(
-        plan.rank, plan.ranks, plan.rank % plan.ports, plan.ports, plan.bits, plan.block, plan.frame
+        plan.rank,
+        plan.ranks,
+        plan.rank % plan.ports,
+        plan.ports,
+        plan.bits,
+        plan.block,
+        plan.frame,
     )
     with socket.socket(socket.AF_UNIX) as hub:
         hub.connect(plan.hub)
@@ -164,7 +182,9 @@ def serve(plan: Plan) -> dict[str, Any]:
         def exchange(messages: Sequence[bytes]) -> Sequence[bytes]:
             write_message(file, pickle.dumps([*messages]))
             file.flush()
-            said = [pickle.loads(read_message(file))[plan.rank] for _ in range(plan.ranks)]
+            said = [
+                pickle.loads(read_message(file))[plan.rank] for _ in range(plan.ranks)
+            ]
             began.append(time.monotonic())
             return said
 
@@ -197,9 +217,17 @@ def serve(plan: Plan) -> dict[str, Any]:
 class Averager:
     """A process of an averager."""
 
-    def __init__(self, directory: Path, name: str, namespace: int | None, *arguments: str) -> None:
+    def __init__(
+        self, directory: Path, name: str, namespace: int | None, *arguments: str
+    ) -> None:
         self.status_file = directory / f"{name}.json"
-        self._command = [sys.executable, "-m", "ringlight.extensions.optinc.emulated", "--name", name]
+        self._command = [
+            sys.executable,
+            "-m",
+            "ringlight.extensions.optinc.emulated",
+            "--name",
+            name,
+        ]
         self._command += ["--status", str(self.status_file), *arguments]
         self._namespace = namespace
         self.process = self._start()
@@ -247,10 +275,16 @@ def started(command: Sequence[str], namespace: int | None, output: BinaryIO) -> 
 
     def start() -> Process:
         with open(2, "wb", closefd=False) as errors:
-            return start_process(command, os.environ, output, errors=errors, directory=ROOT)
+            return start_process(
+                command, os.environ, output, errors=errors, directory=ROOT
+            )
 
     # A server that forks it may first have to import all.
-    return start() if namespace is None else namespaces.in_namespace(namespace, start, 60.0)
+    return (
+        start()
+        if namespace is None
+        else namespaces.in_namespace(namespace, start, 60.0)
+    )
 
 
 @dataclass(frozen=True)
@@ -293,7 +327,9 @@ def links(ranks: int, rate_bps: float | None) -> Iterator[Links]:
 
             def connect(rank: int = rank, server: int = server) -> None:
                 with IPRoute() as here:
-                    netlink.create_veth(here, f"a{rank}", f"s{rank}", peer_namespace=server)
+                    netlink.create_veth(
+                        here, f"a{rank}", f"s{rank}", peer_namespace=server
+                    )
 
             def set_up(name: str, address: str) -> Callable[[], None]:
                 def work() -> None:
@@ -306,7 +342,9 @@ def links(ranks: int, rate_bps: float | None) -> Iterator[Links]:
                 return work
 
             namespaces.in_namespace(found.averager, connect)
-            namespaces.in_namespace(found.averager, set_up(f"a{rank}", found.address(rank)))
+            namespaces.in_namespace(
+                found.averager, set_up(f"a{rank}", found.address(rank))
+            )
             namespaces.in_namespace(server, set_up(f"s{rank}", f"10.7.{rank}.2"))
         yield found
 
@@ -315,9 +353,14 @@ class Servers:
     """The processes of all servers."""
 
     def __init__(self, plans: Sequence[Plan], namespaces: Sequence[int] | None) -> None:
-        program = (sys.executable, "-m", "tests.extensions.optinc.integration.averager_rig")
+        program = (
+            sys.executable,
+            "-m",
+            "tests.extensions.optinc.integration.averager_rig",
+        )
         self._files = ExitStack()
-        self._said = [self._files.enter_context(tempfile.TemporaryFile()) for _ in plans]  # noqa: SIM115
+        enter = self._files.enter_context
+        self._said = [enter(tempfile.TemporaryFile()) for _ in plans]  # noqa: SIM115
         self.processes = [
             started(
                 [*program, json.dumps(dataclasses.asdict(plan))],
@@ -327,7 +370,9 @@ class Servers:
             for rank, plan in enumerate(plans)
         ]
 
-    def answers(self, timeout_s: float = 120.0, but: int | None = None) -> list[dict[str, Any]]:
+    def answers(
+        self, timeout_s: float = 120.0, but: int | None = None
+    ) -> list[dict[str, Any]]:
         """What all servers ``but`` one have said."""
         said = []
         for rank, process in enumerate(self.processes):
@@ -356,7 +401,9 @@ def hub_of(directory: Path, ranks: int) -> Iterator[Hub]:
 
 
 @contextmanager
-def serving(plans: Sequence[Plan], namespaces: Sequence[int] | None = None) -> Iterator[Servers]:
+def serving(
+    plans: Sequence[Plan], namespaces: Sequence[int] | None = None
+) -> Iterator[Servers]:
     servers = Servers(plans, namespaces)
     try:
         yield servers
@@ -365,7 +412,9 @@ def serving(plans: Sequence[Plan], namespaces: Sequence[int] | None = None) -> I
 
 
 @contextmanager
-def averaging(directory: Path, name: str, namespace: int | None, *arguments: str) -> Iterator[Averager]:
+def averaging(
+    directory: Path, name: str, namespace: int | None, *arguments: str
+) -> Iterator[Averager]:
     averager = Averager(directory, name, namespace, *arguments)
     try:
         yield averager
@@ -375,5 +424,8 @@ def averaging(directory: Path, name: str, namespace: int | None, *arguments: str
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    given |= {"sizes": tuple(given["sizes"]), "bad": given["bad"] and tuple(given["bad"])}
+    given |= {
+        "sizes": tuple(given["sizes"]),
+        "bad": given["bad"] and tuple(given["bad"]),
+    }
     sys.stdout.write(json.dumps(serve(Plan(**given))) + "\n")

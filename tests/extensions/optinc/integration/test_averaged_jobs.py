@@ -58,7 +58,9 @@ elif spec["rank"] == rank:
 
 def reference(servers: int, averager: AveragerPlace) -> dict[str, object]:
     peers = ("10.0.0.1",) * servers
-    return train_in_one_process(WorkerSpec("x", 0, servers, peers, place=asdict(averager), **TRAIN))
+    return train_in_one_process(
+        WorkerSpec("x", 0, servers, peers, place=asdict(averager), **TRAIN)
+    )
 
 
 def emulated(raw: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +80,9 @@ def emulated(raw: dict[str, Any]) -> dict[str, Any]:
         pytest.param(two_levels(decimals=False), 16, False, id="16 by Eq. 9"),
     ],
 )
-def test_ranks_end_with_the_bits_of_one_process(fabric: dict[str, Any], servers: int, decimals: bool) -> None:
+def test_ranks_end_with_the_bits_of_one_process(
+    fabric: dict[str, Any], servers: int, decimals: bool
+) -> None:
     ensure_image(lambda _: None)
     ports = 4 if servers == 16 else servers
     expected = reference(servers, AveragerPlace("", 0, ports, 8, decimals))
@@ -86,9 +90,13 @@ def test_ranks_end_with_the_bits_of_one_process(fabric: dict[str, Any], servers:
         job = run.submit("train", names(servers), **TRAIN, hold=False)
         run.wait_state(job, "SUCCEEDED")
         done = run.events(job, "done")
-    assert [event["parameters_sha256"] for event in done] == [expected["parameters_sha256"]] * servers
+    assert [event["parameters_sha256"] for event in done] == [
+        expected["parameters_sha256"]
+    ] * servers
     # 3 of 100,000 codes: each once up and once down, with headers and acknowledgements.
-    carried = [count / (3 * 100_000) for event in done for count in event["wire_bytes"]["eth1"]]
+    carried = [
+        count / (3 * 100_000) for event in done for count in event["wire_bytes"]["eth1"]
+    ]
     assert 1 < min(carried) <= max(carried) < 1.05
     unlike = expected["unlike"]
     assert isinstance(unlike, float)
@@ -100,8 +108,14 @@ def odd_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ensure_image(lambda _: None)
     where, tag = tmp_path_factory.mktemp("odd"), f"ringlight-odd:{os.getpid()}"
     (where / "sitecustomize.py").write_text(CUSTOM.format(odd=ODD))
-    (where / "Dockerfile").write_text(f"FROM {image_tag()}\nCOPY sitecustomize.py /opt/ringlight/\n")
-    subprocess.run(["docker", "build", "-q", "-t", tag, str(where)], check=True, capture_output=True)
+    (where / "Dockerfile").write_text(
+        f"FROM {image_tag()}\nCOPY sitecustomize.py /opt/ringlight/\n"
+    )
+    subprocess.run(
+        ["docker", "build", "-q", "-t", tag, str(where)],
+        check=True,
+        capture_output=True,
+    )
     yield tag
     subprocess.run(["docker", "rmi", "-f", tag], check=True, capture_output=True)
 
@@ -130,12 +144,16 @@ def pid_of(run: Run, job: str, rank: int) -> int:
     """Process id of a worker's container."""
     name = run.lab.container(f"{job}-{rank}")
     command = ["docker", "inspect", "-f", "{{.State.Pid}}", name]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return int(
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    )
 
 
 def failed(run: Run, job: str, since: float) -> str:
     """Why a job has failed."""
-    run.wait(lambda: run.job(job)["state"] == "FAILED", "the job has not failed", TOLD_S)
+    run.wait(
+        lambda: run.job(job)["state"] == "FAILED", "the job has not failed", TOLD_S
+    )
     assert time.monotonic() - since < TOLD_S
     return str(run.job(job)["error"])
 
@@ -151,11 +169,16 @@ def test_an_averager_that_is_killed_and_comes_back_changes_nothing(run: Run) -> 
     spec = LONG | {"iterations": 20}
     spec.pop("peer_timeout_s")
     place = AveragerPlace("", 0, 4, 8)
-    expected = train_in_one_process(WorkerSpec("x", 0, 4, ("10.0.0.1",) * 4, place=asdict(place), **spec))
+    expected = train_in_one_process(
+        WorkerSpec("x", 0, 4, ("10.0.0.1",) * 4, place=asdict(place), **spec)
+    )
     hashes = {event["parameters_sha256"] for event in run.events(job, "done")}
     assert hashes == {expected["parameters_sha256"]}
     # What was sent once more is no payload.
-    assert all(event["bytes_sent"] == event["bytes_received"] for event in run.events(job, "done"))
+    assert all(
+        event["bytes_sent"] == event["bytes_received"]
+        for event in run.events(job, "done")
+    )
 
 
 def test_an_averager_that_does_not_come_back_fails_the_job(run: Run) -> None:
@@ -164,7 +187,10 @@ def test_an_averager_that_does_not_come_back_fails_the_job(run: Run) -> None:
         faults.kill("averager avg0")
         why = failed(run, job, time.monotonic())
         faults.restore("averager avg0")
-        run.wait(lambda: all(fault.state != "in force" for fault in faults.faults()), "it is not back")
+        run.wait(
+            lambda: all(fault.state != "in force" for fault in faults.faults()),
+            "it is not back",
+        )
     assert "the averager at 10.84.0." in why
     assert "not back in" in why
 
@@ -179,7 +205,9 @@ def test_a_rank_that_hangs_is_named(run: Run) -> None:
 def test_a_rank_that_dies_is_named(run: Run) -> None:
     job = going(run)
     os.kill(pid_of(run, job, 2), signal.SIGKILL)
-    assert failed(run, job, time.monotonic()) == "rank 2 on GPU g2 was killed by SIGKILL"
+    assert (
+        failed(run, job, time.monotonic()) == "rank 2 on GPU g2 was killed by SIGKILL"
+    )
 
 
 @pytest.mark.parametrize("seed", sorted(ODD))

@@ -62,7 +62,16 @@ def averager(wires: Links, tmp_path: Path) -> Iterator[Averager]:
 def plans_of(wires: Links, directory: Path, *sizes: int) -> list[Plan]:
     hub = str(directory / "hub")
     return [
-        Plan(rank, RANKS, RANKS, wires.address(rank), PORT, hub, sizes, silence_s=SILENCE_S)
+        Plan(
+            rank,
+            RANKS,
+            RANKS,
+            wires.address(rank),
+            PORT,
+            hub,
+            sizes,
+            silence_s=SILENCE_S,
+        )
         for rank in range(RANKS)
     ]
 
@@ -90,7 +99,9 @@ def until_moving(wires: Links, rank: int, count: int = 500_000) -> None:
         time.sleep(0.005)
 
 
-def failures(servers: Servers, since: float, but: int | None = None) -> set[tuple[int | None, str]]:
+def failures(
+    servers: Servers, since: float, but: int | None = None
+) -> set[tuple[int | None, str]]:
     """The ranks and causes that servers have told, all in time."""
     answers = servers.answers(but=but)
     assert all("failed" in answer for answer in answers), answers
@@ -117,7 +128,9 @@ def test_all_ranks_get_the_reference_and_the_wire_carries_little_more(
     assert status["codes"] == payload
     assert status["checked"] > 0
     assert status["bytes_in"] == [answer["moved"]["bytes_sent"] for answer in answers]
-    assert status["bytes_out"] == [answer["moved"]["bytes_received"] for answer in answers]
+    assert status["bytes_out"] == [
+        answer["moved"]["bytes_received"] for answer in answers
+    ]
     assert 0 < status["cpu_s"] < status["wall_s"]
     assert 0 < status["latency_s"]["median"] <= status["latency_s"]["max"]
     # No faster than the links: they are what was measured.
@@ -138,21 +151,32 @@ def test_an_averager_killed_in_mid_collective_and_started_again_does_no_harm(
     # On a busy machine one may have nothing under way just then.
     assert any(answer["moved"]["frames_again"] >= 1 for answer in answers)
     # Only what had no answer was sent again, and no whole collective.
-    assert all(answer["moved"]["bytes_sent"] < LONG + 2**19 + 2**20 for answer in answers)
+    assert all(
+        answer["moved"]["bytes_sent"] < LONG + 2**19 + 2**20 for answer in answers
+    )
 
 
 @pytest.mark.usefixtures("hub")
-def test_an_averager_that_is_gone_is_told_in_time(wires: Links, averager: Averager, tmp_path: Path) -> None:
+def test_an_averager_that_is_gone_is_told_in_time(
+    wires: Links, averager: Averager, tmp_path: Path
+) -> None:
     with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 1)
         averager.kill()
         told = failures(servers, time.monotonic())
-    assert all(rank is None and "the averager at 10.7." in cause for rank, cause in told)
-    assert all("Connection refused" in cause and "not back in 1.5 s" in cause for _, cause in told)
+    assert all(
+        rank is None and "the averager at 10.7." in cause for rank, cause in told
+    )
+    assert all(
+        "Connection refused" in cause and "not back in 1.5 s" in cause
+        for _, cause in told
+    )
 
 
 @pytest.mark.usefixtures("hub")
-def test_an_averager_that_hangs_is_told_in_time(wires: Links, averager: Averager, tmp_path: Path) -> None:
+def test_an_averager_that_hangs_is_told_in_time(
+    wires: Links, averager: Averager, tmp_path: Path
+) -> None:
     with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 1)
         averager.process.send_signal(signal.SIGSTOP)
@@ -161,19 +185,26 @@ def test_an_averager_that_hangs_is_told_in_time(wires: Links, averager: Averager
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_server_that_hangs_is_named_to_all_others(wires: Links, averager: Averager, tmp_path: Path) -> None:
+def test_a_server_that_hangs_is_named_to_all_others(
+    wires: Links, averager: Averager, tmp_path: Path
+) -> None:
     with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 2)
         servers.processes[2].send_signal(signal.SIGSTOP)
         told = failures(servers, time.monotonic(), but=2)
     ((rank, cause),) = told
     assert rank == 2
-    assert cause in ("rank 2: silent for 1 s while others wait", "rank 2: has read no answer for 1 s")
+    assert cause in (
+        "rank 2: silent for 1 s while others wait",
+        "rank 2: has read no answer for 1 s",
+    )
     assert averager.stop()["errors"] == [cause]
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_server_that_dies_is_named_to_all_others(wires: Links, averager: Averager, tmp_path: Path) -> None:
+def test_a_server_that_dies_is_named_to_all_others(
+    wires: Links, averager: Averager, tmp_path: Path
+) -> None:
     with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 2)
         servers.processes[2].kill()
@@ -185,26 +216,44 @@ def test_a_server_that_dies_is_named_to_all_others(wires: Links, averager: Avera
 
 @pytest.mark.usefixtures("hub", "averager")
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_value_that_is_not_finite_is_averaged_by_nobody(wires: Links, tmp_path: Path, value: float) -> None:
+def test_a_value_that_is_not_finite_is_averaged_by_nobody(
+    wires: Links, tmp_path: Path, value: float
+) -> None:
     plans = plans_of(wires, tmp_path, 5000, 5000)
     plans[1] = dataclasses.replace(plans[1], bad=(1, 4321, value))
     began = time.monotonic()
     with serving(plans, wires.servers) as servers:
         told = failures(servers, began)
-    assert told == {(1, f"rank 1: value 4321 is {value}: only finite values can be averaged")}
+    assert told == {
+        (1, f"rank 1: value 4321 is {value}: only finite values can be averaged")
+    }
 
 
 @pytest.mark.usefixtures("hub", "averager")
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        ({"block": 512}, "rank 2 has blocks of 512 values in frames of 26624, others have blocks of 1024"),
-        ({"bits": 7}, "rank 2: codes of 7 bits with 1 parts of the last symbol, not 8 with 1"),
-        ({"frame": 2048}, "rank 2 has blocks of 1024 values in frames of 2048, others have blocks of 1024"),
-        ({"sizes": (999,)}, "rank 2: has 999 values of 8 bits in blocks of 1024, but rank"),
+        (
+            {"block": 512},
+            "rank 2 has blocks of 512 values in frames of 26624, others have blocks of 1024",
+        ),
+        (
+            {"bits": 7},
+            "rank 2: codes of 7 bits with 1 parts of the last symbol, not 8 with 1",
+        ),
+        (
+            {"frame": 2048},
+            "rank 2 has blocks of 1024 values in frames of 2048, others have blocks of 1024",
+        ),
+        (
+            {"sizes": (999,)},
+            "rank 2: has 999 values of 8 bits in blocks of 1024, but rank",
+        ),
     ],
 )
-def test_a_rank_that_codes_otherwise_is_named(wires: Links, tmp_path: Path, change: dict, cause: str) -> None:
+def test_a_rank_that_codes_otherwise_is_named(
+    wires: Links, tmp_path: Path, change: dict, cause: str
+) -> None:
     plans = plans_of(wires, tmp_path, 1000)
     plans[2] = dataclasses.replace(plans[2], **change)
     began = time.monotonic()
@@ -219,7 +268,16 @@ def cascade(stack: ExitStack, directory: Path, *, decimals: bool) -> list[Averag
     """Five averagers on the loopback, the one above first."""
     parts = "4" if decimals else "1"
     # Twenty-one processes start on few processors: nobody is given up soon.
-    coding = ("--bits", "8", "--servers", "4", "--listen", "127.0.0.1:0", "--silence", "20")
+    coding = (
+        "--bits",
+        "8",
+        "--servers",
+        "4",
+        "--listen",
+        "127.0.0.1:0",
+        "--silence",
+        "20",
+    )
     above = stack.enter_context(
         averaging(directory, "above", None, *coding, "--of-units", "--arriving", parts)
     )
@@ -242,7 +300,15 @@ def cascade(stack: ExitStack, directory: Path, *, decimals: bool) -> list[Averag
 def plans_of_16(units: list[Averager], directory: Path, *sizes: int) -> list[Plan]:
     hub = str(directory / "hub")
     return [
-        Plan(rank, 16, 4, *units[1 + rank // 4].status()["listen"], hub, sizes, silence_s=30)
+        Plan(
+            rank,
+            16,
+            4,
+            *units[1 + rank // 4].status()["listen"],
+            hub,
+            sizes,
+            silence_s=30,
+        )
         for rank in range(16)
     ]
 
@@ -258,7 +324,9 @@ def test_sixteen_servers_on_five_averagers_get_equation_8(tmp_path: Path) -> Non
     assert up["table"]["wrong"] == 0
 
 
-def test_without_decimals_they_get_equation_9_which_is_wrong_in_28_percent(tmp_path: Path) -> None:
+def test_without_decimals_they_get_equation_9_which_is_wrong_in_28_percent(
+    tmp_path: Path,
+) -> None:
     with ExitStack() as stack:
         units = cascade(stack, tmp_path, decimals=False)
         stack.enter_context(hub_of(tmp_path, 16))
@@ -266,7 +334,9 @@ def test_without_decimals_they_get_equation_9_which_is_wrong_in_28_percent(tmp_p
         plans[0] = dataclasses.replace(plans[0], keep=str(tmp_path / "mean.npy"))
         answers = stack.enter_context(serving(plans)).answers()
     wanted = expected(plans[0], 0, equation_9=True)
-    assert {digest for answer in answers for digest in answer["digests"]} == {digest(wanted)}
+    assert {digest for answer in answers for digest in answer["digests"]} == {
+        digest(wanted)
+    }
     got = np.load(tmp_path / "mean.npy")
     wrong = float((got != expected(plans[0], 0)).mean())
     assert wrong == pytest.approx(0.28, abs=0.01)
@@ -277,7 +347,9 @@ def test_without_decimals_they_get_equation_9_which_is_wrong_in_28_percent(tmp_p
 
 
 @pytest.mark.parametrize("killed", [0, 2])
-def test_any_of_five_averagers_may_be_killed_and_started_again(tmp_path: Path, killed: int) -> None:
+def test_any_of_five_averagers_may_be_killed_and_started_again(
+    tmp_path: Path, killed: int
+) -> None:
     with ExitStack() as stack:
         units = cascade(stack, tmp_path, decimals=True)
         stack.enter_context(hub_of(tmp_path, 16))
@@ -303,11 +375,20 @@ def test_an_averager_that_cannot_be_ends_with_one_line(tmp_path: Path) -> None:
             "--listen",
             "127.0.0.1:0",
         ]
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 1
         return done.stderr
 
-    assert said("--bits", "17", "--servers", "4") == "averager a: 17 bits: 2 to 16 are possible\n"
+    assert (
+        said("--bits", "17", "--servers", "4")
+        == "averager a: 17 bits: 2 to 16 are possible\n"
+    )
     bad = tmp_path / "w.npz"
     bad.write_bytes(os.urandom(100))
     assert said("--bits", "8", "--servers", "4", "--weights", str(bad)).startswith(

@@ -71,14 +71,23 @@ def changed(name: str, changes: Mapping[str, object]) -> Experiment:
     return parse(yaml.safe_dump(raw, sort_keys=False), str(path))
 
 
-def carried_out(experiment: Experiment, folder: Path) -> tuple[dict[str, Run], Figures, Path, Sequence[str]]:
+def carried_out(
+    experiment: Experiment, folder: Path
+) -> tuple[dict[str, Run], Figures, Path, Sequence[str]]:
     """Its runs by arm, their figures, where they are, and which jobs failed that were not to."""
     ensure_image(lambda _: None)
-    backend = EmulationBackend("docker", Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"))
+    backend = EmulationBackend(
+        "docker", Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    )
     done, result = carry_out_experiment(experiment, backend, folder)
     runs = runs_of(read_records(done.path / "events.jsonl"), experiment.plans)
     assert not result["not_run"]
-    return {run.plan.arm: run for run in runs}, Figures(result), done.path, done.failures
+    return (
+        {run.plan.arm: run for run in runs},
+        Figures(result),
+        done.path,
+        done.failures,
+    )
 
 
 def said(folder: Path, run: str, rank: str, stream: str = "stdout") -> str:
@@ -86,7 +95,9 @@ def said(folder: Path, run: str, rank: str, stream: str = "stdout") -> str:
     return path.read_text()
 
 
-def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_path: Path) -> None:
+def test_containers_exchange_over_the_light_and_end_as_their_commands_do(
+    tmp_path: Path,
+) -> None:
     writable = tmp_path / "work"
     writable.mkdir(mode=0o777)
     writable.chmod(0o777)
@@ -100,7 +111,10 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
             "ranks": ["g1", "g3"],
             "command": [*python, RIGHTS],
             "environment": {"STEPS": 3},
-            "mounts": {"/app": "exchange", "/data": {"path": str(writable), "write": True}},
+            "mounts": {
+                "/app": "exchange",
+                "/data": {"path": str(writable), "write": True},
+            },
             "devices": ["/dev/null"],
         }
     }
@@ -113,13 +127,21 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
                 "moved": {
                     "jobs.pair.command": ["python3", "/app/exchange.py", "30000000"],
                     "jobs.pair.beacon": "5 ms",
-                    "events": [{"when": {"at": "1 s"}, "do": "circuits", "circuits": TOGETHER}],
+                    "events": [
+                        {"when": {"at": "1 s"}, "do": "circuits", "circuits": TOGETHER}
+                    ],
                 },
                 # Two jobs at once, each with an end of its own.
                 "falls": {
                     "jobs.pair.command": [*python, FALLS],
                     "jobs.rights.command": ["sleep", "60"],
-                    "events": [{"when": {"at": "1 s"}, "do": "kill", "target": "worker rights 1"}],
+                    "events": [
+                        {
+                            "when": {"at": "1 s"},
+                            "do": "kill",
+                            "target": "worker rights 1",
+                        }
+                    ],
                     **fails,
                 },
                 "hangs": {
@@ -157,7 +179,9 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
     assert figures.number("falls", "job pair", "commands_failed") == 2
     assert said(folder, "falls", "pair-1", "stderr") == "out of luck\n"
     assert "its command had not ended 1 s after the start" in str(hangs.reason)
-    assert runs["falls"].jobs["rights"].reason == "rank 1 on GPU g3 was killed by SIGKILL"
+    assert (
+        runs["falls"].jobs["rights"].reason == "rank 1 on GPU g3 was killed by SIGKILL"
+    )
     assert "no-such-program" in str(runs["hangs"].jobs["rights"].reason)
 
     told = said(folder, "whole", "rights-0").splitlines()
@@ -165,11 +189,17 @@ def test_containers_exchange_over_the_light_and_end_as_their_commands_do(tmp_pat
     assert told[0] == f"uid 61000 caps {none} {none} nnp 1"
     written = {line.split()[0]: line.split()[1] for line in told[1:6]}
     refused = dict.fromkeys(("/x", "/app/x"), "refused")
-    assert written == {**refused, **dict.fromkeys(("/job/x", "/tmp/x", "/data/x"), "written")}
+    assert written == {
+        **refused,
+        **dict.fromkeys(("/job/x", "/tmp/x", "/data/x"), "written"),
+    }
     assert told[6:] == ["nics ['eth0'] eth0", "device True False 3"]
 
 
-IMAGES = {"ringlight-torch": ["python3-torch"], "ringlight-mpi": ["openmpi-bin", "python3-mpi4py"]}
+IMAGES = {
+    "ringlight-torch": ["python3-torch"],
+    "ringlight-mpi": ["openmpi-bin", "python3-mpi4py"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -183,13 +213,18 @@ def frameworks() -> None:
 #: The fat tree of the example takes three times as long to build.
 OPTICAL = {"optical": {"fabric": "optical"}}
 #: Those of the example, with light that is moved after half the time.
-SOONER = {"still": {}, "moved": {"events": [{"name": "move", "when": {"at": "8 s"}, "do": "regroup"}]}}
+SOONER = {
+    "still": {},
+    "moved": {"events": [{"name": "move", "when": {"at": "8 s"}, "do": "regroup"}]},
+}
 LOSS = re.compile(r"^(step \d+ loss \S+) at \S+ s$", re.MULTILINE)
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("frameworks")
-def test_pytorch_trains_alike_whether_light_is_moved_under_it_or_not(tmp_path: Path) -> None:
+def test_pytorch_trains_alike_whether_light_is_moved_under_it_or_not(
+    tmp_path: Path,
+) -> None:
     experiment = changed("ddp", {"parameters.steps.value": "80", "arms": SOONER})
     runs, figures, folder, failures = carried_out(experiment, tmp_path)
     assert not failures
@@ -203,8 +238,13 @@ def test_pytorch_trains_alike_whether_light_is_moved_under_it_or_not(tmp_path: P
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("frameworks")
 def test_open_mpi_reduces_over_two_packet_switches(tmp_path: Path) -> None:
-    _, figures, folder, failures = carried_out(changed("mpi", {"arms": OPTICAL}), tmp_path)
+    _, figures, folder, failures = carried_out(
+        changed("mpi", {"arms": OPTICAL}), tmp_path
+    )
     assert not failures
-    told = re.findall(r"rank \d of 4 on g\d+: 1600000 bytes in .* s, exact", said(folder, "optical", "mpi-0"))
+    told = re.findall(
+        r"rank \d of 4 on g\d+: 1600000 bytes in .* s, exact",
+        said(folder, "optical", "mpi-0"),
+    )
     assert len(told) == 4
     assert figures.number("optical", "job mpi", "nic_received") > 4 * 1_600_000

@@ -14,7 +14,10 @@ from ringlight.testbed.processes import Addresses, LabProcesses
 from tests.extensions.page.browser import CHROMIUM, Browser, browser
 from tests.integration.controller_rig import FABRIC, free_port
 
-pytestmark = [pytest.mark.root, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
 
 TOKEN = "a-token-of-this-test"
 #: Circuits of the fabric without that of g3.
@@ -27,9 +30,16 @@ class Lab:
     def __init__(self) -> None:
         self.rest = f"127.0.0.1:{free_port()}"
         addresses = Addresses(self.rest, f"127.0.0.1:{free_port()}", TOKEN)
-        self.processes = LabProcesses(FABRIC, "namespace", addresses, ["--payload-scale", "100"])
+        self.processes = LabProcesses(
+            FABRIC, "namespace", addresses, ["--payload-scale", "100"]
+        )
         bearer = {"authorization": f"Bearer {TOKEN}"}
-        self.api = httpx.Client(base_url=f"http://{self.rest}", headers=bearer, timeout=20.0, trust_env=False)
+        self.api = httpx.Client(
+            base_url=f"http://{self.rest}",
+            headers=bearer,
+            timeout=20.0,
+            trust_env=False,
+        )
         self.processes.start()
 
     def light(self, circuits: list[Any]) -> None:
@@ -44,7 +54,9 @@ class Lab:
             time.sleep(0.2)
 
     def lit(self) -> list[list[str]]:
-        return sorted(one["ends"] for one in self.api.get("/v1/circuits").json()["circuits"])
+        return sorted(
+            one["ends"] for one in self.api.get("/v1/circuits").json()["circuits"]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +79,9 @@ def tab(lab: Lab) -> Iterator[Browser]:
         found.run("document.querySelector('input[type=password]').focus()")
         found.call("Input.insertText", text=TOKEN)
         found.key("Enter")
-        found.wait("window.ringlight && ringlight.drawings.size > 0 && ringlightLab.connected")
+        found.wait(
+            "window.ringlight && ringlight.drawings.size > 0 && ringlightLab.connected"
+        )
         yield found
 
 
@@ -79,9 +93,15 @@ def test_who_may(lab: Lab) -> None:
     page = httpx.get(f"http://{lab.rest}/view/")
     assert page.status_code == 200
     assert "script-src 'self'" in page.headers["content-security-policy"]
-    assert httpx.get(f"http://{lab.rest}/v1/events?rates=true&seconds=0").status_code == 401
+    assert (
+        httpx.get(f"http://{lab.rest}/v1/events?rates=true&seconds=0").status_code
+        == 401
+    )
     for path in ("/view/", "/v1/fabric"):
-        assert lab.api.get(path, headers={"origin": "http://evil.example"}).status_code == 403
+        assert (
+            lab.api.get(path, headers={"origin": "http://evil.example"}).status_code
+            == 403
+        )
 
 
 def test_a_change_is_seen_at_once(lab: Lab, tab: Browser) -> None:
@@ -111,7 +131,9 @@ def test_only_what_asks_gets_samples(lab: Lab, tab: Browser) -> None:
 
 def press(tab: Browser, label: str) -> None:
     """Press a button of the hands by its words, by keyboard."""
-    tab.wait(f"[...document.querySelectorAll('.hands button')].some(b => b.innerText.startsWith('{label}'))")
+    tab.wait(
+        f"[...document.querySelectorAll('.hands button')].some(b => b.innerText.startsWith('{label}'))"
+    )
     tab.reach(f"e.matches('.hands button') && e.innerText.startsWith('{label}')")
     tab.key("Enter")
 
@@ -120,7 +142,9 @@ def test_hands_show_the_plan_and_ask_once_more(lab: Lab, tab: Browser) -> None:
     lab.light(FABRIC["circuits"])
     before = lab.lit()
     for label, text in (("Circuit from", "g3"), ("to", "tor0:3")):
-        tab.reach(f"e.closest('.hands') && e.parentElement.innerText.trim() === '{label}'")
+        tab.reach(
+            f"e.closest('.hands') && e.parentElement.innerText.trim() === '{label}'"
+        )
         tab.write(text)
     tab.key("Enter")
     tab.wait("!!document.querySelector('.plan')")
@@ -141,13 +165,21 @@ def test_a_link_is_cut_and_restored_by_hand(lab: Lab, tab: Browser) -> None:
     tab.reach("e.closest('.hands') && e.parentElement.innerText.startsWith('which')")
     tab.key("g")
     tab.key("3")
-    tab.reach("e.closest('.hands') && e.parentElement.innerText.startsWith('back after')")
+    tab.reach(
+        "e.closest('.hands') && e.parentElement.innerText.startsWith('back after')"
+    )
     tab.write("")
     tab.key("Delete")
     press(tab, "Break")
-    tab.wait("document.querySelector('.plan')?.innerText.includes('cut link g3 ocs0:4')")
-    assert "No job has a rank or light there now" in tab.run("document.querySelector('.plan').innerText")
-    assert "lasts until it is restored" in tab.run("document.querySelector('.plan').innerText")
+    tab.wait(
+        "document.querySelector('.plan')?.innerText.includes('cut link g3 ocs0:4')"
+    )
+    assert "No job has a rank or light there now" in tab.run(
+        "document.querySelector('.plan').innerText"
+    )
+    assert "lasts until it is restored" in tab.run(
+        "document.querySelector('.plan').innerText"
+    )
     assert lab.api.get("/v1/faults").json() == []
     press(tab, "Do it")
     tab.wait(f"{classes('f g3:0')}.split(' ').includes('cut')")
@@ -161,14 +193,19 @@ def test_a_link_is_cut_and_restored_by_hand(lab: Lab, tab: Browser) -> None:
     tab.wait(f"{classes('f g3:0')}.split(' ').includes('lit')")
     assert lab.api.get("/v1/faults").json()[0]["state"] in ("asked", "in force", "over")
     refused = lab.api.post("/v1/faults", json={"do": "cut", "target": "link g3 ocs0:9"})
-    assert (refused.status_code, refused.json()["detail"][:18]) == (409, "there is no link g")
+    assert (refused.status_code, refused.json()["detail"][:18]) == (
+        409,
+        "there is no link g",
+    )
 
 
 def test_light_stays_where_a_switch_has_died(lab: Lab, tab: Browser) -> None:
     lab.light(FABRIC["circuits"])
     read = "ringlightLab.take.moments.filter(m => m.seen).length"
     before = tab.run(read)
-    dead = lab.api.post("/v1/faults", json={"do": "kill", "target": "switch ocs0", "back_after_s": 1.0})
+    dead = lab.api.post(
+        "/v1/faults", json={"do": "kill", "target": "switch ocs0", "back_after_s": 1.0}
+    )
     assert dead.status_code == 200, dead.text
     tab.wait(f"{read} > {before} && {classes('ocs0')}.split(' ').includes('down')")
     assert "lit" in tab.run(classes("f g0:0")).split()
@@ -176,32 +213,61 @@ def test_light_stays_where_a_switch_has_died(lab: Lab, tab: Browser) -> None:
     assert "lit" in tab.run(classes("f g0:0")).split()
 
 
-def test_a_job_is_regrouped_and_a_switch_misled_by_keyboard(lab: Lab, tab: Browser) -> None:
+def test_a_job_is_regrouped_and_a_switch_misled_by_keyboard(
+    lab: Lab, tab: Browser
+) -> None:
     lab.light(FABRIC["circuits"])
-    train = {"collective": "ring", "gradient_bytes": 96400, "compute_s": 0.05, "iterations": 400, "seed": 7}
-    red = lab.api.post("/v1/jobs", json={"name": "red", "ranks": ["g0", "g2"], **train}).json()["id"]
-    tab.wait("ringlightLab.take.jobs.some(job => job.name === 'red' && job.state === 'RUNNING')")
+    train = {
+        "collective": "ring",
+        "gradient_bytes": 96400,
+        "compute_s": 0.05,
+        "iterations": 400,
+        "seed": 7,
+    }
+    red = lab.api.post(
+        "/v1/jobs", json={"name": "red", "ranks": ["g0", "g2"], **train}
+    ).json()["id"]
+    tab.wait(
+        "ringlightLab.take.jobs.some(job => job.name === 'red' && job.state === 'RUNNING')"
+    )
     tab.reach("e.closest('.hands') && e.parentElement.innerText.startsWith('Regroup')")
     tab.key("j")
     press(tab, "Plan")
-    tab.wait("document.querySelector('.plan')?.innerText.includes('circuits are kept and stay lit')")
+    tab.wait(
+        "document.querySelector('.plan')?.innerText.includes('circuits are kept and stay lit')"
+    )
     press(tab, "Do it")
-    tab.wait("ringlightLab.take.events.some(e => e.event === 'regroup' && e.state === 'DONE')")
-    (moved,) = (one for one in lab.api.get("/v1/regroup").json() if one["state"] == "DONE")
+    tab.wait(
+        "ringlightLab.take.events.some(e => e.event === 'regroup' && e.state === 'DONE')"
+    )
+    (moved,) = (
+        one for one in lab.api.get("/v1/regroup").json() if one["state"] == "DONE"
+    )
     assert moved["jobs"] == [red]
-    assert len({pair[1].split(":")[0] for pair in lab.lit() if pair[0] in ("g0", "g2")}) == 1
+    assert (
+        len({pair[1].split(":")[0] for pair in lab.lit() if pair[0] in ("g0", "g2")})
+        == 1
+    )
     press(tab, "Inject")
-    tab.wait("document.querySelector('.plan')?.innerText.includes('refuses the next writes, once')")
+    tab.wait(
+        "document.querySelector('.plan')?.innerText.includes('refuses the next writes, once')"
+    )
     assert lab.api.get("/v1/optical-switches/ocs0/faults").json() == []
     press(tab, "Do it")
     tab.wait("document.querySelector('.hands .note')?.innerText.includes('done')")
-    assert [one["kind"] for one in lab.api.get("/v1/optical-switches/ocs0/faults").json()] == ["deny"]
+    assert [
+        one["kind"] for one in lab.api.get("/v1/optical-switches/ocs0/faults").json()
+    ] == ["deny"]
     press(tab, "Clear")
     press(tab, "Do it")
-    tab.wait("document.querySelector('.hands .note')?.innerText.includes('Clear all faults of ocs0: done')")
+    tab.wait(
+        "document.querySelector('.hands .note')?.innerText.includes('Clear all faults of ocs0: done')"
+    )
     assert lab.api.get("/v1/optical-switches/ocs0/faults").json() == []
     lab.api.delete(f"/v1/jobs/{red}")
-    tab.wait("ringlightLab.take.jobs.some(job => job.name === 'red' && job.state === 'CANCELLED')")
+    tab.wait(
+        "ringlightLab.take.jobs.some(job => job.name === 'red' && job.state === 'CANCELLED')"
+    )
 
 
 def test_it_goes_on_after_the_controller_was_killed(lab: Lab, tab: Browser) -> None:
@@ -252,12 +318,14 @@ LINE = {"downloadThroughput": -1, "uploadThroughput": -1}
 def check_nothing_missed(lab: Lab, tab: Browser) -> None:
     """The page has every event of this controller, by number, each once and in order."""
     text = lab.api.get("/v1/events?after=0&seconds=0").text
-    kept = [int(line.removeprefix("id: ")) for line in text.splitlines() if line.startswith("id: ")]
+    kept = [
+        int(line.removeprefix("id: "))
+        for line in text.splitlines()
+        if line.startswith("id: ")
+    ]
     assert kept == list(range(1, len(kept) + 1))
     # Others may have come since they were asked for.
-    known = (
-        f"ringlightLab.take.events.map(e => e.id).filter(id => id <= {len(kept)}).slice(-{len(kept)}).join()"
-    )
+    known = f"ringlightLab.take.events.map(e => e.id).filter(id => id <= {len(kept)}).slice(-{len(kept)}).join()"
     tab.wait(f"ringlightLab.last >= {len(kept)}")
     assert tab.run(known) == ",".join(map(str, kept))
     assert tab.run("ringlightLab.missed") == 0
@@ -268,4 +336,6 @@ def test_a_page_that_was_left_reads_no_more_until_it_is_back(tab: Browser) -> No
     tab.run("dispatchEvent(new PageTransitionEvent('pagehide', {persisted: true})), 0")
     assert tab.run("ringlightLab.stop.signal.aborted")
     tab.run("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true})), 0")
-    tab.wait("window.ringlightLab && ringlightLab.connected && !ringlightLab.stop.signal.aborted")
+    tab.wait(
+        "window.ringlightLab && ringlightLab.connected && !ringlightLab.stop.signal.aborted"
+    )

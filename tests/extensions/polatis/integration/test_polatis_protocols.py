@@ -50,7 +50,10 @@ def test_both_protocols_speak_of_one_switch(rig: Rig) -> None:
         assert polatis.ask(f"ENT-PATCH::1,{SIZE + 2}:2:;").outcome == "COMPLD"
         assert scpi(rig, f":oxc:swit:conn:add (@2),(@{SIZE + 3})") == "1"
         assert scpi(rig, ":oxc:swit:conn:stat?") == f"(@1,2),(@{SIZE + 2},{SIZE + 3});1"
-        assert polatis.ask("RTRV-PATCH:::4:;").rows == (f"1,{SIZE + 2}", f"2,{SIZE + 3}")
+        assert polatis.ask("RTRV-PATCH:::4:;").rows == (
+            f"1,{SIZE + 2}",
+            f"2,{SIZE + 3}",
+        )
         assert len(rig.truth()) == 2
         assert scpi(rig, ":oxc:swit:disc:all") == "1"
         assert polatis.ask("RTRV-PATCH:::5:;").rows == ()
@@ -59,7 +62,10 @@ def test_both_protocols_speak_of_one_switch(rig: Rig) -> None:
 
 def test_loss_of_light_is_reported_to_all_who_are_logged_in(rig: Rig) -> None:
     namespace = rig.hosts[4].namespace
-    with Client(rig.addresses["polatis-tl1"]) as one, Client(rig.addresses["polatis-tl1"]) as other:
+    with (
+        Client(rig.addresses["polatis-tl1"]) as one,
+        Client(rig.addresses["polatis-tl1"]) as other,
+    ):
         try:
             for state, severity, level in (("down", "**", "MJ"), ("up", "A", "CL")):
                 run("ip", "-n", namespace, "link", "set", "eth0", state)

@@ -28,7 +28,13 @@ pytestmark = pytest.mark.root
 
 #: Three GPUs below one optical circuit switch, each with an O-NIC whose light stands: 25 Mbit/s as emulated.
 STANDING = {
-    "interconnect": {"kind": "parallel-ocs", "gpus": 3, "gpu": "a100", "rate": "25 Gbit/s", "switches": 1}
+    "interconnect": {
+        "kind": "parallel-ocs",
+        "gpus": 3,
+        "gpu": "a100",
+        "rate": "25 Gbit/s",
+        "switches": 1,
+    }
 }
 
 
@@ -36,7 +42,9 @@ STANDING = {
 def standing() -> Iterator[emulated.Testbed]:
     """Nobody holds its GPUs, and all is dark."""
     made = plugged(build_fabric(FabricSpec.model_validate(STANDING)))
-    with running_testbed(made, runtime="namespace", emulation=Emulation(payload_scale=1000)) as lab:
+    with running_testbed(
+        made, runtime="namespace", emulation=Emulation(payload_scale=1000)
+    ) as lab:
         file = lab.settings.state / "fabric.json"
         file.write_text(json.dumps(STANDING))
         try:
@@ -45,14 +53,22 @@ def standing() -> Iterator[emulated.Testbed]:
             file.unlink()
 
 
-def shine(lab: emulated.Testbed, pairs: Sequence[tuple[int, int]], *, through: bool = True) -> None:
+def shine(
+    lab: emulated.Testbed, pairs: Sequence[tuple[int, int]], *, through: bool = True
+) -> None:
     """Light from GPU to GPU by number, and no other; without ``through`` the switch stays dark."""
     fabric = lab.settings.fabric
-    driver = make_driver("q0", lab.inventory["optical_switches"]["q0"], fabric.optical_switches["q0"].size)
+    driver = make_driver(
+        "q0",
+        lab.inventory["optical_switches"]["q0"],
+        fabric.optical_switches["q0"].size,
+    )
     paths = {pair: (Lightpath(0),) for pair in pairs}
     driver.open()
     try:
-        converge(driver, setting_of(fabric, paths if through else {})["q0"], Mode.REPLACE)
+        converge(
+            driver, setting_of(fabric, paths if through else {})["q0"], Mode.REPLACE
+        )
     finally:
         driver.close()
     gpus = list(fabric.gpus.values())
@@ -64,10 +80,14 @@ def shine(lab: emulated.Testbed, pairs: Sequence[tuple[int, int]], *, through: b
 
 
 def light_packets(lab: emulated.Testbed, gpu: str) -> int:
-    return sum(read_counters(lab.settings.lab.bpf_dir / f"onic-{gpu}", 1).light_tx_packets)
+    return sum(
+        read_counters(lab.settings.lab.bpf_dir / f"onic-{gpu}", 1).light_tx_packets
+    )
 
 
-def test_pings_and_transfers_take_the_light_that_is_lit_and_name_it(standing: emulated.Testbed) -> None:
+def test_pings_and_transfers_take_the_light_that_is_lit_and_name_it(
+    standing: emulated.Testbed,
+) -> None:
     name = standing.settings.lab.id
     shine(standing, [(0, 1), (1, 2)])
     before = light_packets(standing, "g0")
@@ -75,12 +95,16 @@ def test_pings_and_transfers_take_the_light_that_is_lit_and_name_it(standing: em
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
     assert len(lines) == 3
-    assert all(re.fullmatch(r"g0 -> g1: [\d.]+ ms over g0:0 into q0:1", line) for line in lines)
+    assert all(
+        re.fullmatch(r"g0 -> g1: [\d.]+ ms over g0:0 into q0:1", line) for line in lines
+    )
     assert last == "answers took the control network"
     assert light_packets(standing, "g0") == before + 3
 
     other = run("ping", "--lab", name, "-c", "1", "--control", "g0", "g1")
-    assert re.fullmatch(r"g0 -> g1: [\d.]+ ms\nover the control network\n", other.stdout), other.stderr
+    assert re.fullmatch(
+        r"g0 -> g1: [\d.]+ ms\nover the control network\n", other.stdout
+    ), other.stderr
     assert light_packets(standing, "g0") == before + 3
 
     sent = run("iperf", "--lab", name, "-t", "0.5", "--json", "g0", "g1")
@@ -97,7 +121,9 @@ def test_pings_and_transfers_take_the_light_that_is_lit_and_name_it(standing: em
     )
 
 
-def test_without_light_one_line_says_how_to_get_some(standing: emulated.Testbed) -> None:
+def test_without_light_one_line_says_how_to_get_some(
+    standing: emulated.Testbed,
+) -> None:
     name = standing.settings.lab.id
     shine(standing, [(0, 1)], through=False)
     done = run("ping", "--lab", name, "g0", "g2")
@@ -110,7 +136,9 @@ def test_without_light_one_line_says_how_to_get_some(standing: emulated.Testbed)
     for words in (["ping", "-c", "1", "g0", "g1"], ["iperf", "g0", "g1"]):
         done = run(words[0], "--lab", name, *words[1:])
         assert done.returncode == 1
-        said = "g1 acknowledged nothing within 1 s: g0:0 into q0:1 does not lead there now"
+        said = (
+            "g1 acknowledged nothing within 1 s: g0:0 into q0:1 does not lead there now"
+        )
         assert done.stderr.splitlines()[-1] == f"ringlight: {said}"
 
 
@@ -127,13 +155,18 @@ def test_the_prompt_pings_over_light_and_says_when_mininets_ping_did_not(
     done = run("shell", standing.settings.lab.id, "--file", str(file))
     pinged, _, every = done.stdout.partition("capture")
     assert len(re.findall(r"g0 -> g1: [\d.]+ ms over g0:0 into q0:1", pinged)) == 2
-    assert "*** That took the control network; over the light: ping gpu1 gpu2" in done.stdout
+    assert (
+        "*** That took the control network; over the light: ping gpu1 gpu2"
+        in done.stdout
+    )
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [
         "line 2",
         "line 4",
         "line 5",
     ]
     assert done.stderr.count("no light leads from g1 to g0 now") == 2
-    assert re.search(rf"\*\*\* {captured}: 6 packets, \d+ bytes\n", done.stdout), done.stdout
+    assert re.search(rf"\*\*\* {captured}: 6 packets, \d+ bytes\n", done.stdout), (
+        done.stdout
+    )
     assert sum(one.packets for one in capture.read(captured)) == 6
     assert len(re.findall(r"^g\d -> g\d: [\d.]+ ms", every, re.MULTILINE)) == 6

@@ -43,8 +43,22 @@ def graph() -> bytes:
     everybody, pairs = book.group(range(4)), [book.group((0, 2)), book.group((1, 3))]
     writer = Writer(book)
     layer = writer.compute("layer", seconds=0.02)
-    writer.collective("gradients", Collective("all-reduce", "ring"), 1_000_000, 0, stream="dp", after=[layer])
-    writer.collective("tokens", Collective("all-to-all", "direct"), 1_000_000, 1, stream="ep", after=[layer])
+    writer.collective(
+        "gradients",
+        Collective("all-reduce", "ring"),
+        1_000_000,
+        0,
+        stream="dp",
+        after=[layer],
+    )
+    writer.collective(
+        "tokens",
+        Collective("all-to-all", "direct"),
+        1_000_000,
+        1,
+        stream="ep",
+        after=[layer],
+    )
     writer.send("activations", 500_000, 0, stream="out", after=[layer])
     writer.receive("activations", 500_000, 1, stream="in")
     slots = [[everybody, pairs[rank % 2]] for rank in range(4)]
@@ -72,7 +86,10 @@ def idle(run: DemandRun) -> bool:
     if plane["own"]["job"] is not None:
         return False
     names = [switch["name"] for switch in plane["switches"]]
-    return not any(run.api.get(f"/v1/optical-switches/{name}/cross-connects").json() for name in names)
+    return not any(
+        run.api.get(f"/v1/optical-switches/{name}/cross-connects").json()
+        for name in names
+    )
 
 
 def submit(run: DemandRun, name: str, iterations: int) -> str:
@@ -81,8 +98,16 @@ def submit(run: DemandRun, name: str, iterations: int) -> str:
     kind = {"content-type": "application/octet-stream"}
     answer = run.api.put(f"/v1/workloads/{digest}", content=packed, headers=kind)
     assert answer.status_code == 200, answer.text
-    wanted = {"name": name, "ranks": RANKS, "workload": "graph", "graph": digest, "hold": True}
-    answer = run.api.post("/v1/jobs", json={**wanted, "iterations": iterations, "peer_timeout_s": 60})
+    wanted = {
+        "name": name,
+        "ranks": RANKS,
+        "workload": "graph",
+        "graph": digest,
+        "hold": True,
+    }
+    answer = run.api.post(
+        "/v1/jobs", json={**wanted, "iterations": iterations, "peer_timeout_s": 60}
+    )
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 
@@ -100,7 +125,9 @@ def check_light(run: DemandRun, before: dict[str, int], decisions: int) -> None:
     assert sum(after.values()) - sum(before.values()) <= decisions
 
 
-def test_a_graph_is_executed_while_its_light_follows_what_is_left(run: DemandRun) -> None:
+def test_a_graph_is_executed_while_its_light_follows_what_is_left(
+    run: DemandRun,
+) -> None:
     before = run.light_lost()
     red = submit(run, "red", 6)
     job = run.wait_state(red, "READY")
@@ -110,10 +137,16 @@ def test_a_graph_is_executed_while_its_light_follows_what_is_left(run: DemandRun
     assert plane["jobs"] == [red]
     assert (there["job"], there["mode"], there["trouble"]) == (red, "again", None)
     assert there["lightpaths"].keys() == set(RANKS)
-    lit = {(a, b, None, count) for a, peers in there["lightpaths"].items() for b, count in peers.items()}
+    lit = {
+        (a, b, None, count)
+        for a, peers in there["lightpaths"].items()
+        for b, count in peers.items()
+    }
     assert run.lightpaths() == lit
     switch = plane["switches"][0]["name"]
-    refused = run.api.put(f"/v1/optical-switches/{switch}/cross-connects/1", json={"egress": 6})
+    refused = run.api.put(
+        f"/v1/optical-switches/{switch}/cross-connects/1", json={"egress": 6}
+    )
     assert refused.status_code in (409, 422)
     run.release(red)
     run.wait_state(red, "SUCCEEDED")
@@ -121,12 +154,17 @@ def test_a_graph_is_executed_while_its_light_follows_what_is_left(run: DemandRun
     decisions = run.decisions()
     assert len([one for one in decisions if one["left_bytes"] > 0]) >= 3
     assert {one["problem"] for one in decisions} == {None}
-    assert all(one["lightpaths"].keys() <= set(RANKS) and one["lightpaths"] for one in decisions)
+    assert all(
+        one["lightpaths"].keys() <= set(RANKS) and one["lightpaths"]
+        for one in decisions
+    )
     assert all(one["dark_s"] >= 0.05 for one in decisions)
     check_light(run, before, len(decisions))
 
 
-def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: DemandRun) -> None:
+def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(
+    run: DemandRun,
+) -> None:
     before = run.light_lost()
     red = submit(run, "red", 8)
     run.wait_state(red, "READY")

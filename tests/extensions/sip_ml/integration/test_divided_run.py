@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 ARMS = ("sip-ocs", "sip-ring")
 
 
-def test_light_carries_what_the_workload_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_light_carries_what_the_workload_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # However much others take of the processors: no time counts here.
     for module in (machine_faults, linktest):
         monkeypatch.setattr(module, "TAKEN", 2.0)
@@ -34,9 +36,14 @@ def test_light_carries_what_the_workload_sends(tmp_path: Path, monkeypatch: pyte
     small = {"scale.time": 40, "scale.payload": 100, "jobs.train.workload.batch": 4}
     for key, value in {**small, "link_test.duration": "200 ms"}.items():
         raw = put(raw, key, value)
-    backend = EmulationBackend("namespace", Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"))
+    backend = EmulationBackend(
+        "namespace", Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    )
     done, result = carry_out_experiment(
-        parse(yaml.safe_dump(raw, sort_keys=False), "sip_ml_8.yaml"), backend, tmp_path, arms=ARMS
+        parse(yaml.safe_dump(raw, sort_keys=False), "sip_ml_8.yaml"),
+        backend,
+        tmp_path,
+        arms=ARMS,
     )
     assert not done.failures
     found = Figures(result)
@@ -46,9 +53,15 @@ def test_light_carries_what_the_workload_sends(tmp_path: Path, monkeypatch: pyte
     for arm in ARMS:
         divided = found.number(arm, "job train", "divisions")
         # A busy machine may hold a frame up for longer than the guard of a division.
-        stray = sum(found.number(arm, f"fabric {arm}", name) for name in ("misdirected", "unset_drops"))
+        stray = sum(
+            found.number(arm, f"fabric {arm}", name)
+            for name in ("misdirected", "unset_drops")
+        )
         assert stray <= divided
-        assert found.number(arm, "job train", "light_bytes_wrong") <= stray * LARGEST_MTU_BYTES
+        assert (
+            found.number(arm, "job train", "light_bytes_wrong")
+            <= stray * LARGEST_MTU_BYTES
+        )
         assert found.number(arm, "job train", "light_payload") > 1e6
         for counter in ("collisions", "unrouted"):
             assert found.of(arm, f"fabric {arm}", counter) == 0

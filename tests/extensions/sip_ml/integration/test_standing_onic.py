@@ -42,7 +42,15 @@ from ringlight.testbed.emulation.onic.tables import (
     read_traffic,
 )
 from tests.drivers import converge
-from tests.integration.labs import Ends, agent_client, drain, running_testbed, tcp_connection, unsent, until
+from tests.integration.labs import (
+    Ends,
+    agent_client,
+    drain,
+    running_testbed,
+    tcp_connection,
+    unsent,
+    until,
+)
 
 pytestmark = pytest.mark.root
 
@@ -56,7 +64,11 @@ IP_TOS_OF_WORDS = 0xC0
 
 
 def fabric(**interconnect: Any) -> Fabric:
-    return plugged(build_fabric(FabricSpec.model_validate({"interconnect": {"gpu": "a100", **interconnect}})))
+    return plugged(
+        build_fabric(
+            FabricSpec.model_validate({"interconnect": {"gpu": "a100", **interconnect}})
+        )
+    )
 
 
 def planes() -> Fabric:
@@ -65,7 +77,9 @@ def planes() -> Fabric:
 
 def ring() -> Fabric:
     times = {"interval": "5 ms", "dark": "1 ms"}
-    return fabric(kind="demand-ring", gpus=5, rate="100 Gbit/s", wavelength="25 Gbit/s", **times)
+    return fabric(
+        kind="demand-ring", gpus=5, rate="100 Gbit/s", wavelength="25 Gbit/s", **times
+    )
 
 
 class Rig:
@@ -77,11 +91,15 @@ class Rig:
         self.switches = self.fabric.parts["divided"].switches
         self.gpus = list(self.fabric.gpus.values())
         self.http = agent_client(testbed)
-        self.tables = [LightTable(self.pins(number)) for number in range(len(self.gpus))]
+        self.tables = [
+            LightTable(self.pins(number)) for number in range(len(self.gpus))
+        ]
         self.drivers: dict[str, OpticalSwitchDriver] = {}
         for name in self.switches:
             entry = testbed.inventory["optical_switches"][name]
-            self.drivers[name] = make_driver(name, entry, self.fabric.optical_switches[name].size)
+            self.drivers[name] = make_driver(
+                name, entry, self.fabric.optical_switches[name].size
+            )
             self.drivers[name].open()
         peers = [gpu.ip for gpu in self.gpus]
         wanted = [
@@ -143,7 +161,9 @@ class Rig:
             counts: Mapping[tuple[str, int, int | None], PathCount], ip: str
         ) -> dict[Lightpath, PathCount]:
             return {
-                Lightpath(port, colour): count for (peer, port, colour), count in counts.items() if peer == ip
+                Lightpath(port, colour): count
+                for (peer, port, colour), count in counts.items()
+                if peer == ip
             }
 
         went_in = of(self.traffic(source).sent_on, there)
@@ -154,7 +174,11 @@ class Rig:
         """Bytes that have left the one as light and not come out at the other, lost ones included."""
         sent, here = self.sent(source, destination), self.gpus[source].ip
         came = self.traffic(destination).received_on.items()
-        return sent.fresh + sent.resent - sum(count.payload for (ip, _, _), count in came if ip == here)
+        return (
+            sent.fresh
+            + sent.resent
+            - sum(count.payload for (ip, _, _), count in came if ip == here)
+        )
 
     def lost(self) -> dict[str, int]:
         """What must stay as it is while nothing goes wrong."""
@@ -171,16 +195,32 @@ class Rig:
         first = 1 + peers.index(self.gpus[destination].ip) * SWITCHES
         netns = self.lab.namespace(f"onic-{self.gpus[source].name}")
         command = ["tc", "-n", netns, "-s", "class", "show", "dev", "qo"]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-        sent = dict(re.findall(r"^class htb 1:(\w+) .*\n\s*Sent (\d+) bytes", shown, re.MULTILINE))
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+        sent = dict(
+            re.findall(
+                r"^class htb 1:(\w+) .*\n\s*Sent (\d+) bytes", shown, re.MULTILINE
+            )
+        )
         return [int(sent[f"{first + number:x}"]) for number in range(SWITCHES)]
 
     def dropped(self) -> int:
         """Packets that a queue of an O-NIC had no room for."""
         found = 0
         for gpu in self.gpus:
-            command = ["tc", "-n", self.lab.namespace(f"onic-{gpu.name}"), "-s", "-j", "qdisc", "show"]
-            shown = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+            command = [
+                "tc",
+                "-n",
+                self.lab.namespace(f"onic-{gpu.name}"),
+                "-s",
+                "-j",
+                "qdisc",
+                "show",
+            ]
+            shown = subprocess.run(
+                command, capture_output=True, text=True, timeout=10, check=True
+            ).stdout
             found += sum(queue["drops"] for queue in json.loads(shown))
         return found
 
@@ -191,7 +231,9 @@ def running(made: Fabric) -> Iterator[Rig]:
     # Longer than any dark time here, as an experiment must have it.
     emulation = Emulation(payload_scale=SCALE, rto_min_s=2.0)
     with (
-        running_testbed(made, runtime="namespace", emulation=emulation, command=command) as testbed,
+        running_testbed(
+            made, runtime="namespace", emulation=emulation, command=command
+        ) as testbed,
         closing(Rig(testbed)) as rig,
     ):
         yield rig
@@ -211,7 +253,10 @@ def rig(lit: Rig) -> Iterator[Rig]:
 
 def circuits(pairs: Mapping[tuple[int, int], int]) -> Paths:
     """A pair's circuits through the first switches."""
-    return {pair: tuple(Lightpath(port) for port in range(count)) for pair, count in pairs.items()}
+    return {
+        pair: tuple(Lightpath(port) for port in range(count))
+        for pair, count in pairs.items()
+    }
 
 
 class Stream:
@@ -223,7 +268,10 @@ class Stream:
         self._near.settimeout(60)
         self._data = secrets.token_bytes(size)
         self._got = b""
-        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+        self._threads = [
+            threading.Thread(target=self._send),
+            threading.Thread(target=self._receive),
+        ]
         self._began = time.monotonic()
         for thread in self._threads:
             thread.start()
@@ -246,7 +294,9 @@ class Stream:
 
 def check(rig: Rig, before: PeerCount, size: int, pair: tuple[int, int]) -> PeerCount:
     """All of it has left once as light, and next to nothing twice; what has since the count before."""
-    found = PeerCount(*(now - was for now, was in zip(rig.sent(*pair), before, strict=True)))
+    found = PeerCount(
+        *(now - was for now, was in zip(rig.sent(*pair), before, strict=True))
+    )
     assert found.fresh == size
     assert found.resent <= STRAY_BYTES
     assert rig.dropped() == 0
@@ -259,7 +309,9 @@ def payloads(rig: Rig, pair: tuple[int, int]) -> dict[Lightpath, int]:
 
 def test_the_lab_says_whose_light_stands(rig: Rig) -> None:
     inventory = rig.testbed.inventory
-    assert inventory["onics"] == {gpu.name: {"transmitters": "array", "standing": True} for gpu in rig.gpus}
+    assert inventory["onics"] == {
+        gpu.name: {"transmitters": "array", "standing": True} for gpu in rig.gpus
+    }
     assert list(inventory["optical_switches"]) == list(rig.switches)
     assert not (rig.testbed.settings.state / "onics").exists()
     counted = rig.http.get("/v1/onics").raise_for_status().json()
@@ -274,15 +326,27 @@ def test_a_table_of_light_is_written_whole_or_not_at_all(rig: Rig) -> None:
     table.replace({ip: PeerLight(True, most)})
     assert table.read() == {ip: PeerLight(True, most)}
     with pytest.raises(ValueError, match=f"{ip} has 65 lightpaths, at most 64"):
-        table.replace({rig.gpus[2].ip: PeerLight(True), ip: PeerLight(False, (*most, Transmitter(0)))})
+        table.replace(
+            {
+                rig.gpus[2].ip: PeerLight(True),
+                ip: PeerLight(False, (*most, Transmitter(0))),
+            }
+        )
     assert table.read() == {ip: PeerLight(True, most)}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_lightpaths_of_a_pair_carry_one_stream_together(rig: Rig, count: int) -> None:
+def test_the_lightpaths_of_a_pair_carry_one_stream_together(
+    rig: Rig, count: int
+) -> None:
     pair, size = (0, 1), 1 << 20
     rig.shine(circuits({pair: count}))
-    lost, before, were, queued = rig.lost(), rig.sent(*pair), payloads(rig, pair), rig.queued(*pair)
+    lost, before, were, queued = (
+        rig.lost(),
+        rig.sent(*pair),
+        payloads(rig, pair),
+        rig.queued(*pair),
+    )
     with rig.connection(*pair) as ends:
         lasted = Stream(ends, size).arrives()
     found = check(rig, before, size, pair)
@@ -293,10 +357,14 @@ def test_the_lightpaths_of_a_pair_carry_one_stream_together(rig: Rig, count: int
     assert 0.95 * ideal < lasted < 3 * ideal + 1
     # In the queue of that rate.
     waited = [now - was for now, was in zip(rig.queued(*pair), queued, strict=True)]
-    assert [number for number, passed in enumerate(waited, start=1) if passed] == [count]
+    assert [number for number, passed in enumerate(waited, start=1) if passed] == [
+        count
+    ]
     assert size < waited[count - 1] < 1.1 * size
     now = payloads(rig, pair)
-    shares = [now[Lightpath(port)] - were.get(Lightpath(port), 0) for port in range(count)]
+    shares = [
+        now[Lightpath(port)] - were.get(Lightpath(port), 0) for port in range(count)
+    ]
     assert sum(shares) == found.fresh + found.resent
     # In turn, frame by frame.
     assert max(shares) - min(shares) < size / 20
@@ -361,7 +429,9 @@ def test_light_is_divided_anew_while_a_stream_is_on_its_way(rig: Rig) -> None:
     assert lasted < 3 * size * 8 / RATE_BPS + 1
 
 
-def test_a_pair_that_gets_no_light_for_long_waits_too_and_then_goes_on(rig: Rig) -> None:
+def test_a_pair_that_gets_no_light_for_long_waits_too_and_then_goes_on(
+    rig: Rig,
+) -> None:
     pair = (1, 2)
     rig.lights({pair: ()})
     lost, before = rig.lost(), rig.sent(*pair)
@@ -429,7 +499,10 @@ def test_a_ring_carries_what_its_program_divides() -> None:
             rig.shine(division.paths)
             lost, before = rig.lost(), {pair: rig.sent(*pair) for pair in pairs}
             with ExitStack() as stack:
-                streams = [Stream(stack.enter_context(rig.connection(*pair)), size) for pair in pairs]
+                streams = [
+                    Stream(stack.enter_context(rig.connection(*pair)), size)
+                    for pair in pairs
+                ]
                 for stream in streams:
                     stream.arrives()
             for pair in pairs:

@@ -20,7 +20,12 @@ from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.workloads.packed import pack
 from tests.drivers import converge
-from tests.extensions.sip_ml.integration.test_standing_onic import SCALE, STRAY_BYTES, circuits, planes
+from tests.extensions.sip_ml.integration.test_standing_onic import (
+    SCALE,
+    STRAY_BYTES,
+    circuits,
+    planes,
+)
 from tests.integration.labs import running_testbed, until
 from tests.unit.test_worker_graph import pipeline
 
@@ -47,7 +52,9 @@ class Rig:
         """Exactly what these lightpaths need, at every switch."""
         for name, crossed in setting_of(self.fabric, paths).items():
             entry = self.testbed.inventory["optical_switches"][name]
-            with closing(make_driver(name, entry, self.fabric.optical_switches[name].size)) as driver:
+            with closing(
+                make_driver(name, entry, self.fabric.optical_switches[name].size)
+            ) as driver:
                 driver.open()
                 converge(driver, crossed, Mode.REPLACE)
 
@@ -57,7 +64,10 @@ class Rig:
             f"g{a}": {
                 self.ips[b]: {
                     "lit": (a, b) in paths,
-                    "paths": [{"port": path.port, "wavelength": None} for path in paths.get((a, b), ())],
+                    "paths": [
+                        {"port": path.port, "wavelength": None}
+                        for path in paths.get((a, b), ())
+                    ],
                 }
                 for b in range(GPUS)
                 if b != a
@@ -68,13 +78,29 @@ class Rig:
 
     def start(self, job: str, digest: str | None = None, **spec: Any) -> None:
         """A job on all GPUs, and wait until its workers are connected."""
-        given = {"job": job, "world_size": GPUS, "peers": self.ips, "posted": True, **spec}
+        given = {
+            "job": job,
+            "world_size": GPUS,
+            "peers": self.ips,
+            "posted": True,
+            **spec,
+        }
         wanted = [
-            {"job": job, "rank": rank, "gpu": f"g{rank}", "spec": {**given, "rank": rank}, "graph": digest}
+            {
+                "job": job,
+                "rank": rank,
+                "gpu": f"g{rank}",
+                "spec": {**given, "rank": rank},
+                "graph": digest,
+            }
             for rank in range(GPUS)
         ]
         self.agent.start(wanted)
-        until(lambda: len(self.events(job, "ready")) == GPUS, 30, lambda: str(self.agent.workers(0)))
+        until(
+            lambda: len(self.events(job, "ready")) == GPUS,
+            30,
+            lambda: str(self.agent.workers(0)),
+        )
 
     def release(self, job: str) -> None:
         self.agent.release([f"{job}-{rank}" for rank in range(GPUS)], 0.0)
@@ -82,11 +108,22 @@ class Rig:
     def events(self, job: str, kind: str) -> dict[int, Mapping[str, Any]]:
         """By rank."""
         told = self.agent.workers(0)["events"]
-        return {event["rank"]: event for event in told if event["job"] == job and event["event"] == kind}
+        return {
+            event["rank"]: event
+            for event in told
+            if event["job"] == job and event["event"] == kind
+        }
 
     def exited(self, job: str) -> Sequence[int]:
-        until(lambda: len(self.events(job, "exited")) == GPUS, 60, lambda: str(self.agent.workers(0)))
-        return [event["exit_code"] for _, event in sorted(self.events(job, "exited").items())]
+        until(
+            lambda: len(self.events(job, "exited")) == GPUS,
+            60,
+            lambda: str(self.agent.workers(0)),
+        )
+        return [
+            event["exit_code"]
+            for _, event in sorted(self.events(job, "exited").items())
+        ]
 
     def remove(self, job: str) -> None:
         for rank in range(GPUS):
@@ -120,7 +157,9 @@ class Rig:
 def running() -> Iterator[Rig]:
     emulation = Emulation(payload_scale=SCALE, rto_min_s=2.0)
     with ExitStack() as stack:
-        testbed = stack.enter_context(running_testbed(planes(), runtime="namespace", emulation=emulation))
+        testbed = stack.enter_context(
+            running_testbed(planes(), runtime="namespace", emulation=emulation)
+        )
         agent = AgentClient(f"unix:{testbed.settings.state / 'agent.sock'}")
         stack.callback(agent.close)
         yield Rig(testbed, agent)
@@ -149,14 +188,22 @@ def test_a_ring_of_one_way_light_trains_once_there_is_light(rig: Rig) -> None:
         rig.start(job, gradient_bytes=120_000, iterations=iterations)
         assert all(not any(counts.values()) for counts in rig.traffic().values())
         rig.release(job)
-        until(lambda: all(rig.traffic()[pair]["held"] for pair in pairs), 20, lambda: str(rig.traffic()))
+        until(
+            lambda: all(rig.traffic()[pair]["held"] for pair in pairs),
+            20,
+            lambda: str(rig.traffic()),
+        )
         for pair, counts in rig.traffic().items():
             assert (counts["posted"] > 0, counts["fresh"]) == (pair in pairs, 0)
         rig.shine(circuits(dict.fromkeys(pairs, 1)))
         assert rig.exited(job) == [0] * GPUS
         found = rig.check(job, pairs)
-        sent = [done["bytes_sent"] for _, done in sorted(rig.events(job, "done").items())]
-        assert [found[rank, (rank + 1) % GPUS] for rank in range(GPUS)] == [(size, 0) for size in sent]
+        sent = [
+            done["bytes_sent"] for _, done in sorted(rig.events(job, "done").items())
+        ]
+        assert [found[rank, (rank + 1) % GPUS] for rank in range(GPUS)] == [
+            (size, 0) for size in sent
+        ]
         rig.remove(job)
         assert rig.traffic() == {}
 
@@ -181,13 +228,19 @@ def test_what_is_posted_stays_when_the_worker_is_killed(rig: Rig) -> None:
     until(lambda: rig.traffic()[0, 1]["held"], 20)
     posted = rig.traffic()[0, 1]["posted"]
     assert posted >= 40_000
-    (worker,) = [worker for worker in rig.testbed.workers.workers() if worker.place.id == "dead-0"]
+    (worker,) = [
+        worker
+        for worker in rig.testbed.workers.workers()
+        if worker.place.id == "dead-0"
+    ]
     worker.host.kill()
     until(lambda: 0 in rig.events("dead", "exited"), 20)
     assert rig.traffic()[0, 1]["posted"] == posted
 
 
-def test_what_is_lost_in_the_light_asks_for_light_once_it_is_sent_again(rig: Rig) -> None:
+def test_what_is_lost_in_the_light_asks_for_light_once_it_is_sent_again(
+    rig: Rig,
+) -> None:
     """All that was posted has left, and without light what TCP sends again would go round for ever."""
     up, down = (Lightpath(0),), (Lightpath(1),)
     paths: Paths = {(0, 1): up, (1, 2): up, (2, 1): down, (1, 0): down}
@@ -217,9 +270,15 @@ def test_what_is_lost_in_the_light_asks_for_light_once_it_is_sent_again(rig: Rig
 def test_refused_light_changes_nothing(rig: Rig) -> None:
     g0 = {rig.ips[1]: {"lit": True, "paths": [{"port": 0}]}}
     rig.agent.set_lightpaths({"g0": g0})
-    with pytest.raises(ConflictError, match=r"^O-NIC g1: there is no port 3 \(0\.\.2\)$"):
-        rig.agent.set_lightpaths({"g0": {}, "g1": {rig.ips[0]: {"lit": True, "paths": [{"port": 3}]}}})
+    with pytest.raises(
+        ConflictError, match=r"^O-NIC g1: there is no port 3 \(0\.\.2\)$"
+    ):
+        rig.agent.set_lightpaths(
+            {"g0": {}, "g1": {rig.ips[0]: {"lit": True, "paths": [{"port": 3}]}}}
+        )
     # Nothing but a table that is named is touched, or even looked at.
     assert rig.agent.set_lightpaths({}) == {}
     shown = rig.agent.set_lightpaths({"g0": g0})
-    assert shown == {"g0": {rig.ips[1]: {"lit": True, "paths": [{"port": 0, "wavelength": None}]}}}
+    assert shown == {
+        "g0": {rig.ips[1]: {"lit": True, "paths": [{"port": 0, "wavelength": None}]}}
+    }

@@ -14,12 +14,25 @@ def test_sonic_by_the_design_document(tmp_path: Path) -> None:
     """Section 9 of the document, with plain HTTP: 2 x 1,024 ports, and the factory loss of a path."""
     config = "/restconf/data/sonic-ocs:sonic-ocs/OCS_CROSS_CONNECT"
     states = "/restconf/data/sonic-ocs-states:sonic-ocs-states"
-    options = ("--profile", "sonic-ocs", "--ports", "1024", "--state", f"{tmp_path}", *any_port("sonic-ocs"))
+    options = (
+        "--profile",
+        "sonic-ocs",
+        "--ports",
+        "1024",
+        "--state",
+        f"{tmp_path}",
+        *any_port("sonic-ocs"),
+    )
     pairs = [(1, 1), (2, 5), (1024, 32)]
-    rows = [{"cross_connect_id": f"{a}A-{b}B", "a_side": f"{a}A", "b_side": f"{b}B"} for a, b in pairs]
+    rows = [
+        {"cross_connect_id": f"{a}A-{b}B", "a_side": f"{a}A", "b_side": f"{b}B"}
+        for a, b in pairs
+    ]
 
     def connected(to: Served) -> httpx.Client:
-        return httpx.Client(base_url=to.url("sonic-ocs"), trust_env=False, timeout=WAIT_S)
+        return httpx.Client(
+            base_url=to.url("sonic-ocs"), trust_env=False, timeout=WAIT_S
+        )
 
     with serving(tmp_path, *options) as switch, connected(switch) as http:
         told = {"sonic-ocs:OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": rows}}
@@ -27,7 +40,11 @@ def test_sonic_by_the_design_document(tmp_path: Path) -> None:
         deadline = time.monotonic() + WAIT_S
         while True:
             (found,) = http.get(f"{states}/OCS_CROSS_CONNECT").json().values()
-            sides = {one[f"{side}_side_status"] for one in found["OCS_CROSS_CONNECT_LIST"] for side in "ab"}
+            sides = {
+                one[f"{side}_side_status"]
+                for one in found["OCS_CROSS_CONNECT_LIST"]
+                for side in "ab"
+            }
             if sides == {"tuned"}:
                 break
             assert sides == {"tuning"} or time.monotonic() < deadline, sides

@@ -14,7 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    suppress,
+)
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +37,17 @@ from ringlight.fabric.steps import Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
-from ringlight.testbed.emulation.onic.tables import Counters, RouteTable, Transmitter, read_counters
-from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
+from ringlight.testbed.emulation.onic.tables import (
+    Counters,
+    RouteTable,
+    Transmitter,
+    read_counters,
+)
+from ringlight.testbed.emulation.optical.datapath import (
+    Datapath,
+    Selective,
+    remove_pins,
+)
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.lab import new_lab
 from tests.drivers import converge
@@ -61,7 +76,13 @@ SOL_PACKET, PACKET_AUXDATA = 263, 8
 
 def ring_spec(profile: str = "ideal") -> dict[str, Any]:
     # A queue of two frames, which TCP would overrun, were it the one that counts.
-    spec = {"nodes": NODES, "wavelengths": WAVELENGTHS, "gpu": "test", "rate": "25 Gbit/s", "queue": "1 us"}
+    spec = {
+        "nodes": NODES,
+        "wavelengths": WAVELENGTHS,
+        "gpu": "test",
+        "rate": "25 Gbit/s",
+        "queue": "1 us",
+    }
     # Four WSSs leave a receiver 0 - 28 dBm, which it reads, and five 0 - 35 dBm, which it does not.
     wss = {"profile": profile, "loss_db": LOSS_DB}
     return {"rings": {"r": {**spec, "wss": wss}}}
@@ -77,7 +98,13 @@ def step(*lightpaths: tuple[int, int, int, int]) -> Step:
     zeros = frozen([0] * len(lightpaths))
     clockwise = frozen_bool([port == CLOCKWISE for port in ports])
     return Step(
-        frozen(sources), frozen(destinations), zeros, zeros + 1, "reduce", frozen(wavelengths), clockwise
+        frozen(sources),
+        frozen(destinations),
+        zeros,
+        zeros + 1,
+        "reduce",
+        frozen(wavelengths),
+        clockwise,
     )
 
 
@@ -93,7 +120,9 @@ class Rig:
         self.drivers: dict[str, OpticalSwitchDriver] = {}
         for name in self.ring.switches:
             entry = testbed.inventory["optical_switches"][name]
-            self.drivers[name] = make_driver(name, entry, self.fabric.optical_switches[name].size)
+            self.drivers[name] = make_driver(
+                name, entry, self.fabric.optical_switches[name].size
+            )
             self.drivers[name].open()
 
     def close(self) -> None:
@@ -122,7 +151,10 @@ class Rig:
     def tables(self, wanted: Mapping[int, Mapping[int, Transmitter]]) -> None:
         """The transmit table of every node, by peer; empty where none is wanted."""
         for node, gpu in enumerate(self.ring.nodes):
-            body = {self.ip(peer): chosen._asdict() for peer, chosen in wanted.get(node, {}).items()}
+            body = {
+                self.ip(peer): chosen._asdict()
+                for peer, chosen in wanted.get(node, {}).items()
+            }
             answer = self.http.put(f"/v1/onics/{gpu}/transmit", json=body)
             assert (answer.status_code, answer.json()) == (200, body)
 
@@ -139,11 +171,17 @@ class Rig:
         self.tables(tables)
         self.light(cross_connects(self.ring, self.fabric, step(*lightpaths)))
 
-    def at(self, node: int, ingress: int, egress: int, wavelength: int) -> dict[str, set[CrossConnect]]:
+    def at(
+        self, node: int, ingress: int, egress: int, wavelength: int
+    ) -> dict[str, set[CrossConnect]]:
         """One cross-connect between faceplate ports of the WSS of a node."""
         name = self.ring.switches[node]
         switch = self.fabric.optical_switches[name]
-        return {name: {CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength)}}
+        return {
+            name: {
+                CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength)
+            }
+        }
 
     # Counters
 
@@ -151,7 +189,9 @@ class Rig:
         """Bytes that have gone through the queue of each port and wavelength of a node's O-NIC."""
         netns = self.lab.namespace(f"onic-{self.ring.nodes[node]}")
         command = ["tc", "-n", netns, "-s", "-j", "qdisc"]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
         queues = {(q["dev"], q.get("parent", "root")): q for q in json.loads(shown)}
         found = {}
         for port in (CLOCKWISE, COUNTER):
@@ -177,7 +217,9 @@ def running(fabric: Fabric) -> Iterator[Rig]:
     command = (sys.executable, "-S", "-c", "import time; time.sleep(600)", "{job}")
     emulation = Emulation(payload_scale=25e9 / RATE_BPS)
     with (
-        running_testbed(fabric, runtime="namespace", emulation=emulation, command=command) as made,
+        running_testbed(
+            fabric, runtime="namespace", emulation=emulation, command=command
+        ) as made,
         closing(Rig(made)) as rig,
     ):
         yield rig
@@ -202,7 +244,10 @@ def carried(rig: Rig, *pairs: tuple[int, int], size: int = 1 << 18) -> None:
     data = {pair: secrets.token_bytes(size) for pair in pairs}
     with ExitStack() as stack:
         ends = {pair: stack.enter_context(rig.connection(*pair)) for pair in pairs}
-        senders = [threading.Thread(target=ends[pair][0].sendall, args=(data[pair],)) for pair in pairs]
+        senders = [
+            threading.Thread(target=ends[pair][0].sendall, args=(data[pair],))
+            for pair in pairs
+        ]
         for sender in senders:
             sender.start()
         for pair in pairs:
@@ -239,14 +284,23 @@ def test_the_lab_has_wss_of_micro_rings_and_onics_without_agents() -> None:
         assert set(counted["totals"].values()) == {0}
 
 
-def test_payload_crosses_nodes_that_pass_it_on_and_each_colour_its_own_way(rig: Rig) -> None:
+def test_payload_crosses_nodes_that_pass_it_on_and_each_colour_its_own_way(
+    rig: Rig,
+) -> None:
     # Over every segment between 0 and 3 go two colours at once, node 2 passes one and drops another, and
     # node 0 sends on both wavelengths of one port and on one of the other.
-    paths = ((0, 3, CLOCKWISE, 0), (0, 2, CLOCKWISE, 1), (2, 3, CLOCKWISE, 1), (0, 4, COUNTER, 0))
+    paths = (
+        (0, 3, CLOCKWISE, 0),
+        (0, 2, CLOCKWISE, 1),
+        (2, 3, CLOCKWISE, 1),
+        (0, 4, COUNTER, 0),
+    )
     rig.set_up(*paths)
     before, nodes = rig.totals(), [rig.onic(node) for node in range(NODES)]
     size = 1 << 18
-    carried(rig, *[(source, destination) for source, destination, _, _ in paths], size=size)
+    carried(
+        rig, *[(source, destination) for source, destination, _, _ in paths], size=size
+    )
     assert rig.totals() == before
     for node, was in enumerate(nodes):
         now = rig.onic(node)
@@ -254,11 +308,19 @@ def test_payload_crosses_nodes_that_pass_it_on_and_each_colour_its_own_way(rig: 
             sent = size * sum(path[0] == node and path[2] == port for path in paths)
             got = size * sum(path[1] == node and path[2] == port for path in paths)
             # Headers come on top, and what TCP sent twice.
-            assert sent <= now.light_tx_bytes[port] - was.light_tx_bytes[port] <= 1.5 * sent, (node, port)
-            assert got <= now.light_rx_bytes[port] - was.light_rx_bytes[port] <= 1.5 * got, (node, port)
+            assert (
+                sent
+                <= now.light_tx_bytes[port] - was.light_tx_bytes[port]
+                <= 1.5 * sent
+            ), (node, port)
+            assert (
+                got <= now.light_rx_bytes[port] - was.light_rx_bytes[port] <= 1.5 * got
+            ), (node, port)
 
 
-def test_the_colour_can_be_seen_on_the_fibre_and_is_gone_at_the_receiver(rig: Rig) -> None:
+def test_the_colour_can_be_seen_on_the_fibre_and_is_gone_at_the_receiver(
+    rig: Rig,
+) -> None:
     rig.set_up((4, 1, CLOCKWISE, 1))
 
     def listen(name: str) -> socket.socket:
@@ -270,8 +332,12 @@ def test_the_colour_can_be_seen_on_the_fibre_and_is_gone_at_the_receiver(rig: Ri
 
     with ExitStack() as stack:
         # Where light from node 4 comes to the WSS of node 0, and the NIC of node 1.
-        fibre = stack.enter_context(socket_inside(rig.lab, rig.ring.switches[0], lambda: listen(f"p{WEST}")))
-        nic = stack.enter_context(socket_inside(rig.lab, "red-1", lambda: listen("eth0")))
+        fibre = stack.enter_context(
+            socket_inside(rig.lab, rig.ring.switches[0], lambda: listen(f"p{WEST}"))
+        )
+        nic = stack.enter_context(
+            socket_inside(rig.lab, "red-1", lambda: listen("eth0"))
+        )
         carried(rig, (4, 1), size=1 << 16)
         told: dict[socket.socket, set[int]] = {}
         for tap in (fibre, nic):
@@ -279,12 +345,16 @@ def test_the_colour_can_be_seen_on_the_fibre_and_is_gone_at_the_receiver(rig: Ri
             with suppress(BlockingIOError):
                 while True:
                     _, more, _, _ = tap.recvmsg(64, 256)
-                    tags |= {struct.unpack_from("=IIIHHHH", value)[5] for _, _, value in more}
+                    tags |= {
+                        struct.unpack_from("=IIIHHHH", value)[5] for _, _, value in more
+                    }
     assert told[fibre] == {2}
     assert told[nic] == {0}
 
 
-def test_light_of_a_wrong_step_is_brought_to_another_or_nowhere_and_counted(rig: Rig) -> None:
+def test_light_of_a_wrong_step_is_brought_to_another_or_nowhere_and_counted(
+    rig: Rig,
+) -> None:
     rig.set_up((0, 2, CLOCKWISE, 0))
     with rig.connection(0, 2) as (near, far):
         far.settimeout(0.1)
@@ -294,8 +364,14 @@ def test_light_of_a_wrong_step_is_brought_to_another_or_nowhere_and_counted(rig:
         near.sendall(b"not for you")
         until(lambda: rig.totals()["misdirected"] > before["totals"]["misdirected"], 5)
         after = rig.light_counters()
-        assert after["onics"]["r1"]["light_rx_packets"] == before["onics"]["r1"]["light_rx_packets"]
-        assert after["switches"]["r-w1"]["misdirected"] > before["switches"]["r-w1"]["misdirected"]
+        assert (
+            after["onics"]["r1"]["light_rx_packets"]
+            == before["onics"]["r1"]["light_rx_packets"]
+        )
+        assert (
+            after["switches"]["r-w1"]["misdirected"]
+            > before["switches"]["r-w1"]["misdirected"]
+        )
         # The next: node 1 passes only the other colour on.
         rig.light(
             {
@@ -316,7 +392,9 @@ def test_light_of_a_wrong_step_is_brought_to_another_or_nowhere_and_counted(rig:
     assert (rig.totals()["collisions"], rig.totals()["receiver_overlaps"]) == (0, 0)
 
 
-def test_a_path_that_leaves_too_little_power_carries_nothing_and_raises_loss_of_signal(rig: Rig) -> None:
+def test_a_path_that_leaves_too_little_power_carries_nothing_and_raises_loss_of_signal(
+    rig: Rig,
+) -> None:
     rig.set_up((0, 3, CLOCKWISE, 0))
     with rig.connection(0, 4) as (near, far):
         far.settimeout(0.2)
@@ -331,7 +409,10 @@ def test_a_path_that_leaves_too_little_power_carries_nothing_and_raises_loss_of_
             far.recv(100)
         last = rig.drivers[rig.ring.switches[4]]
         drop = rig.fabric.optical_switches[last.name].egress(ADD_CLOCKWISE)
-        assert last.power_dbm([WEST, drop]) == {WEST: pytest.approx(-28), drop: pytest.approx(-35)}
+        assert last.power_dbm([WEST, drop]) == {
+            WEST: pytest.approx(-28),
+            drop: pytest.approx(-35),
+        }
         assert [(alarm.kind, alarm.port) for alarm in last.alarms()] == [("LOS", drop)]
         # A WSS on the way that goes dark darkens what is behind it; then the other way round is short enough.
         rig.light({})
@@ -365,8 +446,15 @@ def test_light_without_a_colour_is_dark(rig: Rig) -> None:
 def test_every_wavelength_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> None:
     # Two colours of one port of one node, a third from the next node on the same fibre as one of them, and
     # the same colour in the other direction.
-    pairs = {(0, 1): (CLOCKWISE, 0), (0, 3): (CLOCKWISE, 1), (1, 2): (CLOCKWISE, 0), (0, 4): (COUNTER, 0)}
-    rig.set_up(*[(a, b, port, wavelength) for (a, b), (port, wavelength) in pairs.items()])
+    pairs = {
+        (0, 1): (CLOCKWISE, 0),
+        (0, 3): (CLOCKWISE, 1),
+        (1, 2): (CLOCKWISE, 0),
+        (0, 4): (COUNTER, 0),
+    }
+    rig.set_up(
+        *[(a, b, port, wavelength) for (a, b), (port, wavelength) in pairs.items()]
+    )
     queued = rig.queued(0)
     with ExitStack() as stack:
         ends = {pair: stack.enter_context(rig.connection(*pair)) for pair in pairs}
@@ -380,7 +468,11 @@ def test_every_wavelength_has_its_own_rate_and_nothing_is_dropped(rig: Rig) -> N
     for (source, destination), (port, wavelength) in pairs.items():
         if source == 0:
             waited = rig.queued(0)[port, wavelength] - queued[port, wavelength]
-            assert taken[source, destination] < waited < 2 * taken[source, destination] + (1 << 18)
+            assert (
+                taken[source, destination]
+                < waited
+                < 2 * taken[source, destination] + (1 << 18)
+            )
     assert rig.queued(0)[COUNTER, 1] == queued[COUNTER, 1]
 
 
@@ -390,7 +482,10 @@ def test_flows_of_one_colour_share_its_rate(rig: Rig) -> None:
     rig.light(cross_connects(rig.ring, rig.fabric, step((0, 1, CLOCKWISE, 0))))
     size = 1 << 20
     with rig.connection(0, 1) as one, rig.connection(0, 1) as two:
-        senders = [threading.Thread(target=near.sendall, args=(bytes(size),)) for near, _ in (one, two)]
+        senders = [
+            threading.Thread(target=near.sendall, args=(bytes(size),))
+            for near, _ in (one, two)
+        ]
         began = time.monotonic()
         for sender in senders:
             sender.start()
@@ -415,20 +510,37 @@ def test_a_transmit_table_is_checked_and_read_back(rig: Rig) -> None:
         assert table.read() == {peer: Transmitter(0, 1)}
         refused = [
             ("r9", good, 404, "GPU r9 has no O-NIC"),
-            ("r0", {peer: {"port": 0, "wavelength": 2}}, 422, "there is no wavelength 2 (0..1)"),
+            (
+                "r0",
+                {peer: {"port": 0, "wavelength": 2}},
+                422,
+                "there is no wavelength 2 (0..1)",
+            ),
             (
                 "r0",
                 {"10.9.9.9": {"port": 0, "wavelength": 0}},
                 422,
                 "10.9.9.9 is the address of no other GPU",
             ),
-            ("r0", {rig.ip(0): {"port": 0, "wavelength": 0}}, 422, "is the address of no other GPU"),
-            ("r0", {peer: {"port": 2, "wavelength": 0}}, 422, "less than or equal to 1"),
+            (
+                "r0",
+                {rig.ip(0): {"port": 0, "wavelength": 0}},
+                422,
+                "is the address of no other GPU",
+            ),
+            (
+                "r0",
+                {peer: {"port": 2, "wavelength": 0}},
+                422,
+                "less than or equal to 1",
+            ),
             ("r0", {peer: {"port": 0}}, 422, "required"),
         ]
         for gpu, body, status, words in refused:
             answer = put(gpu, body)
-            assert (answer.status_code, words in answer.text) == (status, True), answer.text
+            assert (answer.status_code, words in answer.text) == (status, True), (
+                answer.text
+            )
             assert table.read() == {peer: Transmitter(0, 1)}
         assert put("r0", {}).json() == {}
         assert table.read() == {}
@@ -436,14 +548,18 @@ def test_a_transmit_table_is_checked_and_read_back(rig: Rig) -> None:
         table.close()
 
 
-def test_a_wss_that_reads_tags_is_not_resumed_as_one_that_looks_up_lasers(tmp_path: Path) -> None:
+def test_a_wss_that_reads_tags_is_not_resumed_as_one_that_looks_up_lasers(
+    tmp_path: Path,
+) -> None:
     pins = Path("/sys/fs/bpf", f"test-{new_lab().id}")
     lasers = Lasers.create(pins / "lasers", 1)
     try:
         made = Datapath.open(pins / "w", "w", 8, selective=Selective(2))
         made.connect(1, 6, 0, 1)
         made.close()
-        with pytest.raises(ValueError, match=r"2 wavelengths by tag .* not 'w' with 8 ports and 2 "):
+        with pytest.raises(
+            ValueError, match=r"2 wavelengths by tag .* not 'w' with 8 ports and 2 "
+        ):
             Datapath.open(pins / "w", "w", 8, selective=Selective(2, lasers.descriptor))
         again = Datapath.open(pins / "w", "w", 8, selective=Selective(2))
         assert again.resumed

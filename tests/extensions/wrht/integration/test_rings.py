@@ -31,11 +31,19 @@ from tests.integration.test_controller_jobs import Run
 pytestmark = pytest.mark.root
 
 #: One wavelength and groups of three: two levels, so four steps, each with other light.
-RING = {"rings": {"r": {"nodes": 5, "gpu": "p100", "rate": "25 Gbit/s", "wavelengths": 1}}}
+RING = {
+    "rings": {"r": {"nodes": 5, "gpu": "p100", "rate": "25 Gbit/s", "wavelengths": 1}}
+}
 FABRIC = build_fabric(FabricSpec.model_validate(RING))
 NODES = FABRIC.parts["rings"]["r"].nodes
 SWITCHES = FABRIC.parts["rings"]["r"].switches
-TRAIN = {"collective": "wrht", "gradient_bytes": 96400, "compute_s": 0.02, "iterations": 10, "seed": 7}
+TRAIN = {
+    "collective": "wrht",
+    "gradient_bytes": 96400,
+    "compute_s": 0.02,
+    "iterations": 10,
+    "seed": 7,
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,9 @@ def run(shared: Run) -> Iterator[Run]:
 
 
 def submit(run: Run, name: str, **more: Any) -> str:
-    answer = run.api.post("/v1/jobs", json={"name": name, "hold": True, "gpus": 5, **TRAIN, **more})
+    answer = run.api.post(
+        "/v1/jobs", json={"name": name, "hold": True, "gpus": 5, **TRAIN, **more}
+    )
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 
@@ -67,7 +77,9 @@ def lit(run: Run) -> dict[str, set[CrossConnect]]:
     found = {}
     for name in SWITCHES:
         answer = run.api.get(f"/v1/optical-switches/{name}/cross-connects").json()
-        found[name] = {CrossConnect(e["ingress"], e["egress"], e["wavelength"]) for e in answer}
+        found[name] = {
+            CrossConnect(e["ingress"], e["egress"], e["wavelength"]) for e in answer
+        }
     return found
 
 
@@ -86,18 +98,29 @@ def idle(run: Run) -> bool:
 def expected(run: Run, job: str) -> str:
     """The fingerprint of the parameters when the same is trained in one process."""
     spec = json.loads((run.state / "workers" / f"{job}-0" / "spec.json").read_text())
-    return str(train_in_one_process(parse_spec({**spec, "onic": None}))["parameters_sha256"])
+    return str(
+        train_in_one_process(parse_spec({**spec, "onic": None}))["parameters_sha256"]
+    )
 
 
 def check_training(run: Run, job: str, iterations: int, reference: str) -> None:
-    assert {event["parameters_sha256"] for event in run.events(job, "done")} == {reference}
+    assert {event["parameters_sha256"] for event in run.events(job, "done")} == {
+        reference
+    }
     assert len(run.events(job, "iteration")) == len(NODES) * iterations
 
 
 def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
     before = run.light_lost()
-    plan = run.api.post("/v1/planes/plan", json={"gpus": 5, "collective": "wrht"}).json()
-    assert (plan["plane"], plan["ranks"], plan["steps"], plan["set_ups"]) == ("r", list(NODES), 4, 4)
+    plan = run.api.post(
+        "/v1/planes/plan", json={"gpus": 5, "collective": "wrht"}
+    ).json()
+    assert (plan["plane"], plan["ranks"], plan["steps"], plan["set_ups"]) == (
+        "r",
+        list(NODES),
+        4,
+        4,
+    )
     assert idle(run), "a plan changed something"
     red = submit(run, "red")
     job = run.wait_state(red, "READY")
@@ -107,20 +130,26 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
         FABRIC.gpus[peer].ip for peer in plan["transmit"]["r1"]
     }
     refused = run.api.put(
-        f"/v1/optical-switches/{SWITCHES[0]}/cross-connects/1", json={"egress": 6, "wavelength": 0}
+        f"/v1/optical-switches/{SWITCHES[0]}/cross-connects/1",
+        json={"egress": 6, "wavelength": 0},
     )
     assert (refused.status_code, refused.json()["detail"]) == (
         409,
         "optical switch r-w0 is kept for job red",
     )
     sent = {
-        (a, b, emit["wavelength"], 1) for a, peers in plan["transmit"].items() for b, emit in peers.items()
+        (a, b, emit["wavelength"], 1)
+        for a, peers in plan["transmit"].items()
+        for b, emit in peers.items()
     }
     shown = run.lightpaths()
     assert shown
     assert shown < sent, "light of other steps than the first"
     again = run.api.post("/v1/jobs", json={"name": "blue", "gpus": 5, **TRAIN})
-    assert (again.status_code, again.json()["detail"]) == (409, "the light of ring r is that of job red")
+    assert (again.status_code, again.json()["detail"]) == (
+        409,
+        "the light of ring r is that of job red",
+    )
     assert run.api.post("/v1/regroup", json={"jobs": [red]}).status_code == 422
     reference = expected(run, red)
     run.release(red)
@@ -132,7 +161,9 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
     assert statistics["count"] == 39, "the light of the first step stands already"
     for figures in (statistics["total"], statistics["write"]):
         assert 0 < figures["p50_s"] <= figures["p99_s"] <= figures["max_s"]
-    assert [one["step"] for one in run.api.get("/v1/planes/r/changes").json()] == list(range(1, 40))
+    assert [one["step"] for one in run.api.get("/v1/planes/r/changes").json()] == list(
+        range(1, 40)
+    )
     run.assert_all_light_arrived(before, red)
     run.wait(lambda: idle(run), "light or sockets were left")
     assert run.lightpaths() == set()
@@ -141,23 +172,33 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"collective": "wrht-2"}, "collective wrht-2 on ring r: step 0: wavelength 1 does not fit"),
+        (
+            {"collective": "wrht-2"},
+            "collective wrht-2 on ring r: step 0: wavelength 1 does not fit",
+        ),
         ({"gpus": 4}, "4 GPUs: a job on ring r uses all its 5 nodes, r0 to r4"),
         (
             {"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]},
             "step 0: no wavelength of 1 is free",
         ),
         ({"plane": "q"}, "there is no plane q"),
-        ({"on_loss": "swap"}, "on_loss swap: a job on ring r needs all its nodes; it can only fail"),
+        (
+            {"on_loss": "swap"},
+            "on_loss swap: a job on ring r needs all its nodes; it can only fail",
+        ),
     ],
 )
-def test_what_the_ring_cannot_carry_is_refused(run: Run, body: dict[str, Any], said: str) -> None:
+def test_what_the_ring_cannot_carry_is_refused(
+    run: Run, body: dict[str, Any], said: str
+) -> None:
     answer = run.api.post("/v1/jobs", json={"name": "no", "gpus": 5, **TRAIN, **body})
     assert answer.status_code == 422
     assert said in answer.json()["detail"]
 
 
-def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: Run) -> None:
+def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(
+    run: Run,
+) -> None:
     before = run.light_lost()
     # However long a busy machine takes to start it, workers wait.
     red = submit(run, "red", iterations=20, compute_s=0.05, peer_timeout_s=90)
@@ -234,8 +275,12 @@ def test_a_link_test_has_its_light_all_the_time(run: Run) -> None:
 class Script:
     """A conductor in this process, over the lab's WSSs, and a scripted worker's connection at each node."""
 
-    def __init__(self, run: Run, directory: Path, stack: ExitStack, collective: str = "wrht") -> None:
-        entries = json.loads((run.state / "inventory.json").read_text())["optical_switches"]
+    def __init__(
+        self, run: Run, directory: Path, stack: ExitStack, collective: str = "wrht"
+    ) -> None:
+        entries = json.loads((run.state / "inventory.json").read_text())[
+            "optical_switches"
+        ]
         drivers = {
             name: make_driver(name, entries[name], switch.size, None)
             for name, switch in FABRIC.optical_switches.items()
@@ -244,7 +289,9 @@ class Script:
         stack.callback(self.site.close)
         # Before the conductor is made, so after it has stopped: it would set light anew.
         stack.callback(self.darken)
-        self.plan = plan_light(FABRIC, FABRIC.parts["rings"]["r"], {"collective": collective})
+        self.plan = plan_light(
+            FABRIC, FABRIC.parts["rings"]["r"], {"collective": collective}
+        )
         self.steps = [step.pairs for step in self.plan.steps]
         self.ips = {gpu: FABRIC.gpus[gpu].ip for gpu in NODES}
         self.sockets = {gpu: directory / gpu for gpu in NODES}
@@ -257,19 +304,32 @@ class Script:
     def darken(self) -> None:
         lights = Lights(self.site, SWITCHES)
         try:
-            assert lights.set(dict.fromkeys(SWITCHES, frozenset()), exactly=True) == (len(SWITCHES), [])
+            assert lights.set(dict.fromkeys(SWITCHES, frozenset()), exactly=True) == (
+                len(SWITCHES),
+                [],
+            )
         finally:
             lights.close()
 
     def begin(self, *, resumed: bool) -> RingConductor:
         lights = Lights(self.site, SWITCHES)
         self.stack.callback(lights.close)
-        one = RingConductor("j", self.plan, lights, self.sockets, self.ips, self.site.bus, resumed=resumed)
+        one = RingConductor(
+            "j",
+            self.plan,
+            lights,
+            self.sockets,
+            self.ips,
+            self.site.bus,
+            resumed=resumed,
+        )
         self.stack.callback(one.stop)
         one.start()
         return one
 
-    def open(self, step: int | None, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], LitFlow]:
+    def open(
+        self, step: int | None, pairs: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], LitFlow]:
         return {(a, b): self.workers[a].open(self.ips[b], step) for a, b in pairs}
 
     def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -306,7 +366,9 @@ def test_each_step_finds_its_light_set_when_it_is_told(script: Script) -> None:
     assert script.conductor.statistics().count >= 2 * len(steps) - 1
 
 
-def test_light_that_went_is_found_and_set_again(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_light_that_went_is_found_and_set_again(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ring_conductor, "WATCH_S", 0.2)
     flows = script.open(0, script.steps[0])
     script.until(lambda: all(flow.lit for flow in flows.values()))
@@ -315,10 +377,15 @@ def test_light_that_went_is_found_and_set_again(script: Script, monkeypatch: pyt
     script.darken()
     script.until(lambda: flow.number != number and flow.lit)
     assert "is gone" in flow.reason
-    assert script.plan.steps[0].cross_connects[SWITCHES[0]] <= script.carried()[SWITCHES[0]]
+    assert (
+        script.plan.steps[0].cross_connects[SWITCHES[0]]
+        <= script.carried()[SWITCHES[0]]
+    )
 
 
-def test_a_wss_that_hangs_holds_up_nobody_who_comes_and_asks(run: Run, script: Script) -> None:
+def test_a_wss_that_hangs_holds_up_nobody_who_comes_and_asks(
+    run: Run, script: Script
+) -> None:
     flows = script.open(0, script.steps[0])
     script.until(lambda: all(flow.lit for flow in flows.values()))
     later = script.open(1, script.steps[1])

@@ -20,11 +20,15 @@ MINI = Path(__file__).parents[1] / "data" / "mini_wrht.yaml"
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningCommand]:
-    with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as command:
+    with running_command(
+        tmp_path / "runs", "--runtime", "namespace", scenario=MINI
+    ) as command:
         yield command
 
 
-def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
+def test_a_comparison_over_rings_end_to_end(
+    running: RunningCommand, tmp_path: Path
+) -> None:
     code, output = running.end()
     assert code == 0, "\n".join(running.lines)
     labs = running.labs()
@@ -41,7 +45,9 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
     for arm, fabric in (("wrht", "fabric kept"), ("each", "fabric each")):
         assert found.of(arm, "run", "payload_lost") == 0
         declared_s = found.of(arm, fabric, "setup_declared")
-        assert found.number(arm, fabric, "setup_p50") > declared_s == pytest.approx(0.1e-3)
+        assert (
+            found.number(arm, fabric, "setup_p50") > declared_s == pytest.approx(0.1e-3)
+        )
         for counter in ("misdirected", "unrouted", "collisions"):
             assert found.of(arm, fabric, counter) == 0
     assert found.of("wrht", "fabric kept", "set_ups_per_allreduce") == 4
@@ -52,7 +58,9 @@ def test_a_comparison_over_rings_end_to_end(running: RunningCommand, tmp_path: P
     assert found.of("each", "fabric each", "set_ups_per_allreduce") == 8
     assert found.of("each", "fabric each", "set_ups") == 4 * 8
 
-    _, simulated = carry_out_experiment(load_checked(MINI), SimulationBackend(), tmp_path / "simulated")
+    _, simulated = carry_out_experiment(
+        load_checked(MINI), SimulationBackend(), tmp_path / "simulated"
+    )
     other = Figures(simulated)
     measured, computed = (
         {arm: figures.number(arm, "job train", "iteration") for arm in ("wrht", "each")}

@@ -16,4 +16,8 @@ class Counts(app_manager.RyuApp):
     def ask(self):
         while True:
             hub.sleep(0.5)
-            self.logger.info("switches %d links %d", len(get_switch(self, None)), len(get_link(self, None)))
+            self.logger.info(
+                "switches %d links %d",
+                len(get_switch(self, None)),
+                len(get_link(self, None)),
+            )

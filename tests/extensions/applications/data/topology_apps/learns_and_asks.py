@@ -13,16 +13,22 @@ class LearnsAndAsks(app_manager.RyuApp):
     @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
     def features(self, ev):
         path, parser = ev.msg.datapath, ev.msg.datapath.ofproto_parser
-        up = parser.OFPActionOutput(path.ofproto.OFPP_CONTROLLER, path.ofproto.OFPCML_NO_BUFFER)
+        up = parser.OFPActionOutput(
+            path.ofproto.OFPP_CONTROLLER, path.ofproto.OFPCML_NO_BUFFER
+        )
         apply = parser.OFPInstructionActions(path.ofproto.OFPIT_APPLY_ACTIONS, [up])
         path.send_msg(
-            parser.OFPFlowMod(datapath=path, priority=0, match=parser.OFPMatch(), instructions=[apply])
+            parser.OFPFlowMod(
+                datapath=path, priority=0, match=parser.OFPMatch(), instructions=[apply]
+            )
         )
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def flood(self, ev):
         path, parser = ev.msg.datapath, ev.msg.datapath.ofproto_parser
-        self.logger.info("hosts %s", " ".join(sorted(host.mac for host in get_all_host(self))))
+        self.logger.info(
+            "hosts %s", " ".join(sorted(host.mac for host in get_all_host(self)))
+        )
         path.send_msg(
             parser.OFPPacketOut(
                 datapath=path,
