@@ -21,8 +21,16 @@ _OF_LABS = (
 def check_packages() -> None:
     """Raise LabError, naming the first package that labs need and that is not installed."""
     for module in _OF_LABS:
-        if find_spec(module) is None:
+        if not _is_there(module):
             raise LabError(
                 f"labs need the package {module.replace('_', '-')}; "
                 "install it with: pip install 'ringlight[emulate]'"
             )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        # It was hidden from the search.
+        return False

@@ -183,7 +183,7 @@ class Study(AddedMethods):
         ``sweep``: lists of values by dotted path; every combination is simulated. ``repeat``: how often each
         run is made. ``processes``: number of processes that compute the runs, in place of this one; a script
         then needs ``if __name__ == "__main__":``, as they read it again. ``executor``: computes the runs,
-        such as ``dask.distributed.Client(…).get_executor()``. ``mtu``: bytes of a packet.
+        such as a ``ThreadPoolExecutor``, or one of several machines. ``mtu``: bytes of a packet.
         ``latency``: of a transfer's first byte, emulated time with its unit, besides the file's. ``runs``:
         folder in which the run folder is made. ``quiet``: no progress on standard error.
 

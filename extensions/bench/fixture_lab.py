@@ -16,7 +16,7 @@ from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.record.writing import WriteError
 from ringlight.experiments.runner.machine import scale_here
-from ringlight.experiments.scripting.lab import Lab, open_lab
+from ringlight.experiments.scripting.scripted_lab import Lab, open_lab
 from ringlight.extensions.bench.measuring import (
     SLOW,
     Measured,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ringlight.experiments.scripting.lab import Lab
+    from ringlight.experiments.scripting.scripted_lab import Lab
     from ringlight.extensions.bench.fixture_lab import Labs, Wanted
 
 #: Keywords of the marker ``ringlight``.
@@ -145,7 +145,7 @@ def ringlight_lab(
     request: pytest.FixtureRequest, ringlight_scenario: Any, _ringlight_labs: Labs
 ) -> Iterator[Lab]:
     """Yield a lab of the scenario, up and its links measured; removed whatever happens."""
-    from ringlight.experiments.scripting.lab import why_not
+    from ringlight.experiments.scripting.scripted_lab import why_not
     from ringlight.extensions.bench.fixture_lab import request_of
 
     kept, words = _marked(request)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ringlight.experiments.analysis.rows import Row as Row
     from ringlight.experiments.backends.protocol import BackendError as BackendError
     from ringlight.experiments.language.text import ScenarioError as ScenarioError
-    from ringlight.experiments.scripting.lab import Lab as Lab
-    from ringlight.experiments.scripting.lab import lab as lab
     from ringlight.experiments.scripting.parts import event as event
     from ringlight.experiments.scripting.parts import fat_tree as fat_tree
     from ringlight.experiments.scripting.parts import leaf_spine as leaf_spine
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from ringlight.experiments.scripting.parts import workload as workload
     from ringlight.experiments.scripting.runs import Runs as Runs
     from ringlight.experiments.scripting.runs import open as open
+    from ringlight.experiments.scripting.scripted_lab import Lab as Lab
+    from ringlight.experiments.scripting.scripted_lab import lab as lab
     from ringlight.experiments.scripting.study import Study as Study
     from ringlight.experiments.scripting.study import load as load
     from ringlight.testbed.lab import LabError as LabError
@@ -41,7 +41,7 @@ IMPORT_PATH = Path(__file__).resolve().parents[1]
 #: Module and name of everything that scripts use, by its name here.
 _PLACES = {
     "BackendError": ("experiments.backends.protocol", "BackendError"),
-    "Lab": ("experiments.scripting.lab", "Lab"),
+    "Lab": ("experiments.scripting.scripted_lab", "Lab"),
     "LabError": ("testbed.lab", "LabError"),
     "Row": ("experiments.analysis.rows", "Row"),
     "Runs": ("experiments.scripting.runs", "Runs"),
@@ -49,7 +49,7 @@ _PLACES = {
     "Study": ("experiments.scripting.study", "Study"),
     "event": ("experiments.scripting.parts", "event"),
     "fat_tree": ("experiments.scripting.parts", "fat_tree"),
-    "lab": ("experiments.scripting.lab", "lab"),
+    "lab": ("experiments.scripting.scripted_lab", "lab"),
     "leaf_spine": ("experiments.scripting.parts", "leaf_spine"),
     "load": ("experiments.scripting.study", "load"),
     "open": ("experiments.scripting.runs", "open"),

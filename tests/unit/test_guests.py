@@ -66,7 +66,7 @@ def test_a_kind_adds_keys_to_a_job() -> None:
 
 @pytest.mark.usefixtures("shell")
 def test_a_kind_adds_a_workload_and_its_key_to_a_request() -> None:
-    request = requests._with_guests()
+    request = requests._with_extensions()
     settings = request.model_validate(
         {**SHELL, "shell": {"line": "ls"}}
     ).worker_settings()

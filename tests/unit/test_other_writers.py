@@ -113,7 +113,7 @@ def test_tables_of_others_are_neither_read_nor_written() -> None:
     forwarding = Forwarding(fabric, tables)  # type: ignore[arg-type]
     lit = light(("g0", "p0:1"), ("g1", "p0:2"), ("g2", "p1:1"), ("g3", "p1:2"))
     assert forwarding.reconcile(lit) == {}
-    assert {rule.switch for rule in forwarding.plan(lit).wanted} == {"p0"}
+    assert {rule.switch for rule in forwarding.plan(lit).rules} == {"p0"}
     assert {dpid for dpid in (1, 2) if tables.flows(dpid, timeout_s=1.0)} == {1}
 
 

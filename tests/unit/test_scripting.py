@@ -22,7 +22,7 @@ from tests.door import door
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "tests/data/mini.yaml"
-MODULES = ("parts", "study", "runs", "lab", "added", "pictures")
+MODULES = ("parts", "study", "runs", "scripted_lab", "added", "pictures")
 
 
 def regroup_study(iterations: int = 3) -> rl.Study:

@@ -185,7 +185,7 @@ class SimulationBackend:
                 "latency of a transfer",
                 format_time(self.latency_s),
                 "before its first byte counts, besides costs.latency. Without that key: "
-                f"{format_time(NETWORK_S)} over packet switches, interconnects and each hop of averagers, "
+                f"{format_time(NETWORK_S)} over packet switches and other planes that set up no light, "
                 "which NCCL's model has for a step of a ring between servers in its protocol for small "
                 "messages (hwLat, network, ring, LL, in NVIDIA/nccl@01afd20 src/graph/tuning.cc), inside "
                 "servers too; none where light is set up for transfers, as that is counted, and none "

@@ -1,4 +1,4 @@
-"""Interfaces of the kernel, without processes: veth pairs and VXLAN, their states and features.
+"""Interfaces of the kernel, without processes: veth pairs, their states and features.
 
 Nearly everything goes through netlink sockets (pyroute2) and a few system calls, because a process per
 setting is what makes a bring-up slow.

@@ -17,8 +17,8 @@ import pytest
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.scripting.lab import Lab
 from ringlight.experiments.scripting.runs import Figures
+from ringlight.experiments.scripting.scripted_lab import Lab
 from ringlight.extensions.bench import fixture_lab as testing
 from ringlight.extensions.bench.fixture_lab import (
     Bench,

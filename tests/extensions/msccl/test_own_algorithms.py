@@ -223,3 +223,12 @@ def test_a_run_folder_has_the_file(tmp_path: Path) -> None:
     (folder,) = runs.iterdir()
     assert (folder / "all_pairs_4.xml").read_bytes() == ALL_PAIRS.read_bytes()
     assert ringlight("report", str(folder)).returncode == 0
+
+
+def test_an_example_is_copied_with_its_algorithm(
+    tmp_path: Path,
+) -> None:
+    done = ringlight("examples", "copy", "own_algorithm", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["all_pairs_4.xml", "own_algorithm.yaml"]
