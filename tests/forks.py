@@ -25,9 +25,9 @@ MODULES = (
     *lab_modules(),
     # what workers import of extensions
     *(
-        f"{item.package}.{name}"
+        f"{item.package}.{value.partition(':')[0]}"
         for item in extensions()
-        for name in item.extension.worker
+        for value in item.extension.worker
     ),
     "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",

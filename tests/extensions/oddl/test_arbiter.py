@@ -568,7 +568,7 @@ def test_a_switch_set_by_hand_keeps_its_wavelengths(bench: Bench) -> None:
     bench.halt()
     bench.wss["n-r0"].stand.clear()
     bench.start()
-    assert bench.wss["n-r0"].stand == set(target.wanted)
+    assert bench.wss["n-r0"].stand == set(target.cross_connects)
 
 
 def test_two_jobs_on_one_wss_use_the_same_wavelengths_and_never_meet(

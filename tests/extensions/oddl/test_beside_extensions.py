@@ -82,7 +82,7 @@ def test_on_a_grid_light_is_asked_for_as_a_worker_does(tmp_path: Path) -> None:
         assert found.transmitters == (Transmitter(0, 3),)
         with light_echoes.asked_for(lab, found) as waited_s:
             assert waited_s > 0
-            assert made["n0"]._laser.read(0) == 3
+            assert made["n0"]._lasers.read()[0] == 3
         with pytest.raises(light_echoes.NoLight):
             light_echoes.light_between(lab, "n0", "n3")
 

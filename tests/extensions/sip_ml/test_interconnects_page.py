@@ -2,7 +2,7 @@
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis.metrics import table
-from ringlight.experiments.record import events
+from ringlight.experiments.record import lines
 
 PAGE = ROOT / "docs" / "interconnects.md"
 
@@ -14,5 +14,5 @@ def test_the_page_lists_every_metric() -> None:
 
 def test_the_page_lists_every_kind_of_record() -> None:
     assert (
-        f"\n{events.table('ringlight.extensions.sip_ml.records')}\n" in PAGE.read_text()
+        f"\n{lines.table('ringlight.extensions.sip_ml.records')}\n" in PAGE.read_text()
     )

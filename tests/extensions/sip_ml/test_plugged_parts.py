@@ -81,11 +81,7 @@ def test_an_onic_in_the_inventory_says_whether_its_light_stands(tmp_path: Path) 
         return read_inventory(path, fabric)
 
     stands = read({"transmitters": "array", "standing": True})
-    assert (stands.onic_entries(), stands.flow_sockets(), stands.onics["g0"].flow) == (
-        {},
-        {},
-        None,
-    )
+    assert (stands.flow_sockets(), stands.onics["g0"].flow) == ({}, None)
     asked = {"transmitters": "array", "flow": "/flow.sock", "directory": "/onic"}
     with pytest.raises(StartError, match=r"onics\.g0\.standing is False, not True"):
         read(asked)

@@ -186,7 +186,7 @@ def test_a_ring_is_dark_while_it_is_set(tmp_path: Path) -> None:
 
 
 def test_a_container_is_refused_where_a_rank_does_not_reach_every_other() -> None:
-    test_own_containers.test_a_container_is_refused_where_a_rank_does_not_reach_every_other(
+    test_own_containers.check_refused_where_a_rank_does_not_reach_every_other(
         CONTAINERS, "all", "on ring w light leads to the partners of one step"
     )
 
@@ -202,7 +202,7 @@ def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some() -> None:
     section = {
         "rings": {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}
     }
-    test_console_light.test_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
+    test_console_light.check_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
         section, "r0", "r1", Transmitter(1, 0), "r0:1 λ0 into r-w0:4", "r0,r1,r2"
     )
 
