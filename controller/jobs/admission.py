@@ -58,11 +58,11 @@ def _check_lit(plane: Plane, spec: Mapping[str, Any], on_loss: str) -> None:
             f"{spec['workload']}: a program that asks nobody for light runs on packet switches and "
             f"circuits, not on {plane}"
         )
-    if spec.get("graph") is not None and not plane.standing:
+    if spec.get("graph") is not None and plane.light != "stands":
         raise InvalidError(
             f"workload graph: it runs on packet switches and circuits, not on {plane}"
         )
-    if on_loss != "fail" and not plane.survives:
+    if on_loss != "fail" and not plane.fit.survives:
         raise InvalidError(
             f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail"
         )

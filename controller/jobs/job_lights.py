@@ -147,7 +147,7 @@ class JobLights:
 
     def standing(self, job: Job) -> bool:
         """Return whether a job's workers need not ask for light, because it stands."""
-        return job.plane is not None and self._planes[job.plane].standing
+        return job.plane is not None and self._planes[job.plane].light == "stands"
 
     def _planned(
         self,

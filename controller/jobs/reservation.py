@@ -96,11 +96,11 @@ def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, 
             raise InvalidError(f"{count} GPUs: {_rule(plane)}")
         return plane.nodes
     try:
-        plane.place(count, plane.nodes)
+        plane.fit.place(count, plane.nodes)
     except ValueError as error:
         raise InvalidError(str(error)) from error
     try:
-        nodes = plane.place(
+        nodes = plane.fit.place(
             count, [node for node in plane.nodes if node not in holders]
         )
     except ValueError as error:

@@ -79,7 +79,7 @@ def judged(
             share, SAMPLES_MISSING, "samples_missing", run=name, share=share
         )
     stepped = any(
-        job.plane(run.plan.setting.fabric).stepped
+        job.plane(run.plan.setting.fabric).light == "stepped"
         for run in runs
         for job in run.plan.jobs
     )

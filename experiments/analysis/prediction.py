@@ -150,7 +150,7 @@ def _together(plan: RunPlan) -> bool:
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
     """Return the emulated bits per second of a GPU's slowest NIC port, or as its plane has it."""
-    return plane_of(setting.fabric, (gpu,)).rate_bps(gpu) / setting.scale.rate
+    return plane_of(setting.fabric, (gpu,)).times.rate_bps(gpu) / setting.scale.rate
 
 
 def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> float:

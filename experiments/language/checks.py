@@ -128,12 +128,12 @@ def _check_losses(run: Draft, job: JobPlan, plane: Plane) -> None:
 
     Raises ValueError.
     """
-    if job.on_loss != "fail" and not plane.survives:
+    if job.on_loss != "fail" and not plane.fit.survives:
         raise ValueError(
             f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail"
         )
     for event in () if plane.fit.parts else run.events:
-        lost = plane.survives and event.capability.startswith("lose gpu")
+        lost = plane.fit.survives and event.capability.startswith("lose gpu")
         if event.do not in ("start", "cancel") and not lost:
             raise ValueError(
                 f"events.{event.name}.do: {run.where} is described as a whole, without parts"
@@ -192,7 +192,7 @@ def _check_placement(run: Draft, lights: bool) -> None:
 
 def check_standing(plane: Plane) -> None:
     """Check that a graph of operations finds light that is set already. Raises ValueError."""
-    if not plane.standing:
+    if plane.light != "stands":
         raise ValueError(
             f"it runs over packet switches and circuits; {plane.name} is neither"
         )
@@ -251,7 +251,7 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
         )
     with at(what):
         steps = unstriped_steps(collective, job.gpus)
-    if collective.bits is not None and not plane.standing:
+    if collective.bits is not None and plane.light != "stands":
         raise ValueError(
             f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
         )

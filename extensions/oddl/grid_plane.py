@@ -14,7 +14,7 @@ from ringlight.extensions.oddl.wavelengths import (
     ways_for,
 )
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Plane, PlaneFit, PlaneTimes
+from ringlight.fabric.planes.base import Lighting, Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
@@ -51,34 +51,12 @@ class GridFit(PlaneFit):
         if ranks:
             ways_for(self.plane.grid, ranks, steps)
 
-
-@dataclass(frozen=True)
-class GridPlane(Plane):
-    """Nodes in rows and columns, each line with one WSS."""
-
-    grid: Grid
-
-    kind: ClassVar[str] = "grid"
-    asked: ClassVar[bool] = True
-
-    @property
-    def times(self) -> GridTimes:
-        return GridTimes(self)
-
-    @property
-    def fit(self) -> GridFit:
-        return GridFit(self)
-
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
-        return choose_nodes(self.grid, free, count)
-
-    def use(self, ranks: Sequence[str], collective: str) -> LightUse:
-        steps = steps_named(collective, len(ranks))
-        return light_use(ways_for(self.grid, ranks, steps), ranks, steps)
+        return choose_nodes(self.plane.grid, free, count)
 
     def streams(self) -> Iterator[list[LinkTestStream]]:
         """Yield streams of each O-NIC port to the next node of its row or column, all lit all the time."""
-        fabric, grid = self.fabric, self.grid
+        fabric, grid = self.plane.fabric, self.plane.grid
         count = grid.rows * grid.columns
         next_in = {
             "row": [
@@ -94,6 +72,28 @@ class GridPlane(Plane):
                 link = f"O-NIC ports {a}, {b}", f"{a.node} to {b.node}"
                 batch.append(LinkTestStream(a.node, b.node, (link,), rate_bps))
             yield batch
+
+
+@dataclass(frozen=True)
+class GridPlane(Plane):
+    """Nodes in rows and columns, each line with one WSS."""
+
+    grid: Grid
+
+    kind: ClassVar[str] = "grid"
+    light: ClassVar[Lighting] = "asked"
+
+    @property
+    def times(self) -> GridTimes:
+        return GridTimes(self)
+
+    @property
+    def fit(self) -> GridFit:
+        return GridFit(self)
+
+    def use(self, ranks: Sequence[str], collective: str) -> LightUse:
+        steps = steps_named(collective, len(ranks))
+        return light_use(ways_for(self.grid, ranks, steps), ranks, steps)
 
 
 def grids(fabric: Fabric) -> list[GridPlane]:

@@ -27,7 +27,7 @@ def ring_plan(context: Context) -> Mapping[str, int]:
         if (
             job.gpus
             and job.plan.training is not None
-            and job.plan.plane(fabric, job.gpus).stepped
+            and job.plan.plane(fabric, job.gpus).light == "stepped"
         ):
             if model := context.alone.get(job.name):
                 counts["set_ups_per_allreduce"] = model.set_ups

@@ -11,7 +11,7 @@ from ringlight.extensions.wrht.collective import fitted
 from ringlight.extensions.wrht.ring import WdmRing
 from ringlight.extensions.wrht.wdm import RingPlan, plan_ring, reach, set_up_steps
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.base import Plane, PlaneFit, PlaneTimes
+from ringlight.fabric.planes.base import Lighting, Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
@@ -68,6 +68,23 @@ class RingFit(PlaneFit):
             collective, ranks, ring.wavelengths, reach(self.plane.fabric, ring)
         )
 
+    def streams(self) -> Iterator[list[LinkTestStream]]:
+        """Yield streams of nodes to their neighbours on one wavelength, clockwise, then the other way."""
+        fabric, nodes = self.plane.fabric, list(self.plane.nodes)
+        # Between two nodes the shorter way is always the same.
+        for port, ways in enumerate(
+            (nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)
+        ):
+            batch = []
+            for a, b in itertools.pairwise([*ways, ways[0]]):
+                link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
+                batch.append(
+                    LinkTestStream(
+                        a, b, (link,), fabric.link_at[Port(a, port)].rate_bps
+                    )
+                )
+            yield batch
+
 
 @dataclass(frozen=True)
 class RingPlane(Plane):
@@ -76,7 +93,7 @@ class RingPlane(Plane):
     ring: WdmRing
 
     kind: ClassVar[str] = "ring"
-    stepped: ClassVar[bool] = True
+    light: ClassVar[Lighting] = "stepped"
     whole: ClassVar[bool] = True
 
     @property
@@ -120,23 +137,6 @@ class RingPlane(Plane):
         )
         commands = 2 if self.sets_all else 1
         return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
-
-    def streams(self) -> Iterator[list[LinkTestStream]]:
-        """Yield streams of nodes to their neighbours on one wavelength, clockwise, then the other way."""
-        fabric, nodes = self.fabric, list(self.nodes)
-        # Between two nodes the shorter way is always the same.
-        for port, ways in enumerate(
-            (nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)
-        ):
-            batch = []
-            for a, b in itertools.pairwise([*ways, ways[0]]):
-                link = f"{a}:{port} to {b}, one wavelength", f"{a} to {b}"
-                batch.append(
-                    LinkTestStream(
-                        a, b, (link,), fabric.link_at[Port(a, port)].rate_bps
-                    )
-                )
-            yield batch
 
 
 def rings(fabric: Fabric) -> list[RingPlane]:

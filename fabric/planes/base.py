@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
@@ -26,6 +26,10 @@ from ringlight.fabric.topology import Fabric
 #: small messages (NVIDIA/nccl@01afd20 src/graph/tuning.cc, hwLat: network, ring, LL), seconds. Transfers
 #: inside servers have the same here; that table has 0.47 µs over NVLink.
 NETWORK_S = 2.7e-6
+
+
+#: How the light of a plane comes.
+Lighting = Literal["stands", "asked", "stepped"]
 
 
 class Misfit(ValueError):
@@ -50,6 +54,14 @@ class PlaneTimes:
     #: or set for transfers, as those set-ups are counted.
     latency_s: ClassVar[float] = 0.0
 
+    def rate_bps(self, gpu: str) -> float:
+        """Return the rate of a GPU's slowest port, bits per second."""
+        onic = self.plane.fabric.onics.get(gpu)
+        ports = range(1 if onic is None else onic.ports)
+        return min(
+            self.plane.fabric.link_at[Port(gpu, number)].rate_bps for number in ports
+        )
+
     def ideal_s(
         self, ranks: Sequence[str], collective: str, vector_bytes: float
     ) -> float:
@@ -57,8 +69,8 @@ class PlaneTimes:
 
         Every port, or every lightpath, has its full rate.
         """
-        rate_bps = min(self.plane.rate_bps(gpu) for gpu in ranks)
-        at_once = self.plane.standing
+        rate_bps = min(self.rate_bps(gpu) for gpu in ranks)
+        at_once = self.plane.light == "stands"
         per_byte = byte_time(
             collective, len(ranks), lightpaths=self.lightpaths, at_once=at_once
         )
@@ -150,6 +162,22 @@ class PlaneFit:
         """Return what decides the result of a training, in addition to what the workers are given."""
         return {}
 
+    @property
+    def survives(self) -> bool:
+        """Return whether a job can go on without a node that is lost."""
+        return not self.plane.whole
+
+    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
+        """Return free nodes for a job of so many ranks; None if any will do.
+
+        Raises ValueError if none fit.
+        """
+        return None
+
+    def streams(self) -> Iterator[list[LinkTestStream]]:
+        """Yield batches of streams that fill each port of the plane once; those of a batch flow at once."""
+        return iter(())
+
 
 @dataclass(frozen=True)
 class Plane:
@@ -161,14 +189,11 @@ class Plane:
 
     #: What users call it, and the key of requests and documents that name one.
     kind: ClassVar[str]
-    #: Whether ranks may send to any other at any time, without a request for light.
-    standing: ClassVar[bool] = False
+    #: Whether its light *stands*, so that ranks may send to any other at any time; is *asked* for, transfer by
+    #: transfer; or is *stepped*, set between steps, so that all ranks move in step.
+    light: ClassVar[Lighting]
     #: Whether its bytes take links that other jobs' packets take, too.
     shared: ClassVar[bool] = False
-    #: Whether its light is asked for, transfer by transfer.
-    asked: ClassVar[bool] = False
-    #: Whether its light is set between steps, so that all ranks move in step.
-    stepped: ClassVar[bool] = False
     #: Whether it sums what ranks send, so that they send each other no chunks.
     sums: ClassVar[bool] = False
     #: Whether a job needs all its nodes.
@@ -176,11 +201,6 @@ class Plane:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
-
-    @property
-    def survives(self) -> bool:
-        """Return whether a job can go on without a node that is lost."""
-        return not self.whole
 
     @property
     def times(self) -> PlaneTimes:
@@ -191,20 +211,3 @@ class Plane:
     def fit(self) -> PlaneFit:
         """Return the judge of what fits it."""
         return PlaneFit(self)
-
-    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
-        """Return free nodes for a job of so many ranks; None if any will do.
-
-        Raises ValueError if none fit.
-        """
-        return None
-
-    def rate_bps(self, gpu: str) -> float:
-        """Return the rate of a GPU's slowest port, bits per second."""
-        onic = self.fabric.onics.get(gpu)
-        ports = range(1 if onic is None else onic.ports)
-        return min(self.fabric.link_at[Port(gpu, number)].rate_bps for number in ports)
-
-    def streams(self) -> Iterator[list[LinkTestStream]]:
-        """Yield batches of streams that fill each port of the plane once; those of a batch flow at once."""
-        return iter(())

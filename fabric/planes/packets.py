@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ringlight.fabric.cost import Latencies, steps_time
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.planes.base import NETWORK_S, Plane, PlaneTimes
+from ringlight.fabric.planes.base import NETWORK_S, Lighting, Plane, PlaneTimes
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 
@@ -33,7 +33,7 @@ class PacketPlane(Plane):
     """All GPUs without an O-NIC."""
 
     kind: ClassVar[str] = "packets"
-    standing: ClassVar[bool] = True
+    light: ClassVar[Lighting] = "stands"
     shared: ClassVar[bool] = True
 
     def __str__(self) -> str:

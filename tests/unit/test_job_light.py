@@ -26,7 +26,7 @@ from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
 from ringlight.fabric.extension import Extension, InstalledExtension
 from ringlight.fabric.parts import Gpu
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Lighting, Plane
 from ringlight.fabric.planes.choice import _finders
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph_writer import Book, Writer
@@ -43,6 +43,7 @@ class FieldPlane(Plane):
     """A plane that several jobs may share."""
 
     kind: ClassVar[str] = "field"
+    light: ClassVar[Lighting] = "asked"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class LoopPlane(Plane):
     """A plane that one job has whole."""
 
     kind: ClassVar[str] = "loop"
+    light: ClassVar[Lighting] = "stepped"
     whole: ClassVar[bool] = True
 
 
@@ -97,7 +99,7 @@ class SkyPlane(Plane):
     """Its light stands, and one job has it at a time."""
 
     kind: ClassVar[str] = "sky"
-    standing: ClassVar[bool] = True
+    light: ClassVar[Lighting] = "stands"
 
 
 def skies(fabric: Fabric) -> list[SkyPlane]:

@@ -20,7 +20,7 @@ from ringlight.fabric.extension import (
 )
 from ringlight.fabric.keys import Assembly, FabricKey
 from ringlight.fabric.parts import Gpu, Link, Plugged, Port
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Lighting, Plane
 from ringlight.fabric.planes.choice import _finders, lit_planes
 from ringlight.fabric.schedules import algorithm_names, parse_collective
 from ringlight.fabric.topology import Fabric
@@ -32,6 +32,7 @@ HERE = Path(__file__).stem
 @dataclass(frozen=True)
 class WirePlane(Plane):
     kind: ClassVar[str] = "wire"
+    light: ClassVar[Lighting] = "asked"
 
 
 def wires(fabric: Fabric) -> list[WirePlane]:

@@ -15,7 +15,7 @@ from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.runs import runs_of
 from ringlight.fabric.parts import Gpu
 from ringlight.fabric.planes import choice
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Lighting, Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric
 from tests.simulated import records_of
@@ -52,6 +52,7 @@ class LampPlane(Plane):
     """A plane that has the GPUs which begin with n."""
 
     kind: ClassVar[str] = "lamp"
+    light: ClassVar[Lighting] = "asked"
 
 
 def fabric_of(*gpus: str) -> Fabric:

@@ -332,7 +332,7 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
         Part("links between switches", trunks),
     ]
     tests += [
-        Part(f"O-NICs of {plane.name}", list(plane.streams()))
+        Part(f"O-NICs of {plane.name}", list(plane.fit.streams()))
         for plane in lit_planes(fabric)
     ]
     return [

@@ -75,7 +75,7 @@ class SimulationBackend:
             return f"fabric.packet_switches.{name}.controller: the simulation forwards as our controller does"
         planes = {job.name: job.plane(fabric) for job in plan.jobs}
         in_step = all(
-            planes[job.name].stepped
+            planes[job.name].light == "stepped"
             or (job.training is not None and job.training.synchronised)
             for job in plan.jobs
         )

@@ -85,7 +85,7 @@ def alone(plan: RunPlan) -> bool:
     if job.training is None or not job.start.at_once:
         return False
     plane = job.plane(fabric)
-    in_step = plane.stepped or (
+    in_step = plane.light == "stepped" or (
         plane.shared and not plane.sums and job.loop.synchronised
     )
     # Where packets carry it, its GPUs are chosen by where they stand.

@@ -313,9 +313,9 @@ class SimulatedLab:
         holders |= dict.fromkeys(self._lost_gpus, "none")
         plane = job.plane(self._fabric)
         # What can never be is no conflict, which is over some day.
-        if not job.ranks and plane.place(job.gpus, plane.nodes) is not None:
+        if not job.ranks and plane.fit.place(job.gpus, plane.nodes) is not None:
             try:
-                chosen = plane.place(
+                chosen = plane.fit.place(
                     job.gpus, [node for node in plane.nodes if node not in holders]
                 )
             except ValueError as error:

@@ -118,7 +118,10 @@ def _of_emulation(view: View) -> Iterator[str]:
 def _of_light(view: View) -> Iterator[str]:
     fabrics = [setting.fabric for setting in view.settings]
     on_demand = [
-        plane for fabric in fabrics for plane in lit_planes(fabric) if plane.asked
+        plane
+        for fabric in fabrics
+        for plane in lit_planes(fabric)
+        if plane.light == "asked"
     ]
     onics = [onic for plane in on_demand for onic in plane.fabric.onics.values()]
     if onics and not view.simulated:
@@ -142,7 +145,9 @@ def _of_light(view: View) -> Iterator[str]:
             "same rate. One step uses one port; where a rank can begin the next step early, it sends on both "
             "at once, which the packet switch cannot give it. That hides a part of the set-ups."
         )
-    if any(plane.stepped for fabric in fabrics for plane in lit_planes(fabric)):
+    if any(
+        plane.light == "stepped" for fabric in fabrics for plane in lit_planes(fabric)
+    ):
         switches = (
             " Switches are programs; the controller sets them over their management protocol, which takes "
             "milliseconds and is not scaled."

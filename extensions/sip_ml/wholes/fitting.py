@@ -123,7 +123,7 @@ def check_phases(run: Draft, job: JobPlan, plane: Plane) -> None:
     if light_of_phases(plane.fabric) is None:
         on = (
             f"{run.where}.interconnect"
-            if plane.standing and not plane.shared
+            if plane.light == "stands" and not plane.shared
             else str(plane)
         )
         raise ValueError(

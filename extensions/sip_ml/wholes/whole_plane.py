@@ -15,7 +15,13 @@ from ringlight.extensions.sip_ml.wholes.fitting import (
     patience_s,
 )
 from ringlight.extensions.sip_ml.wholes.interconnect import Interconnect
-from ringlight.fabric.planes.base import NETWORK_S, Plane, PlaneFit, PlaneTimes
+from ringlight.fabric.planes.base import (
+    NETWORK_S,
+    Lighting,
+    Plane,
+    PlaneFit,
+    PlaneTimes,
+)
 from ringlight.fabric.planes.streams import LinkTestStream
 from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
@@ -25,11 +31,18 @@ if TYPE_CHECKING:
     from ringlight.experiments.language.plan import JobPlan, RunPlan
 
 
+@dataclass(frozen=True)
 class WholeTimes(PlaneTimes):
     """Nothing is written out that a model could look at."""
 
     modelled: ClassVar[bool] = False
     latency_s: ClassVar[float] = NETWORK_S
+
+    plane: WholePlane
+
+    def rate_bps(self, gpu: str) -> float:
+        """Return all that the GPU can send at once, bits per second."""
+        return self.plane.interconnect.gpu_bps
 
 
 @dataclass(frozen=True)
@@ -59,40 +72,15 @@ class WholeFit(PlaneFit):
     def patience_s(self, job: JobPlan, time: float) -> float:
         return patience_s(self.plane.interconnect, job, len(self.plane.nodes)) * time
 
-
-@dataclass(frozen=True)
-class WholePlane(Plane):
-    """All of a fabric in which nothing is written out port by port."""
-
-    interconnect: Interconnect
-
-    kind: ClassVar[str] = "interconnect"
-    standing: ClassVar[bool] = True
-
     @property
     def survives(self) -> bool:
-        return self.interconnect.survives
-
-    def __str__(self) -> str:
-        return self.name or "the interconnect"
-
-    @property
-    def times(self) -> WholeTimes:
-        return WholeTimes(self)
-
-    @property
-    def fit(self) -> WholeFit:
-        return WholeFit(self)
+        return self.plane.interconnect.survives
 
     def place(self, count: int, free: Collection[str]) -> None:
         """Raise ValueError if light is for what the GPUs send, which then are to be named."""
-        if self.interconnect.built:
-            what = f"the light of {self} is divided for what they send"
+        if self.plane.interconnect.built:
+            what = f"the light of {self.plane} is divided for what they send"
             raise ValueError(f"{count} GPUs: name them (ranks); {what}")
-
-    def rate_bps(self, gpu: str) -> float:
-        """Return all that the GPU can send at once, bits per second."""
-        return self.interconnect.gpu_bps
 
     def streams(self) -> Iterator[list[LinkTestStream]]:
         """Yield GPUs that send to the next one over all lightpaths that they get for that, then to the third
@@ -104,7 +92,7 @@ class WholePlane(Plane):
         # Simulated interconnects do without.
         from ringlight.extensions.sip_ml.allocation.dividing import divider
 
-        divides, nodes = divider(self.fabric), self.nodes
+        divides, nodes = divider(self.plane.fabric), self.plane.nodes
         for hops, first in itertools.product(
             sorted({1, 3 % len(nodes)} - {0}), range(2)
         ):
@@ -126,6 +114,27 @@ class WholePlane(Plane):
                 )
                 for i, j in pairs
             ]
+
+
+@dataclass(frozen=True)
+class WholePlane(Plane):
+    """All of a fabric in which nothing is written out port by port."""
+
+    interconnect: Interconnect
+
+    kind: ClassVar[str] = "interconnect"
+    light: ClassVar[Lighting] = "stands"
+
+    def __str__(self) -> str:
+        return self.name or "the interconnect"
+
+    @property
+    def times(self) -> WholeTimes:
+        return WholeTimes(self)
+
+    @property
+    def fit(self) -> WholeFit:
+        return WholeFit(self)
 
 
 def wholes(fabric: Fabric) -> list[WholePlane]:
