@@ -18,6 +18,9 @@ from ringlight.testbed.emulation.__main__ import main as build
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
 
+PROGRAM = "ringlight.extensions.hosts.testbed"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
@@ -27,7 +30,7 @@ def main() -> int:
         help="file that says which part of the lab this is",
     )
     own, options = parser.parse_known_args()
-    code = build(options, Joint(Parts.read(own.part)))
+    code = build(options, Joint(Parts.read(own.part)), PROGRAM)
     _remove_state()
     return code
 

@@ -128,23 +128,32 @@ def load_fabric(path: Path) -> Fabric:
         raise ValueError(f"{path}: {error}") from None
 
 
-def main(arguments: list[str] | None = None, share: SharedLab | None = None) -> int:
+#: This program, for ``python -m``.
+PROGRAM = "ringlight.testbed.emulation"
+
+
+def main(
+    arguments: list[str] | None = None,
+    share: SharedLab | None = None,
+    program: str = PROGRAM,
+) -> int:
     """Build a lab, or a share of it, serve it until stopped, and remove it. Return the exit code.
 
-    ``arguments``: options; by default those of this process.
+    ``arguments``: options; by default those of this process. ``program``: which runs with this process's own
+    arguments, for ``python -m``.
     """
     chosen = _parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s testbed %(levelname)s %(message)s"
     )
     try:
-        return _run(chosen, share)
+        return _run(chosen, share, program)
     except (LabError, RuntimeError, ValueError, OSError) as error:
         sys.stderr.write(f"testbed: {too_few(error) or error}\n")
         return 1
 
 
-def _run(chosen: argparse.Namespace, share: SharedLab | None) -> int:
+def _run(chosen: argparse.Namespace, share: SharedLab | None, program: str) -> int:
     lab = Lab(chosen.lab)
     if os.geteuid() != 0:
         raise LabError("root is needed to build networks")
@@ -152,7 +161,7 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None) -> int:
     # Every process that this one starts carries the label; so must this one, which clean looks for.
     if os.environ.get(ENVIRONMENT) != lab.id:
         os.environ[ENVIRONMENT] = lab.id
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", program, *sys.argv[1:]])
 
     from ringlight.testbed.emulation.bridges import ControllerAddress
     from ringlight.testbed.emulation.network import Emulation
