@@ -17,7 +17,6 @@ from ringlight.extensions.hosts.parts.plan import Parts
 from ringlight.testbed.emulation.__main__ import main as build
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
-
 PROGRAM = "ringlight.extensions.hosts.testbed"
 
 

@@ -595,6 +595,11 @@ def test_the_house_gets_no_harder_to_hold_in_the_head() -> None:
     )
 
 
+def test_no_room_has_denser_lines_than_a_reader_takes_in() -> None:
+    dense = {room: n for room, n in house.tokens_a_line().items() if n > 9.0}
+    assert not dense
+
+
 def _leads_to_a_file(name: str) -> bool:
     path = ROOT.joinpath(*name.split(".")[name.startswith("ringlight") :])
     return path.with_suffix(".py").exists() or path.is_dir()
