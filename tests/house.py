@@ -271,7 +271,9 @@ def tokens_a_line() -> dict[str, float]:
                         kept[one.start[0]] += 1
             tokens += sum(kept.values())
             lines += len(kept)
-        found[room] = round(tokens / lines, 2)
+        # A copy of the tree may be without a room.
+        if lines:
+            found[room] = round(tokens / lines, 2)
     return found
 
 
