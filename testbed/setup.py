@@ -42,13 +42,8 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
     from ringlight.testbed.emulation.optical.datapath import SOURCE
 
     services.check_privileges()
-    # All at once, before anything is started. A Docker that answers may be one without programs here.
-    if lacking := programs.missing(
-        docker=runtime == "docker" and not services.docker_running()
-    ):
-        raise services.ServiceError(
-            f"this machine lacks {', '.join(lacking)}; run: apt-get install {' '.join(lacking)}"
-        )
+    # Before anything is started.
+    check_programs(runtime)
     services.ensure_services(docker=runtime == "docker")
     build_object(SOURCE)
     if runtime == "docker":
@@ -58,6 +53,17 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
             from ringlight.containers.image_build import ensure_image
 
             remove_old_images(ensure_image(progress), progress)
+
+
+def check_programs(runtime: str) -> None:
+    """Raise ServiceError, one line with the remedy, for all programs that labs need and that are missing."""
+    # A Docker that answers may be one without programs here.
+    if lacking := programs.missing(
+        docker=runtime == "docker" and not services.docker_running()
+    ):
+        raise services.ServiceError(
+            f"this machine lacks {', '.join(lacking)}; run: apt-get install {' '.join(lacking)}"
+        )
 
 
 def remove_old_images(

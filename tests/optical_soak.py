@@ -430,7 +430,7 @@ class Soak:
         server.apply(server.device.do(time.monotonic_ns(), SetAdmin((port,), True)))
 
     def differences(self) -> list[str]:
-        wanted = self.manager.intent() or {}
+        wanted = self.manager.intended()
         found = []
         for name, switch in self.switches.items():
             if switch.died is not None:

@@ -86,10 +86,7 @@ class CircuitManager:
 
     def intended(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the cross-connects that should be lit, by switch; empty before the first start."""
-        return {
-            name: frozenset(group)
-            for name, group in (self._intents.intended() or {}).items()
-        }
+        return self._intents.intended() or {}
 
     def ends(self) -> Mapping[Port, Port | None]:
         """Return the electrical port lit to each packet-switch port, None if dark (see
@@ -114,10 +111,6 @@ class CircuitManager:
                 self._changing.release()
 
     # Intent
-
-    def intent(self) -> dict[str, frozenset[CrossConnect]] | None:
-        """Return the cross-connects that should be lit, by switch; None before the first start."""
-        return self._intents.intended()
 
     def drift(self, name: str) -> Drift:
         """Return the difference between a switch, as last read, and what it should carry; empty if it was

@@ -64,7 +64,7 @@ class Upkeep:
             self._retry_at[name] = time.monotonic() + _RETRY_S
             self._site.complain(name, f"does not carry what it should: {failure}")
         elif not difference:
-            self.settled(name)
+            self._settle(name)
 
     def drift(self, name: str) -> Drift:
         """Return the difference between a switch, as last read, and what it should carry; empty if it was
@@ -129,7 +129,7 @@ class Upkeep:
         if tells and difference and difference != self._drifts.get(name):
             self._tell(name, difference, policy)
         if not difference:
-            self.settled(name)
+            self._settle(name)
         elif policy is Policy.ADOPT:
             self._take_as_intent(name, view.snapshot, difference, who)
         elif policy is Policy.ALARM:
@@ -160,7 +160,7 @@ class Upkeep:
             OUTSIDE, "drift", name, "seen", policy=policy.value, **fields
         )
 
-    def settled(self, name: str) -> None:
+    def _settle(self, name: str) -> None:
         """Clear the alarms of a switch that carries what it should and nothing else."""
         if self._drifts.pop(name, None) is not None:
             self._bus.publish("drift_over", switch=name)
@@ -178,7 +178,7 @@ class Upkeep:
             with self._intents.writing():
                 self._intents.save({name: standing(now) - now.foreign})
                 self._intents.note(who, "adopt", name, text=str(difference))
-            self.settled(name)
+            self._settle(name)
 
     def _mend(
         self, name: str, job: Mending, policy: Policy, now: Snapshot, who: str
@@ -219,7 +219,7 @@ class Upkeep:
         """Say what is still not as it should be after an attempt to mend a switch."""
         difference = self.drift(name)
         if not difference:
-            self.settled(name)
+            self._settle(name)
             return
         self._drifts[name] = difference
         if self._retry_at.get(name, 0.0) <= time.monotonic():

@@ -14,9 +14,8 @@ from ringlight.controller.waiting_room import SentAway, share_of_descriptors
 
 log = logging.getLogger(__name__)
 
-#: Connections, those that are no switch yet, how long one of these may take to become one, and how long it
-#: is not closed for another, seconds.
-_MOST, _MOST_NEW, _NEW_S, _LEAST_S = 1024, 128, 10.0, 0.25
+#: Connections, those that are no switch yet, and how long one of these is not closed for another, seconds.
+_MOST, _MOST_NEW, _LEAST_S = 1024, 128, 0.25
 
 
 class Connections:

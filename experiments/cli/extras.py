@@ -6,7 +6,7 @@ import re
 from importlib import metadata
 
 #: Packages whose modules have another name than their distribution.
-_DISTRIBUTIONS = {"google": "protobuf", "os_ken": "os-ken", "distutils": "setuptools"}
+_DISTRIBUTIONS = {"google": "protobuf", "distutils": "setuptools"}
 
 
 def advice(error: ModuleNotFoundError) -> str | None:

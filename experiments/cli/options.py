@@ -413,11 +413,6 @@ def _additions_of(parameter: inspect.Parameter) -> _Additions | None:
     )
 
 
-def _is_group(annotation: Any) -> bool:
-    """Return whether a parameter stands for the options that are the fields of its class."""
-    return is_dataclass(annotation)
-
-
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose options include those of each parameter that is a group, and those that
     extensions add: devices, programs, flags, executors and labs on other machines.
@@ -427,7 +422,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
-        if _is_group(own.annotation):
+        if isinstance(own.annotation, type) and is_dataclass(own.annotation):
             options = inspect.signature(own.annotation, eval_str=True).parameters
             groups[own.name] = own.annotation, list(options)
             parameters += options.values()

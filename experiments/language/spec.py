@@ -286,7 +286,7 @@ class RunSpec(Strict):
 class PaperSpec(Strict):
     """The paper that an experiment is after: all that its pages say about it. Without one they say nothing.
 
-    ``citation``: as the pages' foot has it. ``model``: of ``experiments.papers``, whose closed forms stand
+    ``citation``: as the pages' foot has it. ``model``: a paper of an extension, whose closed forms stand
     beside the runs' figures. ``says``: sentences by the part of the page that shows them.
     ``limits``: what cannot be claimed about the paper, each with the reason.
     """

@@ -24,6 +24,18 @@ class ScenarioError(ValueError):
     """A scenario that cannot be run; the message is one line naming the file and the key."""
 
 
+class _Plain(yaml.SafeDumper):
+    """Writes what is the same twice, so that no reader has to follow anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def plain_yaml(content: Any) -> str:
+    """Return the YAML of a scenario, its keys in their order."""
+    return yaml.dump(content, Dumper=_Plain, sort_keys=False, allow_unicode=True)
+
+
 @contextmanager
 def at(where: str) -> Iterator[None]:
     """Put ``where: `` in front of the message of a ValueError raised in the block."""

@@ -153,6 +153,14 @@ class Sheet(Figure):
         super().__init__(figsize=size)
         self.cuts, self.rows, self.head = list(cuts), list[float](), 0.0
 
+    def _repr_png_(self) -> bytes:
+        """Return the figure as the bytes of a PNG file, which a notebook shows."""
+        file = io.BytesIO()
+        self.savefig(
+            file, format="png", dpi=110, facecolor="white", bbox_inches="tight"
+        )
+        return file.getvalue()
+
 
 def width() -> float:
     """Return the width of the picture that is being drawn, inches."""

@@ -421,16 +421,3 @@ def joined(folders: Iterable[Path]) -> list[Row]:
             rows = [replace(row, point={"run": path.name, **row.point}) for row in rows]
         joined_rows += rows
     return joined_rows
-
-
-def backend_named(name: str) -> Backend:
-    """Return the backend ``simulation``, or ``emulation`` with its usual settings. Raises ValueError."""
-    if name == "simulation":
-        return SimulationBackend()
-    if name == "emulation":
-        from ringlight.experiments.backends.emulation.backend import EmulationBackend
-
-        return EmulationBackend()
-    raise ValueError(
-        f"there is no backend {name!r}; there are simulation and emulation"
-    )

@@ -80,9 +80,10 @@ def executor_of(written: str) -> AbstractContextManager[Executor]:
     return executor_kinds()[name].executor(address)
 
 
-def backend_at(written: str) -> AbstractContextManager[EmulationBackend]:
+def backend_at(written: str, runtime: str) -> AbstractContextManager[EmulationBackend]:
     """Return the context manager of the backend whose labs are at ``NAME:ADDRESS``, with its usual settings.
 
+    ``runtime``: docker or namespace.
     Raises ScenarioError if no labs can be there.
     """
     from ringlight.experiments.language.text import ScenarioError
@@ -92,7 +93,7 @@ def backend_at(written: str) -> AbstractContextManager[EmulationBackend]:
         known = ", ".join(sorted(remote_labs())) or "none is installed"
         raise ScenarioError(f"no labs are built by an executor {name!r}; {known}")
     labs: RemoteLabs = remote_labs()[name](**{name: address})
-    return labs.backend("docker", ())
+    return labs.backend(runtime, ())
 
 
 def lost() -> tuple[type[BaseException], ...]:

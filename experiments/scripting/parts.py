@@ -151,12 +151,12 @@ def workload(
     start: Mapping[str, Any] | str | None = None,
     **keys: Any,
 ) -> dict[str, Any]:
-    """Return a job that executes a workload: a file, one collective, or a model that an extension knows.
+    """Return a job that executes a workload: a file, one collective, or what an extension makes one of.
 
     ``source`` and ``keys``: the keys of a job's ``workload`` in a file. The others: as of :func:`training`.
 
-    >>> workload(model="llama2-7b", dp=2, tp=4, device="a100", gpus=8)["workload"]["tp"]
-    4
+    >>> workload(collective="all-gather", size="100 MB", ranks="all")["workload"]["size"]
+    '100 MB'
     """
     made = {**(source or {}), **keys}
     return {

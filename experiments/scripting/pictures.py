@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -29,20 +28,6 @@ from ringlight.experiments.report.words import called, said, upper_first
 _PREFIXED = ("s", "bit/s", "bytes")
 
 
-class Picture(Figure):
-    """Marks a figure of matplotlib that a notebook shows."""
-
-    def _repr_png_(self) -> bytes:
-        return png(self)
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, facecolor="white", bbox_inches="tight")
-    return file.getvalue()
-
-
 def picture(rows: Sequence[Row], metric: str, by: str, x_path: str | None) -> Figure:
     """Return a figure of the rows of one metric: lines along a swept path, bars if nothing was swept.
 
@@ -58,6 +43,9 @@ def picture(rows: Sequence[Row], metric: str, by: str, x_path: str | None) -> Fi
         key=lambda p: len(swept[p]),
         default=None,
     )
+    if x_path is None and by in swept:
+        # Nothing else was swept: then it is what the axis shows.
+        x_path, by = by, "arm"
     for name, path in (
         ("along", x_path),
         ("by", by if by not in ("arm", "job") else None),

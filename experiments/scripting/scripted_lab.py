@@ -36,9 +36,8 @@ from ringlight.fabric.text import visible
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import Addresses, check_ready
-
-#: Programs that a lab starts, by the Debian package that has them.
-_PROGRAMS = {"mnexec": "mininet", "tc": "iproute2", "ovs-vsctl": "openvswitch-switch"}
+from ringlight.testbed.services import ServiceError
+from ringlight.testbed.setup import check_programs
 
 
 @dataclass(repr=False)
@@ -238,10 +237,10 @@ def why_not(runtime: str) -> str | None:
     if sys.platform != "linux":
         return f"needs Linux, and this is {sys.platform}"
     if os.geteuid() == 0:
-        search = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-        for program, package in _PROGRAMS.items():
-            if shutil.which(program, path=search) is None:
-                return f"{program} is not installed; run: apt-get install {package}"
+        try:
+            check_programs(runtime)
+        except ServiceError as error:
+            return str(error)
     try:
         check_ready(runtime, _addresses())
     except (LabError, ImageError) as error:

@@ -6,12 +6,16 @@ import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from ringlight.experiments.language.text import SCENARIO_BYTES, parse_yaml, read_text
+from ringlight.experiments.language.text import (
+    SCENARIO_BYTES,
+    parse_yaml,
+    plain_yaml,
+    read_text,
+)
 from ringlight.experiments.scripting.added import AddedMethods
 
 if TYPE_CHECKING:
@@ -21,13 +25,6 @@ if TYPE_CHECKING:
 
 #: Keys of the file, besides its fabric, that say that it is a scenario and not a fabric alone.
 _OF_SCENARIOS = {"fabric", "fabrics"}
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes what is the same twice, so that no reader has to follow anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 class Study(AddedMethods):
@@ -124,9 +121,7 @@ class Study(AddedMethods):
 
     def to_yaml(self) -> str:
         """Return the scenario file that says the same."""
-        return yaml.dump(
-            self._content, Dumper=_Plain, sort_keys=False, allow_unicode=True
-        )
+        return plain_yaml(self._content)
 
     def save(self, path: str | Path) -> Path:
         """Write the scenario file that says the same. Return its path."""
@@ -212,18 +207,29 @@ class Study(AddedMethods):
         repeat: int | None = None,
         runtime: str = "docker",
         runs: str | Path = "runs",
+        executor: str | None = None,
         quiet: bool = False,
     ) -> Runs:
         """Run all arms, or some, on the emulated testbed; needs root. Return the results.
 
-        ``runtime``: docker, or namespace for workers without containers. The others: as of :meth:`simulate`.
-        Raises what :meth:`simulate` raises, and LabError.
+        ``runtime``: docker, or namespace for workers without containers. ``executor``: ``NAME:ADDRESS`` of an
+        executor of an extension on whose machines the labs are; None for this machine. The others: as of
+        :meth:`simulate`. Raises what :meth:`simulate` raises, and LabError.
         """
         from ringlight.experiments.backends.emulation.backend import EmulationBackend
+        from ringlight.experiments.runner.executor_kinds import backend_at
         from ringlight.experiments.runner.machine import scale_here
 
-        experiment = self.experiment(scale_here, sweep=sweep, repeat=repeat, auto=True)
-        return _carried_out(experiment, EmulationBackend(runtime), runs, arms, quiet)
+        labs = (
+            nullcontext(EmulationBackend(runtime))
+            if executor is None
+            else backend_at(executor, runtime)
+        )
+        with labs as backend:
+            experiment = self.experiment(
+                scale_here, sweep=sweep, repeat=repeat, auto=True
+            )
+            return _carried_out(experiment, backend, runs, arms, quiet)
 
     def _with_sweep(self, sweep: Mapping[str, Sequence[Any]]) -> Study:
         swept = Study.__new__(Study)

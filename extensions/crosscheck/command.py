@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ringlight.experiments.analysis.explanations import JUDGED
 from ringlight.experiments.analysis.result import read_result
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.common import echo, table
 from ringlight.experiments.language.expand import Experiment, parse
-from ringlight.experiments.language.text import ScenarioError, parse_yaml
+from ringlight.experiments.language.text import ScenarioError, parse_yaml, plain_yaml
 from ringlight.experiments.record.folder import experiment_of, new_folder, read_json
 from ringlight.experiments.record.lab_records import LinkRate, LinkRateDisturbed
 from ringlight.experiments.record.lines import read_records
@@ -29,13 +27,6 @@ from ringlight.extensions.crosscheck.sides import Side, crosscheck
 
 #: Sections that name arms; without them fewer arms are as sound.
 _OF_ALL_ARMS = ("compare", "published", "break_even", "sweep")
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes what is the same twice, so that no reader has to follow anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 #: Sections of a job that say how often it does the same.
@@ -81,7 +72,7 @@ def trimmed(
                 training["iterations"] = iterations
     if raw == parse_yaml(experiment.text, experiment.path):
         return experiment
-    text = yaml.dump(raw, Dumper=_Plain, sort_keys=False, allow_unicode=True)
+    text = plain_yaml(raw)
     scale = experiment.scale
     scale_for = None if scale is None else lambda _: scale
     return parse(text, experiment.path, scale_for=scale_for, auto=scale is not None)

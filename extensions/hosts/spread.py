@@ -47,7 +47,7 @@ _ENDED_S, _GONE_S = 5.0, 30.0
 #: Between two looks at the workers of a lab's hosts, seconds.
 _BLIND_S = 2.0
 #: What their deaths are called.
-WORKER = "Dask worker of host"
+_WORKER_KIND = "Dask worker of host"
 #: How often VXLAN numbers are drawn.
 _DRAWS = 20
 
@@ -224,11 +224,15 @@ class SpreadLab:
         )
         how = "the host's part goes on, and is blind until it has one again"
         gone = [
-            Death(now_s, WORKER, host, how) for host in sorted(self._blind - before)
+            Death(now_s, _WORKER_KIND, host, how)
+            for host in sorted(self._blind - before)
         ]
         return [
             *gone,
-            *(Death(now_s, WORKER, host) for host in sorted(before - self._blind)),
+            *(
+                Death(now_s, _WORKER_KIND, host)
+                for host in sorted(before - self._blind)
+            ),
         ]
 
     def facts(self) -> Mapping[str, Any]:

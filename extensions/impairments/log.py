@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.experiments.record.events import Record
-from ringlight.extensions.impairments.records import ImpairedLinks
+from ringlight.extensions.impairments.records import LinksCounted
 from ringlight.testbed.faults import FaultClient
 
 #: Key of the counters of a lab's devices.
@@ -26,7 +26,7 @@ class FrameLog:
     def records(self, **where: Any) -> list[Record]:
         """Return one record if frames came to impaired links. ``where``: time and run of the record."""
         links = since(self._counters(), self._before)
-        return [ImpairedLinks(links=links, **where)] if links else []
+        return [LinksCounted(links=links, **where)] if links else []
 
     def _counters(self) -> list[dict[str, Any]]:
         with FaultClient(self._agent) as faults:

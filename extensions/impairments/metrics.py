@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.extensions.impairments.records import ImpairedLinks
+from ringlight.extensions.impairments.records import LinksCounted
 
 _SAID = {
     "frames_lost": "Frames that impaired links lost, over all that came to them while up",
@@ -18,7 +18,7 @@ _SAID = {
 def impaired(context: Context) -> Mapping[str, float]:
     """Return the effects of links that lose, delay or damage frames, by metric; empty if no frame reached
     such a link."""
-    links = [link for record in context.run.of(ImpairedLinks) for link in record.links]
+    links = [link for record in context.run.of(LinksCounted) for link in record.links]
     came, lost, damaged, down = (
         sum(link[key] for link in links)
         for key in ("frames", "lost", "damaged", "down")

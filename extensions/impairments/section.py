@@ -12,7 +12,7 @@ from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count
 from ringlight.extensions.impairments.effect import KEY, Impairments
-from ringlight.extensions.impairments.records import ImpairedLinks
+from ringlight.extensions.impairments.records import LinksCounted
 from ringlight.fabric.link_effects import LinkEffect
 from ringlight.fabric.parts import Port
 
@@ -57,7 +57,7 @@ def _lines(view: View) -> Iterator[_Line]:
         events = {
             str(event.target) for event in run.plan.events if KEY in event.effects
         }
-        for record in run.of(ImpairedLinks):
+        for record in run.of(LinksCounted):
             for link in record.links:
                 setting = own.get(Port.parse(link["to"]))
                 changed = (

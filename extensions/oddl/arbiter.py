@@ -263,7 +263,7 @@ class GridProvider(Provider[GridPlan]):
                 except UnavailableError as error:
                     problems.append(str(error))
                     continue
-                stand |= (self._circuits.intent() or {}).get(name, frozenset())
+                stand |= self._circuits.intended().get(name, frozenset())
                 ours = {xc.ingress for xc in stand if xc.ingress in ports}
                 if ours:
                     targets[name] = Target(delete=tuple(sorted(ours)))

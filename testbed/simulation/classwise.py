@@ -56,7 +56,7 @@ class InClasses:
     ) -> None:
         self.operations: Operations
         self.bundles = Bundles(engine, len(network.capacity_bps), trace=trace)
-        self._network, self._gpus, self._engine = network, gpus, engine
+        self._network, self._gpus = network, gpus
         self._workload, self._calls, self._cost, self._classes = (
             workload,
             calls,

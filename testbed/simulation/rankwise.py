@@ -87,7 +87,7 @@ class RankByRank:
         self._alike, self._standing = alike, standing
         self.operations: Operations
         self._engine, self._network, self._gpus = engine, network, gpus
-        self._workload, self._calls, self._cost = workload, calls, cost
+        self._calls, self._cost = calls, cost
         self._capacity = network.capacity_bps / 8
         for link, capacity in enumerate(self._capacity.tolist()):
             engine.link(network.key(link), capacity)

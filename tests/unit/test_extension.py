@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from typer.testing import CliRunner
 
+import ringlight as rl
 from ringlight.containers import image
 from ringlight.containers.image import ROOT, code_files
 from ringlight.controller.rest import app as rest
@@ -33,6 +34,7 @@ from ringlight.experiments.cli.app import add_commands
 from ringlight.experiments.cli.app import app as typer_app
 from ringlight.experiments.cli.emulated import emulation
 from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.report import sections as sections_of_core
 from ringlight.experiments.runner import command
 from ringlight.experiments.runner.executor_kinds import (
@@ -361,7 +363,10 @@ def moon(cube: ModuleType) -> Iterator[None]:
     )
     # What other kinds of options there are is read once, and not in here.
     cli.add_commands()
-    with door(alone(executors={"moon": "torus:MOON"}), readers=(executor_kinds,)):
+    with door(
+        alone(executors={"moon": "torus:MOON"}),
+        readers=(executor_kinds, options.lab_flags),
+    ):
         yield
 
 
@@ -381,7 +386,7 @@ def test_runs_are_made_by_executors_of_extensions(
 
 
 @pytest.mark.usefixtures("moon")
-def test_labs_are_built_where_options_of_extensions_say() -> None:
+def test_labs_are_built_where_options_of_extensions_say(tmp_path: Path) -> None:
     app, made = typer.Typer(), list[object]()
 
     @app.command()
@@ -402,8 +407,13 @@ def test_labs_are_built_where_options_of_extensions_say() -> None:
         ),
     ):
         assert why in str(CliRunner().invoke(app, words).exception)
-    with backend_at("moon:sea") as backend:
-        assert str(backend) == "docker at sea in 1"
+    with backend_at("moon:sea", "namespace") as backend:
+        assert str(backend) == "namespace at sea in 1"
+    study = rl.load(MINI)
+    with pytest.raises(
+        ScenarioError, match=r"no labs are built by an executor 'mars'; .*moon"
+    ):
+        study.emulate(executor="mars:sea", runs=tmp_path)
 
 
 def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(

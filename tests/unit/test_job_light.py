@@ -35,8 +35,6 @@ from tests.door import door
 from tests.unit.test_controller_job import ScriptedAgent
 from tests.unit.workloads import put
 
-ONIC = {"gpu": "titan-v", "rate": "100 Gbit/s"}
-
 
 @dataclass(frozen=True)
 class FieldPlane(Plane):

@@ -285,8 +285,7 @@ class Three:
 
     def wanted(self) -> dict[str, frozenset[CrossConnect]]:
         return {
-            name: frozenset(group)
-            for name, group in (self.manager.intent() or {}).items()
+            name: frozenset(group) for name, group in self.manager.intended().items()
         }
 
 

@@ -17,7 +17,6 @@ import pytest
 import ringlight as rl
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.runner.machine import real_scale
-from ringlight.experiments.scripting.pictures import png
 from tests.door import door
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,7 +158,9 @@ def test_results_have_rows_values_a_frame_and_pictures(tmp_path: Path) -> None:
     assert runs.verdict == "simulated"
     assert runs.report.exists()
     assert "<td>regrouped</td>" in runs._repr_html_()
-    assert png(runs.plot("iteration", by="job"))[:4] == b"\x89PNG"
+    # What IPython asks an object for.
+    picture: Any = runs.plot("iteration", by="job")
+    assert picture._repr_png_()[:4] == b"\x89PNG"
     again = rl.open(runs.path)
     assert again.rows == runs.rows
     with pytest.raises(rl.ScenarioError, match="metric: there is no speed; there are"):
@@ -199,6 +200,9 @@ def test_a_sweep_is_every_combination_and_has_a_line_for_each_arm(
     assert axis.get_xlabel() == "oversubscription"
     assert list(axis.lines[0].get_xdata()) == [1.0, 2.0, 4.0]
     assert list(axis.lines[0].get_ydata()) == values
+    # What alone was swept is what the axis shows, also if its values were to have colours.
+    (same,) = runs.plot("iteration", path, job="red").axes
+    assert list(same.lines[0].get_ydata()) == values
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.runner import command, experiment
 from ringlight.experiments.runner.command import (
-    backend_named,
     carry_out_experiment,
     finish,
     load_checked,
@@ -240,7 +239,7 @@ def test_from_python_with_repeats(tmp_path: Path) -> None:
     assert [row.repeat for row in jct] == [1, 2, None]
     # Drawn anew, it still has both.
     assert finish(results.path)["complete"]
-    emulation = backend_named("emulation")
+    emulation = EmulationBackend()
     with pytest.raises(ScenarioError, match="only a simulation is spread"):
         carry_out_experiment(
             load_checked(file), emulation, tmp_path / "runs", processes=2

@@ -22,6 +22,7 @@ from ringlight.testbed.emulation.onic.wiring import (
     control_mac,
     laser_ids,
     lasers_of_switch,
+    standing_light,
 )
 from ringlight.testbed.emulation.optical.__main__ import main as optical_switch
 from ringlight.testbed.lab import Lab
@@ -50,6 +51,10 @@ def test_every_laser_is_plugged_into_one_port_of_one_switch() -> None:
         for number, laser in enumerate(laser_ids(fabric, gpu)):
             here = Port(gpu, number)
             assert plugged[laser] == fabric.link_at[here].other(here)
+
+
+def test_only_an_onic_whose_light_stands_has_settings_of_standing_light() -> None:
+    assert standing_light(onic_stars(2), "n0", lambda real: real) is None
 
 
 @pytest.mark.parametrize(

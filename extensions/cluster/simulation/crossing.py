@@ -105,7 +105,6 @@ class Crossing:
         self.changed = True
 
     def remove(self, job: int, now: float) -> float:
-        """Remove a job and its turns. Return its remaining work in seconds at ideal speed."""
         """Remove a job. Return its remaining work in seconds at ideal speed."""
         self._sync(now)
         place, count = self.jobs.index(job), len(self.jobs)

@@ -48,7 +48,7 @@ from ringlight.testbed.simulation.maxmin import has_numba
 #: So many jobs, and above, are worth compiled loops, where numba is installed.
 FEW_JOBS = 300
 #: Events after which a long replay tells how far it is.
-TOLD_EVERY = 2048
+PROGRESS_EVERY = 2048
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def replay(
             in_system += inside * took
             run.now = then
         events += 1
-        if progress is not None and not events % TOLD_EVERY:
+        if progress is not None and not events % PROGRESS_EVERY:
             progress((2 * come - inside) / (2 * len(trace)))
         if then == regroup_at:
             light.at_interval()

@@ -7,7 +7,7 @@ greatest entry. So z is in lightpaths for the pair that sends most, and what :fu
 
 SiP-ML's program (Khani et al., SIGCOMM 2021, as its authors' simulator states it) bounds the load of every
 segment, not the colours. :func:`allocate` decides in milliseconds and gives colours while it fills; it is
-held against the program itself, ``tests/ring_program.py``.
+held against the program itself, ``tests/extensions/sip_ml/ring_program.py``.
 
 Ours, because the paper's text does not state it: its rings are one with all their wavelengths, and a pair may
 have lightpaths both ways round at once.

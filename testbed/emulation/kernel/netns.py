@@ -54,7 +54,7 @@ def entered(netns: str | None) -> Iterator[None]:
 
 
 _RTMGRP_LINK = 1
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_NLMSG_ERROR = 2
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 1, 4, 0x300
 _IFLA_IFNAME = 3

@@ -213,7 +213,6 @@ class ControlNetwork:
     """The bridge that joins the agents, and the GPUs for what is not payload."""
 
     def __init__(self, lab: Lab) -> None:
-        self._lab = lab
         self._netns = lab.namespace("control")
         self._namespace: int | None = namespaces.create_namespace(self._netns)
 

@@ -122,9 +122,8 @@ def test_each_lack_of_the_machine_is_said_with_its_remedy(
     monkeypatch.setattr(services, "open_vswitch_running", lambda: False)
     assert "ringlight: Open vSwitch is not running; start it" in outcome(pytester)
     monkeypatch.setattr(shutil, "which", lambda program, path: None)
-    assert (
-        "ringlight: mnexec is not installed; run: apt-get install mininet"
-        in outcome(pytester)
+    assert "ringlight: this machine lacks openvswitch-switch, mininet, " in outcome(
+        pytester
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ SQUARE = "fabric: {grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wave
 
 def module_of(name: str) -> Any:
     """Return a module among another extension's tests; the test is skipped where that is not installed."""
-    return pytest.importorskip(f"tests.extensions.{name}")
+    extension, _, _ = name.partition(".")
+    pytest.importorskip(f"ringlight.extensions.{extension}")
+    return importlib.import_module(f"tests.extensions.{name}")
 
 
 def test_containers_are_refused_where_light_is_asked_for() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
 from ringlight.experiments.cli import options
-from tests.unit.test_cli import one_line, ringlight
+from tests.unit.test_cli import BUNDLED, one_line, ringlight
 from tests.unit.test_controller_access import call
 from tests.unit.test_controller_access import controller as controller
 
@@ -38,6 +38,12 @@ def test_a_lab_tells_where_its_page_is(capsys: pytest.CaptureFixture[str]) -> No
         capsys.readouterr().err
         == "ringlight: watch the light at http://127.0.0.1:9/view/\n"
     )
+
+
+def test_the_flag_has_no_effect_on_labs_of_other_machines_and_is_refused() -> None:
+    pytest.importorskip("ringlight.extensions.hosts")
+    done = ringlight("run", str(BUNDLED), "--dask", "tls://h:1", "--view")
+    assert "--view: without effect on labs of other machines (--dask)" in one_line(done)
 
 
 def test_the_page_of_a_lab_asks_for_no_token_and_its_api_does(

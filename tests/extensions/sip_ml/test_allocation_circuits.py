@@ -366,7 +366,6 @@ def test_the_integer_program_gives_nothing_to_too_many_partners() -> None:
 
 
 NAN = float("nan")
-SQUARE = "it has one row and one column for each GPU, not the shape"
 
 
 @pytest.mark.parametrize(
