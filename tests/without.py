@@ -3,6 +3,7 @@
     python -m tests.without                        without all extensions: ruff, mypy, the core's unit tests
     python -m tests.without NAME …                 without these and those that require them
     python -m tests.without NAME … -- pytest …     another ``python -m`` command in that copy
+    python -m tests.without --each                 each extension is missing while each other one is tested
 
 With an extension go its folder, its tests, and what ``tests/extensions/NAME/files.txt`` lists: its scenarios,
 golden files and pages, a glob each line. Links of other pages to what is gone become words.
@@ -14,16 +15,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ringlight.experiments.cli.suite import OF_ALL
 from ringlight.fabric.extension import extensions
 from ringlight.testbed.forkserver import dying_with_starter
 
@@ -51,6 +54,9 @@ _STEPS = (
     ),
 )
 
+#: Sets of extensions that are drawn before the best of them is taken.
+_DRAWN_SETS = 1000
+
 
 def ours() -> tuple[str, ...]:
     """Return the names of the extensions that are folders of this tree."""
@@ -74,6 +80,79 @@ def with_dependents(names: Iterable[str]) -> set[str]:
         if gone.intersection(installed.extension.requires):
             gone.add(installed.extension.name)
     return gone
+
+
+def rounds(
+    names: Collection[str], dependents: Callable[[Iterable[str]], set[str]]
+) -> list[frozenset[str]]:
+    """Return few sets of extensions such that each extension is in a set that leaves each other one out.
+
+    An extension is tested without another one where the second is in the set and the first is not. Pairs
+    of which the first requires the second, by ``dependents``, are never apart. Some ten sets take the place
+    of a round for each of thirty extensions.
+    """
+    draw = random.Random(0)
+    apart = {
+        (gone, tested) for gone in names for tested in set(names) - dependents([gone])
+    }
+    chosen = list[frozenset[str]]()
+    while apart:
+        drawn = [
+            frozenset(
+                dependents(draw.sample(sorted(names), draw.randint(1, len(names))))
+            )
+            for _ in range(_DRAWN_SETS)
+        ]
+        # The dependents of one extension, so that each turn separates at least a pair.
+        drawn.append(frozenset(dependents([min(apart)[0]])))
+        best = max(drawn, key=lambda gone: len(_separated(apart, gone)))
+        apart -= _separated(apart, best)
+        chosen.append(best)
+    return chosen
+
+
+def _separated(
+    pairs: Collection[tuple[str, str]], gone: Collection[str]
+) -> set[tuple[str, str]]:
+    """Return the pairs whose first extension is gone and whose second one is not."""
+    return {
+        (missing, tested)
+        for missing, tested in pairs
+        if missing in gone and tested not in gone
+    }
+
+
+def each() -> int:
+    """Test each extension without each other one, and what walks through all that is there. Print a table.
+
+    Return 0 if all is green, else 1. Extensions are missing several at a time (see ``rounds``).
+    """
+    failed = dict[frozenset[str], list[str]]()
+    sets = rounds(ours(), with_dependents)
+    of_all = [f"tests/unit/test_{name}.py" for name in OF_ALL]
+    for number, gone in enumerate(sets, 1):
+        print(f"\n{number} of {len(sets)}, without", *sorted(gone), flush=True)  # noqa: T201
+        plugin = () if "bench" not in gone else ("-p", "no:ringlight")
+        tests = ("tests/extensions", "--ignore-glob=*/integration")
+        steps = (
+            ("ruff", "check", "."),
+            # One cache for all rounds: most files are the same.
+            ("mypy", "--cache-dir", str(ROOT / "build/mypy-without")),
+            ("pytest", *plugin, "-q", *tests, *of_all, "-n", "2", "--dist", "loadfile"),
+        )
+        with copied(gone) as folder:
+            existing = [
+                tuple(
+                    word
+                    for word in step
+                    if word not in of_all or (folder / word).exists()
+                )
+                for step in steps
+            ]
+            failed[gone] = [step[0] for step in existing if run(folder, step)]
+    for gone, programs in failed.items():
+        print(" ".join(programs) or "green", "| without", *sorted(gone))  # noqa: T201
+    return 1 if any(failed.values()) else 0
 
 
 def files_of(name: str) -> Iterator[Path]:
@@ -172,6 +251,8 @@ def run(folder: Path, words: Collection[str]) -> int:
 
 def main(words: list[str]) -> int:
     """Run the command line. Return the exit code of the first step that fails, else 0."""
+    if words == ["--each"]:
+        return each()
     names, command = words, list[str]()
     if "--" in words:
         names, command = words[: words.index("--")], words[words.index("--") + 1 :]

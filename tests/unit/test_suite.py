@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from ringlight.experiments.cli import suite
 from tests.conftest import sampled
-from tests.without import owned_folder
+from tests.without import owned_folder, rounds
 
 # Each test of it fails until it has been run so many times.
 FLAKY = """
@@ -187,6 +188,27 @@ def test_a_copy_is_removed_at_its_end_or_once_its_process_was_killed(
         other.kill()
     with owned_folder() as own:
         assert [*tmp_path.iterdir()] == [own]
+
+
+def test_each_extension_is_missing_while_each_that_does_without_it_is_tested() -> None:
+    names = [f"n{number}" for number in range(12)]
+    requires = {"n1": "n0", "n2": "n1", "n5": "n3"}
+
+    def dependents(gone: Iterable[str]) -> set[str]:
+        every = set(gone)
+        while (
+            more := {name for name, needed in requires.items() if needed in every}
+            - every
+        ):
+            every |= more
+        return every
+
+    chosen = rounds(names, dependents)
+    assert len(chosen) < len(names)
+    for missing in names:
+        for tested in set(names) - dependents([missing]):
+            assert any(missing in gone and tested not in gone for gone in chosen)
+    assert all(dependents(gone) == gone for gone in chosen)
 
 
 def test_what_it_took_is_told_even_of_one_that_fails(
