@@ -364,7 +364,7 @@ def table(package: str = __name__) -> str:
         if len(kinds := families.get(family, [])) >= _FAMILY:
             if name != kinds[0]:
                 continue
-            ends = ", ".join(f"`{one.rpartition('.')[2]}`" for one in kinds)
+            ends = ", ".join(f"`{member.rpartition('.')[2]}`" for member in kinds)
             words = f"{words.replace(kind.replace('_', '-'), 'KIND')}. KIND: {ends}"
             name = f"{family}.KIND"
         lines.append(f"| `{name}` | {entry.unit} | {entry.of} | {words} |")
