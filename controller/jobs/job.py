@@ -73,7 +73,7 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
 #: Ends that may follow each of these.
 FROM_ALL: Mapping[str, str] = {
     "FAILED": "it cannot be started, or a worker failed",
-    "CANCELLED": "somebody cancels it",
+    "CANCELLED": "a client cancels it",
 }
 
 

@@ -180,7 +180,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "utilisation": Table(
         "disaggregation",
-        "definition | what counts as busy | (a) | (b)",
+        "definition | counted as busy | (a) | (b)",
         [
             ["", "published", "2.5 to 3.5 ×", "0.8 to 1.25 ×"],
             *(_defined(*found) for found in _DEFINITIONS.items()),

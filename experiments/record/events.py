@@ -2,7 +2,7 @@
 
 A record is one line of events.jsonl: ``t`` (seconds of the lab's clock), ``event`` (its kind), ``run`` and
 its fields. Backends make them, the runner writes them, analysis reads them; nobody else knows their keys.
-``docs/result-schema.md`` lists them.
+``docs/records.md`` lists them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RunStarted(Record, event="run_started"):
 
 
 class JobArrived(Record, event="job_arrived"):
-    """A job asked for GPUs for the first time."""
+    """A job requested GPUs for the first time."""
 
     job: str
 
@@ -92,12 +92,12 @@ class WorkerReady(Record, event="ready"):
 
 
 class Iteration(Record, event="iteration"):
-    """One iteration of one rank: computation, then the all-reduce. Of a workload ``compute_end`` is as long
-    after the begin as the rank computed in all, and the rest is what that did not hide. ``lateness_s``: how
-    late the timer of the emulated compute woke. ``max_stall_s``: longest time inside a collective in which no
-    byte moved at this rank; ``stalls``: when such times began and ended, but for short ones.
-    ``round_trip_s``: the longest of its connections at the end, as TCP measured it. ``flows``: how many an
-    O-NIC was asked for."""
+    """One iteration of one rank: computation, then the all-reduce. For a workload, ``compute_end`` is
+    the begin plus the rank's whole computing time; the rest is exposed communication. ``lateness_s``:
+    how late the timer of the emulated compute woke. ``max_stall_s``: longest time inside a collective
+    in which no byte moved at this rank; ``stalls``: begin and end of such times, except short ones.
+    ``round_trip_s``: the longest of its connections at the end, as TCP measured it. ``flows``: number
+    of flows requested from its O-NIC."""
 
     job: str
     rank: int
@@ -137,8 +137,9 @@ class Operations(Record, event="operations"):
 
 
 class CollectiveTimed(Record, event="collective"):
-    """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
-    ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""
+    """An all-reduce that was all of a job: ``total_s``, with ``set_up_s`` and, for adding received
+    data, ``reduce_s``. ``wavelengths``: channels that it used in each direction, None without a ring of
+    wavelengths."""
 
     job: str
     total_s: float
@@ -163,11 +164,11 @@ class JobsComputed(Record):
 class WorkerDone(Record, event="done"):
     """Final report of a rank. Bytes are payload. ``wire_bytes``: bytes with headers that each NIC
     (``eth0``, …) sent and received while the job trained. ``parameters_sha256``: hash of the trained
-    parameters. ``results_checked``: for a workload, the number of parts of results that were compared with
-    what they must be, and were equal. ``light``: with static lightpaths, the bytes of payload and of
-    framing that the rank gave its O-NIC for each rank. ``beacon_gaps``: long silences of a peer's beacons,
-    each with ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``. ``max_beacon_gap_s``: the longest of
-    all silences."""
+    parameters. ``results_checked``: for a workload, the number of parts of results that equalled their
+    expected values. ``light``: with static lightpaths, the bytes of payload and of framing that the
+    rank gave its O-NIC for each rank. ``beacon_gaps``: long silences of a peer's beacons, each with
+    ``t_start``, ``t_end``, ``peer`` (a rank) and ``lost``. ``max_beacon_gap_s``: the longest of all
+    silences."""
 
     job: str
     rank: int
@@ -216,8 +217,8 @@ class WorkerLost(Record, event="lost"):
 
 
 class JobRecovered(Record, event="recovered"):
-    """A job goes on after a loss, from ``iteration`` on, on ``gpus`` in rank order; ``at``: their start.
-    ``assumed_s``: how long after the loss, where a simulation takes its default for that."""
+    """A job continues after a loss, from ``iteration`` on, on ``gpus`` in rank order; ``at``: their
+    start. ``assumed_s``: time after the loss, if a simulation uses its default."""
 
     job: str
     iteration: int
@@ -227,7 +228,7 @@ class JobRecovered(Record, event="recovered"):
 
 
 class ActionBegun(Record, event="action_begun"):
-    """An event of the timeline was asked for. ``name``: of the event, ``do`` and ``target`` as planned."""
+    """An event of the timeline was started. ``name``: of the event, ``do`` and ``target`` as planned."""
 
     name: str
     do: str
@@ -235,9 +236,9 @@ class ActionBegun(Record, event="action_begun"):
 
 
 class ActionEnded(Record, event="action_ended"):
-    """End of an event: what was killed is back, a regroup is done. ``result``: of a regroup the controller's
-    resource (plan, timeline, results of the switches), of a fault what the testbed says. ``error``: why it
-    did not come about."""
+    """End of an event: a killed process is back, a regroup is done. ``result``: the controller's
+    resource of a regroup (plan, timeline, results of the switches), or the testbed's state of a fault.
+    ``error``: the reason for a failure."""
 
     name: str
     do: str
@@ -247,9 +248,9 @@ class ActionEnded(Record, event="action_ended"):
 
 
 class Repeated(Record, event="repeated"):
-    """Something was made once more because others had the processors, or because TCP's time-outs may be all
-    that links missed. ``what``: links or run; ``counts``: which of the two counts (``better``: of each link
-    the better); ``set_aside``: the run that does not."""
+    """A run or link test was repeated because other programs used the processors, or because only TCP's
+    time-outs may have slowed links down. ``what``: links or run; ``counts``: the counting attempt
+    (``better``: the better of both for each link); ``set_aside``: the other run."""
 
     what: str
     name: str
@@ -261,8 +262,8 @@ class Repeated(Record, event="repeated"):
 
 
 class Reference(Record, event="reference"):
-    """SHA-256 of the parameters that the same training gives in one process. ``unlike``: where devices sum,
-    the share of their answers that are not the mean of all ranks' numbers."""
+    """SHA-256 of the parameters that the same training gives in one process. ``unlike``: if devices
+    compute sums, the share of their answers that differ from the mean of all ranks' numbers."""
 
     job: str
     sha256: str
@@ -270,10 +271,9 @@ class Reference(Record, event="reference"):
 
 
 class EventLate(Record, event="event_late"):
-    """An event of the timeline came late. ``name``: of the event; ``planned``, ``came``: in words; ``due``,
-    ``late_s``: when it should have come, and how long after it did; ``away_s``: how long of that the
-    controller was away; ``asked``: by an event of the run; ``frozen``: which processes stood still meanwhile,
-    in words, as far as that was known then."""
+    """An event of the timeline came late. ``name``: of the event; ``planned``, ``came``: in words;
+    ``due``: its planned time; ``late_s``: its delay; ``away_s``: the controller's absence in that time;
+    ``asked``: by an event of the run. ``frozen``: known processes that stood still meanwhile, in words."""
 
     name: str
     do: str
@@ -303,7 +303,7 @@ class RunEnded(Record, event="run_ended"):
 
 
 class RunFailed(Record, event="run_failed"):
-    """A run of a sweep could not be made; the others go on."""
+    """A run of a sweep could not be made; the others continue."""
 
     arm: str
     reason: str

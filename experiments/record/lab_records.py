@@ -19,8 +19,8 @@ class LinkBytes(Record, event="link_bytes"):
 
 
 class ProcessorLoad(Record, event="cpu"):
-    """Shares (0..1) of all processors: busy, of that stolen by the hypervisor, and taken by processes that
-    are no part of the lab."""
+    """Shares (0..1) of all processors: busy, stolen by the hypervisor (a part of busy), and used by
+    processes outside of the lab."""
 
     busy: float
     stolen: float | None = None
@@ -40,8 +40,8 @@ class PortRate(Record, event="port_rate"):
 
 
 class LinkRate(Record, event="link_rate"):
-    """One direction of a link against its setting, bits per second; who took the processors meanwhile,
-    and how busy they were."""
+    """One direction of a link against its setting, bits per second; the use of the processors
+    meanwhile."""
 
     fabric: str
     link: str
@@ -54,13 +54,13 @@ class LinkRate(Record, event="link_rate"):
 
 
 class LinkRateDisturbed(LinkRate, event="link_rate_disturbed"):
-    """The same, measured while others had the processors; it is measured once more."""
+    """One direction of a link, measured while other programs used the processors; it is measured again."""
 
 
 class ProcessEnded(Record, event="process_ended"):
-    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, controller, a device, the name of a
-    program of an extension, Open vSwitch (the machine's), or what a lab's parts elsewhere tell of; ``how`` in
-    words; ``planned``: by an event of the run."""
+    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, controller, a device, the name
+    of a program of an extension, Open vSwitch (the machine's), or a process on another host of the lab.
+    ``how`` in words; ``planned``: by an event of the run."""
 
     kind: str
     name: str
@@ -74,7 +74,7 @@ class ProcessEnded(Record, event="process_ended"):
 
 
 class ProcessBack(Record, event="process_back"):
-    """A process that had ended was started again; ``away_s``: after so long."""
+    """A process that had ended was started again; ``away_s``: its absence."""
 
     kind: str
     name: str
@@ -82,9 +82,10 @@ class ProcessBack(Record, event="process_back"):
 
 
 class ProcessFrozen(Record, event="process_frozen"):
-    """A process stood still from ``t`` on, for longer than its work bears. ``kind`` as of ``process_ended``,
-    and worker on GPU, container on GPU, fork server, Docker, testbed, runner, machine; ``how``: stopped by a
-    signal, frozen by its control group, held by a debugger, its clock has a gap, it was suspended."""
+    """A process stood still from ``t`` on, for longer than its work allows. ``kind``: like
+    ``process_ended``; also worker on GPU, container on GPU, fork server, Docker, testbed, runner,
+    machine. ``how``: stopped by a signal, frozen by its control group, held by a debugger, its clock
+    has a gap, it was suspended."""
 
     kind: str
     name: str
@@ -97,7 +98,7 @@ class ProcessFrozen(Record, event="process_frozen"):
 
 
 class ProcessThawed(Record, event="process_thawed"):
-    """A process that stood still goes on, or has ended, ``after_s`` later."""
+    """A process that stood still continues, or has ended, ``after_s`` later."""
 
     kind: str
     name: str
@@ -121,7 +122,7 @@ class SwitchDrifted(Record, event="switch_drifted"):
 
 
 class SwitchMended(Record, event="switch_mended"):
-    """A switch is again as the controller had set it, ``after_s`` after that was first seen to be not so."""
+    """A switch is again as the controller had set it, ``after_s`` after the first difference was seen."""
 
     switch: str
     what: str

@@ -9,8 +9,8 @@ from ringlight.experiments.record.events import Record
 
 
 class Flow(Record, event="flow"):
-    """One flow of an O-NIC, from the worker's wish to the transmitter's release. Times of the lab's clock,
-    None for what did not happen. ``waited``: it stood in a queue at the sender or the receiver."""
+    """One flow of an O-NIC, from the worker's request to the transmitter's release. Times of the lab's
+    clock, None if the step did not happen. ``waited``: it was queued at the sender or the receiver."""
 
     gpu: str
     flow: int
@@ -34,7 +34,7 @@ class Flow(Record, event="flow"):
 
 
 class FlowsLost(Record, event="flows_lost"):
-    """Flows of an agent that nobody read before it forgot them."""
+    """Flows dropped from an agent's log before they were read."""
 
     gpu: str
     count: int
@@ -58,14 +58,14 @@ class OnicsSimulated(Record, event="onics"):
 
 
 class RingSetUps(Record, event="ring"):
-    """A ring of wavelengths as the controller shows it after a run, and each change of its light: ``t``,
-    ``step``, ``total_s`` and ``write_s``."""
+    """A ring of wavelengths as the controller shows it after a run, and each change of its circuits:
+    ``t``, ``step``, ``total_s`` and ``write_s``."""
 
     ring: Mapping[str, Any]
     set_ups: list[dict[str, Any]]
 
 
 class Circuits(Record, event="circuits"):
-    """Circuits that are lit when a run has ended."""
+    """Circuits at the end of a run."""
 
     circuits: list[list[str]]

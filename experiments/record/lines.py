@@ -29,7 +29,7 @@ def kinds() -> Mapping[str, type[Record]]:
 
 def table(*modules: str) -> str:
     """Return the kinds of records of some modules as a table in Markdown: the core's, if none is named, for
-    docs/result-schema.md, an extension's for its page."""
+    docs/records.md, an extension's for its page."""
     chosen = modules or tuple(module.__name__ for module in _CORE)
     lines = ["| event | fields besides `t`, `event`, `run` | |", "|---|---|---|"]
     for name, kind in kinds().items():

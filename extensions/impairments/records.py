@@ -9,8 +9,8 @@ from ringlight.experiments.record.events import Record
 
 
 class LinksCounted(Record, event="impaired"):
-    """Effects on the frames of a run of links that lose, delay or damage frames, by direction: ``from``
-    and ``to``, the frames that arrived and their bytes, and the numbers of frames that were ``lost``,
-    ``damaged``, or arrived while the link was ``down``."""
+    """Effects on the frames of a run of links that lose, delay or damage frames, by direction. ``from``
+    and ``to``: its ports. The frames that arrived and their bytes, and the numbers of frames that were
+    ``lost``, ``damaged``, or arrived while the link was ``down``."""
 
     links: Sequence[Mapping[str, Any]]

@@ -344,3 +344,12 @@ def test_light_that_moves_before_the_jobs_start_blacks_nothing_out() -> None:
 def test_the_documentation_lists_every_metric() -> None:
     """To bring it up to date, put what ``table()`` gives in place of its first table."""
     assert f"\n{table()}\n" in (ROOT / "docs" / "metrics.md").read_text()
+
+
+def test_the_table_has_every_metric_by_its_name_or_its_family() -> None:
+    text = table()
+    for name, entry in registry.metrics().items():
+        if entry.file.startswith("ringlight.experiments.analysis.metrics."):
+            family, _, kind = name.rpartition(".")
+            row = rf"`{family}\.KIND` .*`{kind}`"
+            assert f"| `{name}` |" in text or re.search(row, text), name

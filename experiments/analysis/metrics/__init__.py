@@ -341,13 +341,31 @@ def rows_of(context: Context) -> list[Row]:
     return rows
 
 
+#: So many metrics that differ only in the end of their names are one row of the table.
+_FAMILY = 8
+
+
 def table(package: str = __name__) -> str:
     """Return the metrics of a package as a table in Markdown: the core's for docs/metrics.md, an extension's
-    for its page."""
+    for its page. A large family, such as ``exposed.all_gather`` to ``exposed.tp``, is one row."""
+    entries = {
+        name: entry
+        for name, entry in sorted(metrics().items())
+        if entry.file.startswith(f"{package}.")
+    }
+    families: dict[str, list[str]] = {}
+    for name in entries:
+        families.setdefault(name.rpartition(".")[0], []).append(name)
+    del families[""]
     lines = ["| metric | unit | of | |", "|---|---|---|---|"]
-    for name, entry in sorted(metrics().items()):
-        if not entry.file.startswith(f"{package}."):
-            continue
+    for name, entry in entries.items():
         words = f"{entry.help} ({entry.known})" if entry.known else entry.help
+        family, _, kind = name.rpartition(".")
+        if len(kinds := families.get(family, [])) >= _FAMILY:
+            if name != kinds[0]:
+                continue
+            ends = ", ".join(f"`{member.rpartition('.')[2]}`" for member in kinds)
+            words = f"{words.replace(kind.replace('_', '-'), 'KIND')}. KIND: {ends}"
+            name = f"{family}.KIND"
         lines.append(f"| `{name}` | {entry.unit} | {entry.of} | {words} |")
     return "\n".join(lines) + "\n"

@@ -17,7 +17,7 @@ def steps(_: Context, job: JobRun) -> int | None:
 
 @metric("count", of="job")
 def wavelengths_lit(_: Context, job: JobRun) -> int | None:
-    """Wavelengths in each direction that it uses.
+    """Wavelengths that the job uses in each direction.
 
     Return the count; None if the job is not an all-reduce alone.
     """

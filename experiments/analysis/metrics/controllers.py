@@ -14,7 +14,7 @@ from ringlight.experiments.record.runs import Action
 
 @metric("s", of="event")
 def followed(context: Context, action: Action) -> float | None:
-    """From the end of moving light until packets of all jobs came through switches of other controllers.
+    """From the end of a change of circuits until packets of all jobs passed switches of other controllers.
 
     Return the seconds to the latest end of a silence of beacons, or of a stall of an all-reduce, that began
     before light had moved; 0 if all had ended by then. None without such switches, if no light moved under

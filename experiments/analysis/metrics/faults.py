@@ -111,7 +111,7 @@ def around(context: Context, action: Action, job: JobRun) -> Mapping[str, float 
 
 @metric("s", of="event job")
 def recovery(context: Context, action: Action, job: JobRun) -> float | None:
-    """From a fault of what the job used to the end of the next iteration of all ranks.
+    """From a fault of a part that the job used to the end of the next iteration of all ranks.
 
     Return seconds; None if the event is not a fault that hit the running job, or no iteration followed.
     """

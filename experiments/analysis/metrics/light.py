@@ -20,9 +20,9 @@ from ringlight.experiments.record.runs import Run
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
 #: What kernel and agents count, by name: of WSSs. A packet that is dropped there is sent again by TCP.
 COUNTERS = {
-    "collisions": "Lights of one wavelength that met at a receiver",
-    "receiver_overlaps": "Lights that met at a receiver, of any wavelength",
-    "misdirected": "Packets that light brought to an O-NIC for which they were not meant",
+    "collisions": "Flows of one wavelength that met at a receiver",
+    "receiver_overlaps": "Flows of any wavelength that met at a receiver",
+    "misdirected": "Packets that arrived at an O-NIC for which they were not meant",
     "dark_drops": "Packets dropped in a WSS whose cross-connect was not ready",
     "unset_drops": "Packets dropped in a WSS on a wavelength without a cross-connect",
     "blocked_drops": "Packets dropped in a WSS at a port that was disabled or had failed",
@@ -33,15 +33,15 @@ COUNTERS = {
 #: And of O-NICs.
 OF_ONICS = {
     "unrouted": "Packets for a peer that no port of the O-NIC leads to",
-    "light_tx_bytes": "Bytes that O-NICs sent into the light, some headers included",
+    "light_tx_bytes": "Bytes that O-NICs sent into lightpaths, some headers included",
 }
 #: Times given as median, 99th percentile and maximum.
 TIMES = {
-    "setup": "From a flow's request, or the end of a ring's step, to the light",
-    "idle_setup": "From the request to the light, of flows that stood in no queue",
-    "open": "From the worker's wish for a flow to the light, the wait for its own transmitter included",
-    "lit": "From the light of a flow to its end",
-    "setup_write": "Of a ring's set-up, until the switches had it and it was read back",
+    "setup": "From a flow's request, or the end of a ring's step, to its lightpath",
+    "idle_setup": "From the request of a flow that was not queued to its lightpath",
+    "open": "From the worker's request for a flow to its lightpath, the wait for its own transmitter included",
+    "lit": "Duration of a flow's lightpath",
+    "setup_write": "Part of a ring's set-up until its circuits were written and read back",
 }
 _PARTS = {"p50": "median", "p99": "99th percentile", "max": "longest"}
 
@@ -89,10 +89,10 @@ def waits(context: Context) -> Mapping[str, float | None]:
 
 _FLOWS = {
     "flows": "Flows of O-NICs on record",
-    "flows_expected": "Flows that the workers asked for",
-    "flows_per_iteration": "Flows that the workers asked for in an iteration",
-    "flows_waited": "Flows that stood in a queue",
-    "flows_not_traced": "Flows that an agent forgot before they were read",
+    "flows_expected": "Flows that the workers requested",
+    "flows_per_iteration": "Flows that the workers requested in an iteration",
+    "flows_waited": "Flows that were queued",
+    "flows_not_traced": "Flows dropped from an agent's log before they were read",
 }
 
 
@@ -158,7 +158,7 @@ def counters(context: Context) -> Mapping[str, float]:
 _CONTROL = {
     "control_messages": "Messages between O-NICs' agents",
     "control_messages_per_flow": "Messages between O-NICs' agents for each flow",
-    "agents_restarted": "O-NICs' agents that began anew",
+    "agents_restarted": "O-NICs' agents that restarted",
 }
 
 

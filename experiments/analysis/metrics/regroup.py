@@ -122,8 +122,8 @@ def stalls(run: Run, begin: float, end: float) -> list[tuple[float, float]]:
 
 
 _TOOK = {
-    "reconfiguration": "From the request to move light to the end of it",
-    "away": "From the kill until what was killed is back",
+    "reconfiguration": "From the request to change circuits to the end of the change",
+    "away": "From the kill of a process until it is back",
 }
 
 
@@ -156,7 +156,7 @@ def fibres_moved(_: Context, action: Action) -> int | None:
 
 @metric("s", of="event")
 def light_off(_: Context, action: Action) -> float | None:
-    """From the command to remove light until the new light is known to be there.
+    """From the command to remove circuits until the new circuits are confirmed.
 
     Return seconds; None if one of these phases was not reached. The time is an upper bound of the dark time
     on the wire, except for the re-training of receivers.
@@ -168,9 +168,9 @@ def light_off(_: Context, action: Action) -> float | None:
 
 
 _BLACKOUT = {
-    "beacon_gap": "Longest silence of beacons of a moved GPU while light moved; 0 if below 20 ms",
+    "beacon_gap": "Longest silence of beacons of a moved GPU while circuits moved; 0 if below 20 ms",
     "wire_dark": "Longest time that an optical switch reports a moved cross-connect dark",
-    "tcp_stall": "Longest time without a byte of an all-reduce at a rank while light moved",
+    "tcp_stall": "Longest time without a byte of an all-reduce at a rank while circuits moved",
     "blackout": "Worst of beacon gap, dark wire and TCP stall",
 }
 
@@ -200,7 +200,7 @@ def blackout(context: Context, action: Action) -> Mapping[str, float]:
 
 @metric("s", of="event")
 def tcp_stall_usual(context: Context, action: Action) -> float | None:
-    """The same without moving light: median over earlier iterations of their worst.
+    """TCP stall in earlier iterations, without a change of circuits: median of their longest.
 
     Return seconds; 0 without earlier iterations, None if no light moved under training jobs.
     """
@@ -231,8 +231,8 @@ def dark_declared(context: Context, action: Action) -> float | None:
 
 
 _PREDICTED = {
-    "iteration_predicted_before": "Iteration time by the model as it was lit before",
-    "iteration_predicted_after": "Iteration time by the model as it is lit after",
+    "iteration_predicted_before": "Iteration time by the model with the circuits before the event",
+    "iteration_predicted_after": "Iteration time by the model with the circuits after the event",
 }
 
 

@@ -43,7 +43,7 @@ def start_up(context: Context, job: JobRun) -> float | None:
 
 @metric("1", of="job")
 def slowdown(context: Context, job: JobRun) -> float | None:
-    """From a job's arrival to its end, over what the model says that it takes alone.
+    """From a job's arrival to its end, over the model's time of the job alone.
 
     Return the ratio; None if the job has not ended or the model does not know it.
     """
@@ -60,7 +60,7 @@ def slowdown(context: Context, job: JobRun) -> float | None:
 
 @metric("1")
 def fairness(context: Context) -> float | None:
-    """Jain's index of the jobs' slowdowns: 1 where all are slowed down alike.
+    """Jain's index of the jobs' slowdowns: 1 if all are slowed down alike.
 
     Return the index, a ratio; None for fewer than two jobs with a slowdown.
     """
@@ -71,7 +71,7 @@ def fairness(context: Context) -> float | None:
 
 @metric("1", of="job")
 def fragmentation(context: Context, job: JobRun) -> float | None:
-    """Share of a job's neighbouring ranks that are on different packet switches, as it is lit at the end.
+    """Share of a job's neighbouring ranks that are on different packet switches, with the circuits at the end.
 
     Return the share (0..1); None with fewer than two packet switches, or for a job without GPUs.
     """

@@ -31,7 +31,7 @@ def jct(_: Context, job: JobRun) -> float | None:
 
 @metric("s", of="job", unscaled=True)
 def jct_real(context: Context, job: JobRun) -> float | None:
-    """Job completion time in real time, where the scale makes it another.
+    """Job completion time in real time, if the scale changes it.
 
     Return seconds; None if the job has not completed or the scale is 1.
     """
@@ -100,7 +100,7 @@ _MODELS = {
     "allreduce_ideal": "All-reduce with every NIC, or lightpath, at its full rate and no waiting",
     "allreduce_predicted": "All-reduce time by the model, without set-ups",
     "jct_predicted": "Job completion time by the model, without set-ups",
-    "jct_predicted_with_setup": "Job completion time by the model, each wait for light as long as the run's "
+    "jct_predicted_with_setup": "Job completion time by the model, each wait for a lightpath as long as the run's "
     "median set-up",
 }
 
@@ -134,7 +134,7 @@ def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("s", of="job", known="simulated")
 def jct_simulated(context: Context, job: JobRun) -> float | None:
-    """Job completion time by a simulation of the measured run, later jobs ready as they were there.
+    """Job completion time by a simulation of the measured run, with its start-up times of later jobs.
 
     Return seconds; None without a simulation.
     """
@@ -146,7 +146,8 @@ def jct_simulated(context: Context, job: JobRun) -> float | None:
 _BY_PHASE = {
     "jct_phase_least": "Shortest job completion time of simulations in which later jobs begin at other "
     "moments of an iteration",
-    "jct_phase_most": "The longest of these",
+    "jct_phase_most": "Longest job completion time of simulations in which later jobs begin at other "
+    "moments of an iteration",
 }
 
 

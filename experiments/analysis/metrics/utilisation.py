@@ -20,7 +20,7 @@ _SUPPOSED = ("full_rate", "overlap")
 
 def _said(names: Iterable[str]) -> dict[str, str]:
     """Return the descriptions of utilisation by some definitions, by metric."""
-    words = "Share of the job's time that its GPUs were busy, where busy is"
+    words = "Share of the job's time that its GPUs were busy, if busy means"
     return {
         f"gpu_utilisation.{name}": f"{words} {DEFINITIONS[name].title}"
         for name in names

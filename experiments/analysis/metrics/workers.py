@@ -32,7 +32,7 @@ def parameters_identical(context: Context, job: JobRun) -> bool | None:
 
 @metric("count", of="job")
 def results_checked(_: Context, job: JobRun) -> int | None:
-    """Parts of results of a workload's collectives and messages, each compared with what it must be.
+    """Parts of results of a workload's collectives and messages, each compared with its expected value.
 
     Return the count; None if no rank reported one.
     """
@@ -45,7 +45,7 @@ def results_checked(_: Context, job: JobRun) -> int | None:
 
 
 _LEARNT = {
-    "accuracy": "Share of samples told right at the end",
+    "accuracy": "Share of samples classified correctly at the end",
     "loss_first": "Loss in the first iteration",
     "loss_last": "Loss in the last iteration",
 }
