@@ -66,7 +66,7 @@ def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
             f"{_apart(rows, n, 'of_seeds_nats', '+.5f')} of loss with N = {n}"
             for n in ranks
         )
-        lines += [f"Dithered beside nearest, seed by seed: {beside}.", ""]
+        lines += [f"Dithered minus nearest, seed by seed: {beside}.", ""]
     return [line.replace(" -", " −") for line in lines]
 
 

@@ -9,8 +9,8 @@ from ringlight.experiments.record.events import Record
 
 
 class NetworkTried(Record, event="network"):
-    """An averager's network beside the exact mean: combinations of inputs, those answered otherwise, and the
-    largest distance of an output from its level."""
+    """An averager's network compared with the exact mean: combinations of inputs, those answered differently,
+    and the largest distance of an output from its level."""
 
     averager: str
     inputs: int
