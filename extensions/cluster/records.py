@@ -12,9 +12,9 @@ from ringlight.extensions.cluster.plan import trace_of
 
 
 class TraceReplayed(JobsComputed, event="trace_replayed"):
-    """A trace was replayed on a cluster. ``figures`` by name; ``dropped``: number of jobs that were left out or
-    changed, by reason; ``curves``: values of distributions at equal steps of their share; ``course``: shares of
-    all GPUs over time ``t``, and waiting jobs; ``classes``: jobs by size; ``leaves``: GPUs of each switch;
+    """A trace was replayed on a cluster. ``figures`` by name. ``dropped``: number of jobs that were left out or
+    changed, by reason. ``curves``: values of distributions at equal steps of their share. ``course``: shares of
+    all GPUs over time ``t``, and waiting jobs. ``classes``: jobs by size. ``leaves``: GPUs of each switch.
     ``seen``: at some moments, the GPUs of each job on each switch (job, switch, GPUs). ``jobs``: for emulated
     jobs, by name, the times of arrival, of getting GPUs, of beginning and of ending; None for a time that did
     not occur."""

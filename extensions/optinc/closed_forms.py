@@ -82,13 +82,14 @@ def _over_rings(base: AtBase) -> Iterator[Finding]:
             theirs = _numbers(base, other, "allreduce")
             times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys()}
             if times:
-                each = ", ".join(f"{times[n]:.2f} with {n}" for n in sorted(times))
-                first, _, more = each.partition(" with")
+                least, *more = sorted(times)
+                each = ", ".join(f"{times[n]:.2f} ({n})" for n in more)
+                further = f" With more servers the factor is {each}." if more else ""
                 lost = [n for n in times if times[n] < 1]
                 yield Finding(
                     "loses" if lost else "wins",
                     f"“{base.titles[other]}” compared with “{base.titles[arm]}” at equal rates: the ring takes "
-                    f"{first} times as long with{more} servers.",
+                    f"{times[least]:.2f} times as long with {least} servers.{further}",
                 )
 
 
@@ -207,10 +208,14 @@ def _on_light(base: AtBase) -> Iterator[Finding]:
             if (hardest := _harmless(list(shares.items()))) is not None:
                 limits.append(f"{words} {hardest:g} {unit}")
         if limits:
+            several = [
+                ", ".join(limits[begin : begin + 3])
+                for begin in range(0, len(limits), 3)
+            ]
             yield Finding(
                 "free",
-                f"{base.titles[arm]}: no answer is wrong up to these imperfections, one at a time and one draw "
-                f"of each: {', '.join(limits)}.",
+                f"{base.titles[arm]}: no answer is wrong up to {'. Nor up to '.join(several)}. Each imperfection "
+                "was tried alone, with one draw.",
             )
 
 
