@@ -26,7 +26,9 @@ _TIMES = {
         ("waited", "From a job's arrival in a trace until it has its GPUs"),
     )
     for short, words in _OF_TIMES.items()
-} | {"dark_total": "Seconds for which jobs of a trace waited for moved circuits, summed over jobs"}
+} | {
+    "dark_total": "Seconds for which jobs of a trace waited for moved circuits, summed over jobs"
+}
 _RATIOS = {
     f"completion_slowdown_{short}": f"From a job's arrival to its end over its ideal duration, {words}"
     for short, words in _OF_TIMES.items()
@@ -41,7 +43,8 @@ _RATIOS = {
     "servers_up": "Share of the servers' time in which they were up, as recorded",
     "slices_whole": "Share of slices whose servers are all up, mean over time",
     "slices_whole_95": "Share of slices whose servers are all up in 95 % of the time, as recorded",
-    "slices_whole_95_binomial": "Share of slices whose servers are all up in 95 % of the time, if servers fail independently",
+    "slices_whole_95_binomial": "Share of slices whose servers are all up in 95 % of the time, if "
+    "servers fail independently",
     "moves_per_100_jobs": "Regroupings per 100 jobs of a trace",
     "little_gap": "Distance from Little's law: jobs in the system over time, against their times in it",
 }

@@ -67,7 +67,9 @@ def _uses(run: Run) -> Iterator[LightUse]:
     "",
     of="fabric",
     known="analytic",
-    makes={"light_use_collisions_possible": "Whether two lightpaths could meet at a receiver"},
+    makes={
+        "light_use_collisions_possible": "Whether two lightpaths could meet at a receiver"
+    },
 )
 @metric(
     "count",

@@ -97,7 +97,8 @@ def wire_over_payload(context: Context, job: JobRun) -> float | None:
 
 _SENT = {
     "sent_over_payload": "Bytes that a rank sent, without headers, over those of its numbers",
-    "sent_over_payload_even": "Bytes that a rank of a ring of whole numbers would send, over those of its numbers, if sums had as many bits",
+    "sent_over_payload_even": "Bytes that a rank of a ring of whole numbers would send, over those of "
+    "its numbers, if sums had as many bits",
 }
 
 

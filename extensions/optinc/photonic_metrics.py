@@ -98,10 +98,10 @@ _MADE_OF = {
 }
 _AREA = {
     "unit_area": "Interferometers of a job's averager over those of the same with no layer approximated",
-    "unit_area_biased": "Interferometers of a job's averager over those with no layer approximated, with the light of biases on "
-    "both sides",
-    "network_area": "Interferometers of the network of a job's averager alone, over those of the same with no layer "
-    "approximated",
+    "unit_area_biased": "Interferometers of a job's averager over those with no layer "
+    "approximated, with the light of biases on both sides",
+    "network_area": "Interferometers of the network of a job's averager alone, over those of "
+    "the same with no layer approximated",
 }
 
 

@@ -329,7 +329,7 @@ def _on_small(
         f"each transfer, {base.titles[plain_best[1]]} is the fastest {_limit(plain_best[0])}"
     )
     text += (
-        f"; with striping, it is the fastest on the ring {_limit(any_of[0])}"
+        f"; against striped algorithms as well, {_limit(any_of[0])}"
         if any_of[0] < plain_best[0]
         else ""
     )

@@ -18,8 +18,8 @@ from ringlight.fabric.steps import IntArray
 from ringlight.workloads.traffic import delivered, delivered_in_steps
 
 _ANEW = {
-    "divisions": "Number of times that circuits were divided again while the job ran; missing after a restart of the "
-    "controller"
+    "divisions": "Number of times that circuits were divided again while the job ran; "
+    "missing after a restart of the controller"
 }
 _DARK = {
     "divisions_dark": "Time for which unsent bytes waited in the dark because lightpaths were retuned, summed over "
@@ -86,8 +86,9 @@ _BYTES = {
     "light_payload": "Payload that workers passed to their O-NICs for lightpaths, without framing",
     "light_framing": "Message headers and receipts that workers passed to their O-NICs for lightpaths",
     "light_resent": "Bytes that O-NICs sent over lightpaths again because TCP retransmitted",
-    "light_bytes_wrong": "Bytes unaccounted for between worker, O-NIC and lightpath, summed over pairs: the workload's and the "
-    "O-NICs' bytes, these and the sent bytes, and the input and output of each lightpath",
+    "light_bytes_wrong": "Bytes unaccounted for between worker, O-NIC and lightpath, summed over "
+    "pairs: the workload's and the O-NICs' bytes, these and the sent bytes, and the input and "
+    "output of each lightpath",
 }
 
 

@@ -12,7 +12,8 @@ from ringlight.extensions.sip_ml.records import LightTurns
 from ringlight.extensions.sip_ml.workload_phases import phases_of
 
 _TURNS = {
-    "phase_turns": "Turns of an iteration, all ranks together; a turn is a phase of some ranks with circuits of its own",
+    "phase_turns": "Turns of an iteration, all ranks together; a turn is a phase of some ranks with "
+    "circuits of its own",
     "phase_turns_moved": "Turns of an iteration for which circuits were moved, mean over iterations",
 }
 

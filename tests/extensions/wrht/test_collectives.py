@@ -701,7 +701,10 @@ def test_the_verdict_follows_the_rows(small: Analysis) -> None:
         == "wins"
     )
     assert "all of WRHT's advantage is due to charging the set-up" in texts
-    assert "A representative receives 16 whole vectors at the same time (for vgg16 8.85" in texts
+    assert (
+        "A representative receives 16 whole vectors at the same time (for vgg16 8.85"
+        in texts
+    )
     assert "A representative needs time to add the vectors that it received" in texts
     # Nothing is said of figures that no paper has.
     assert "note" not in found.values()
