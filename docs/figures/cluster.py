@@ -16,7 +16,7 @@ _SWEPT = {
     "packed": "packed",
     "best": "best fit",
     "aligned": "whole switches first",
-    "light": "light moves",
+    "light": "circuits moved",
     "ideal": "no link short",
 }
 _LOADS, _SHARING = (0.4, 0.6, 0.8, 1.2), ("always", "duty", "interleaved")
@@ -104,8 +104,8 @@ _SPARES = {
     "wait": "wait for the repair",
     "restart": "restart elsewhere",
     "switch": "a spare server of the same switch",
-    "pod": "of the same pod",
-    "anywhere": "from anywhere",
+    "pod": "a spare server of the same pod",
+    "anywhere": "a spare server from anywhere",
     "cube": "a spare cube of 64 GPUs, which fail whole",
 }
 
@@ -131,7 +131,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "cluster-worth": Table(
         "cluster_sweep",
-        "load | jobs send | over packed | over best fit | over the best without light | over no link short",
+        "load | jobs send | over packed | over best fit | over the best without moves | over no link short",
         [_worth(load, sharing) for load in _LOADS for sharing in _SHARING],
     ),
     "cluster-spares": Table(
@@ -141,8 +141,8 @@ BLOCKS: dict[str, Block] = {
     ),
     "cluster-traces": Table(
         "cluster_two_traces",
-        "trace | at | load after warm-up | packed | best fit | light moves | no link short | "
-        "light over the better without",
+        "trace | at | load after warm-up | packed | best fit | circuits moved | no link short | "
+        "moved over the better of both",
         [
             *(_trace(trace, what, at) for trace in ("crux", "philly") for what, at in _POINTS),
             *(_dark(trace, dark) for trace in ("crux", "philly") for dark in ("60 s", "600 s")),

@@ -39,14 +39,14 @@ BLOCKS: dict[str, Block] = {
         " | one WSS | grid of WSSs | paper",
         [
             _shown(
-                "training time over that on one packet switch",
+                "training time over training time on one packet switch",
                 ratio,
                 "jct_ratio",
                 paper=of(ratio, measured("prototype", "jct_ratio", TRAIN, published=True)),
             ),
-            _shown("training time over that of a perfect network", ratio, "jct_over_model"),
+            _shown("training time over training time on a perfect network", ratio, "jct_over_model"),
             _shown(
-                "final parameters those of the packet switch, bit by bit",
+                "final parameters equal to those of the packet switch, bit by bit",
                 truth,
                 "parameters_equal",
                 paper="accuracy equal",

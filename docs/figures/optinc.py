@@ -47,7 +47,7 @@ def _latency(model: str, said: str, published: str) -> list[list[Cell]]:
                 published if n == 4 else "",
                 of(lambda share: f"{100 * share:.0f} %", _at(f"ring-{model}", "communication_share", n)),
                 of(lambda work: f"{work / 1e9:.2f} GFLOP", _at(f"ring-{model}", "work", n)),
-                "fitted" if n == 4 else "free",
+                "fitted" if n == 4 else "not comparable",
             ]
         )
     return lines
@@ -118,25 +118,25 @@ BLOCKS: dict[str, Block] = {
     ),
     "optinc-one": Table(
         "optinc",
-        "servers | OptINC | ring, same bytes | ring of 8-bit numbers | ring over OptINC | 8-bit ring over it "
+        "servers | OptINC | ring, same bytes | ring of 8-bit numbers | ring over OptINC | 8-bit ring over OptINC "
         "| bytes over payload: OptINC | ring | 8-bit ring",
         [_line(_ARMS, n, _ONE) for n in (4, 6, 8, 10, 12, 14, 16)],
     ),
     "optinc-two": Table(
         "optinc",
         "servers | OptINC, Eq. 10 | Eq. 9 | ring, same bytes | ring of 8-bit numbers | ring over Eq. 10 "
-        "| 8-bit ring over it | bytes over payload: OptINC | ring | 8-bit ring",
+        "| 8-bit ring over Eq. 10 | bytes over payload: OptINC | ring | 8-bit ring",
         [_line(_TWO_ARMS, n, _TWO) for n in (16, 64, 256)],
     ),
     "optinc-latency": Table(
         "optinc",
-        "computing as of | servers | OptINC, model | ring, model | saved | saved, simulated | paper | "
+        "computing of | servers | OptINC, model | ring, model | saved | saved, simulated | paper | "
         "ring's communication | work | ",
         [*_latency("resnet", "ResNet-50", "> 25 %"), *_latency("llama", "LLaMA", "~ 17 %")],
     ),
     "optinc-area": Table(
         "optinc",
-        "unit | MZIs | area | the paper's | apart, points | without P and T | with the light of biases",
+        "unit | MZIs | area | the paper's | difference, points | without P and T | with the light of biases",
         [
             *(_area("unit-8", f"8 bits, {n} servers (Table I)", _ONE, n) for n in (4, 8, 16)),
             *(

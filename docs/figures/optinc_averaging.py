@@ -24,7 +24,7 @@ ON_PAGE = {
     "dithered": "dithered",
     "exact mean of the codes": "exact mean of the codes",
     "floor and a constant": "floor and a constant",
-    "floor and a constant where codes differ": "floor and a constant where codes differ",
+    "floor and a constant where codes differ": "floor and a constant for differing codes",
     "floor": "floor (the paper's)",
 }
 _WAYS_BLOCK = re.compile(r"(<!-- ways -->\n).*?(<!-- end of ways -->)", re.DOTALL)
@@ -54,6 +54,11 @@ def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
                 for row in its
             ]
             lines.append(f"| {' | '.join((said, *cells))} |")
+        apart = (
+            f"{_apart(rows, n, 'of_seeds_points', '+.2f')} | {_apart(rows, n, 'of_seeds_nats', '+.5f')}"
+            for n in ranks
+        )
+        lines.append(f"| dithered minus nearest, seed by seed | {' | '.join(apart)} |")
         rings = [(n, rows["ring, float32", n]) for n in ranks]
         said = "; ".join(
             f"{with_interval(row['accuracy_percent'], '.2f')} % and "
@@ -61,12 +66,7 @@ def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
             for n, row in rings
         )
         lines += ["", f"The ring's accuracy and loss: {said}. {seeds} seeds, {iterations:,} iterations."]
-        beside = "; ".join(
-            f"{_apart(rows, n, 'of_seeds_points', '+.2f')} points and "
-            f"{_apart(rows, n, 'of_seeds_nats', '+.5f')} of loss with N = {n}"
-            for n in ranks
-        )
-        lines += [f"Dithered beside nearest, seed by seed: {beside}.", ""]
+        lines.append("")
     return [line.replace(" -", " −") for line in lines]
 
 

@@ -215,13 +215,13 @@ BLOCKS: dict[str, Block] = {
     ),
     "sip-ml-best": Table(
         "sip_ml",
-        "model | of a GPU | servers of 8 | SiP-OCS | SiP-Ring | ideal | SiP-OCS over servers "
-        "| SiP-Ring over servers | 1.3 to 9.1, **range** | in 8 pieces: servers | SiP-OCS | over",
+        "model | GPU rate | servers of 8 | SiP-OCS | SiP-Ring | ideal | SiP-OCS over servers "
+        "| SiP-Ring over servers | 1.3 to 9.1, **range** | 8 pieces: servers | 8 pieces: SiP-OCS | ratio",
         [_best(model, rate) for model in _MODELS for rate in _RATES],
     ),
     "sip-ml": Table(
         "sip_ml",
-        "model | of a GPU | servers of 8 | ideal | SiP-OCS | SiP-Ring | 400 Gbit/s for every pair "
+        "model | GPU rate | servers of 8 | ideal | SiP-OCS | SiP-Ring | 400 Gbit/s for every pair "
         "| 200 for every pair",
         [_iterations(model, rate) for model in _MODELS for rate in _RATES],
     ),
@@ -243,7 +243,7 @@ BLOCKS: dict[str, Block] = {
     "sip-ml-speed-ups": Table(
         "sip_ml",
         "model | GPU | bytes | takes | over servers, 0.5 Tbit/s | 8 Tbit/s | over 400 for every pair, 0.5 "
-        "| 8 | each as it is faster: servers, 0.5 | 8 | 400 for every pair, 0.5 | 8",
+        "| 8 | faster division, over servers, 0.5 | 8 | over 400 for every pair, 0.5 | 8",
         [
             _speed_ups(model, gpu, theirs, takes)
             for model in _MODELS
@@ -254,14 +254,14 @@ BLOCKS: dict[str, Block] = {
     ),
     "sip-ml-added": Table(
         "sip_ml",
-        "SiP-OCS | of a GPU | gradients not sent | 4 bytes a parameter: in the network | added | ratio "
+        "SiP-OCS | GPU rate | gradients not sent | 4 bytes a parameter: in the network | added | ratio "
         "| the authors' bytes: in the network | added | ratio",
         [_added(model, rate) for model in _MODELS for rate in _ENDS],
     ),
     "sip-ml-dark": Table(
         "sip_ml_light",
-        "decided in | dark each time | SiP-OCS, divided | over set once | SiP-Ring, divided "
-        "| over divided once",
+        "decided in | dark each time | SiP-OCS, divided | over SiP-OCS set once | SiP-Ring, divided "
+        "| over SiP-Ring divided once",
         [_dark(decision, dark) for decision in ("0 s", "10 us", _MEASURED) for dark in _DARKS],
     ),
     "sip-ml-interval": Table(
@@ -289,7 +289,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "sip-ml-late": Table(
         "sip_ml_intervals",
-        "divided every | divisions | of them, found most bytes without light | iteration",
+        "divided every | divisions | divisions with most bytes on dark pairs | iteration",
         [_late(interval) for interval in ("7.2 ms", "7.4 ms", "7.6 ms")],
     ),
     "sip-ml-degree": Table(

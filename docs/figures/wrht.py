@@ -110,7 +110,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "wrht-9": Table(
         "wrht_9",
-        "nine nodes | steps | light set in one | all-reduce, emulated | simulated | iteration, difference | "
+        "nine nodes | steps | set-ups in one | all-reduce, emulated | simulated | iteration, difference | "
         "same parameters | bytes lost",
         [
             _nine("WRHT, one wavelength", "wrht", "one"),
@@ -122,13 +122,13 @@ BLOCKS: dict[str, Block] = {
     ),
     "wrht-9-each-step": Table(
         "wrht_9_each_step",
-        "light made anew before each step | all-reduce",
+        "lightpaths set again before each step | all-reduce",
         all_reduces(
             {
                 "wrht": "WRHT",
                 "bring": "bidirectional ring",
                 "bhring": "bidirectional hierarchical ring",
-                "kept": "bidirectional ring, its light kept",
+                "kept": "bidirectional ring, lightpaths kept",
             }
         ),
     ),
@@ -159,7 +159,7 @@ BLOCKS: dict[str, Block] = {
     "wrht-verdict": Verdict("wrht", "simulated"),
     "wrht-percentages": Table(
         "wrht",
-        "paper | taken to be against | closest of ours",
+        "paper | assumed baseline | closest of ours",
         [
             _percentage("binary-tree", "steps"),
             _percentage("ring"),

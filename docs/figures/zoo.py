@@ -25,7 +25,7 @@ _ARMS: dict[str, tuple[str, str, set[int]]] = {
     "oddl-100": ("ODDL's grid, 100 Gbit/s", "oddl-100", _SWITCHED),
     "sip-ocs": ("SiP-OCS", "sip-ocs", _SWITCHED),
     "sip-ring": ("SiP-Ring", "sip-ring", _RING),
-    "wrht-ring": ("WRHT's ring, others' all-reduces", "wrht", _RING),
+    "wrht-ring": ("WRHT's ring, other all-reduces", "wrht", _RING),
     "wrht": ("WRHT's ring, WRHT", "wrht", _RING),
     "one-shot": ("graph of degree 8, built once", "one-shot", _SWITCHED),
     "torus": ("torus 16 × 8 × 8", "torus", _SWITCHED),

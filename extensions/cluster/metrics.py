@@ -26,35 +26,38 @@ _TIMES = {
         ("waited", "From a job's arrival in a trace until it has its GPUs"),
     )
     for short, words in _OF_TIMES.items()
-} | {"dark_total": "Seconds that jobs of a trace waited for their light, all together"}
+} | {
+    "dark_total": "Seconds for which jobs of a trace waited for moved circuits, summed over jobs"
+}
 _RATIOS = {
     f"completion_slowdown_{short}": f"From a job's arrival to its end over its ideal duration, {words}"
     for short, words in _OF_TIMES.items()
 } | {
     "network_slowdown": "Run time of a trace's jobs over their ideal durations, weighted by work",
-    "offered_load": "GPU seconds at ideal speed of a trace's jobs that count, over those that pass",
+    "offered_load": "GPU seconds at ideal speed of a trace's counted jobs, per GPU second of the cluster",
     "gpus_held": "Share of GPU time that jobs of a trace held, from warm-up to the last arrival",
-    "goodput": "Work that was done meanwhile, GPU seconds at ideal speed, over all GPU time",
+    "goodput": "Work done in the counted time, GPU seconds at ideal speed, over all GPU time",
     "scattered": "Share of the held GPU time of jobs that were on more switches than they need",
-    "sustained": "Work that was done over what an endless cluster would have done meanwhile",
-    "stalled": "Share of the held GPU time of jobs that stood still for a fault",
+    "sustained": "Work done, over the work of an endless cluster in the same time",
+    "stalled": "Share of the held GPU time in which jobs were paused by a fault",
     "servers_up": "Share of the servers' time in which they were up, as recorded",
-    "slices_whole": "Share of slices of which all servers are up, mean over time",
-    "slices_whole_95": "Share of slices that are whole in 95 % of the time, as recorded",
-    "slices_whole_95_binomial": "The same where servers fail independently",
-    "moves_per_100_jobs": "Regroupings for 100 jobs of a trace",
+    "slices_whole": "Share of slices whose servers are all up, mean over time",
+    "slices_whole_95": "Share of slices whose servers are all up in 95 % of the time, as recorded",
+    "slices_whole_95_binomial": "Share of slices whose servers are all up in 95 % of the time, if "
+    "servers fail independently",
+    "moves_per_100_jobs": "Regroupings per 100 jobs of a trace",
     "little_gap": "Distance from Little's law: jobs in the system over time, against their times in it",
 }
 _COUNTS = {
-    "jobs_counted": "Jobs of a trace that count: they arrived after the warm-up and ended",
-    "jobs_warming_up": "Jobs that arrived while the cluster filled; they are replayed and do not count",
-    "jobs_censored": "Jobs that had not ended when the replay did; their times are not known",
-    "jobs_dropped": "Jobs that were left out of a trace, for whatever reason",
+    "jobs_counted": "Jobs of a trace that arrived after the warm-up and ended",
+    "jobs_warming_up": "Jobs that arrived during the warm-up; they are replayed and not counted",
+    "jobs_censored": "Jobs that had not ended at the end of the replay; their times are not known",
+    "jobs_dropped": "Jobs that were left out of a trace, for any reason",
     "fibres_moved_total": "Fibres that were moved to bring a trace's jobs together",
-    "regroupings": "Times at which fibres were moved for a job of a trace",
-    "fault_hits": "How often a fault met a job of a trace",
-    "gpus_swapped": "GPUs in whose place light put a spare",
-    "rates_solved": "Times at which rates of jobs that share links were found anew",
+    "regroupings": "Number of times that fibres were moved for a job of a trace",
+    "fault_hits": "Number of faults that affected a job of a trace",
+    "gpus_swapped": "GPUs replaced by a spare over moved circuits",
+    "rates_solved": "Number of times that rates of jobs that share links were recomputed",
     "trace_events": "Arrivals, ends and other moments of a replay",
 }
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -145,7 +148,7 @@ def completion(context: Context, job: JobRun) -> float | None:
 
 @metric("s", of="job", known="simulated", column="replayed")
 def completion_replayed(context: Context, job: JobRun) -> float | None:
-    """The same in the replay of the trace on a cluster, of a job that was emulated.
+    """From the arrival of an emulated job to its end in the replay of the trace.
 
     Return seconds; None in a simulation.
     """
@@ -154,7 +157,7 @@ def completion_replayed(context: Context, job: JobRun) -> float | None:
 
 @metric("1", of="job", column="over replayed")
 def completion_over_replayed(context: Context, job: JobRun) -> float | None:
-    """From the arrival of a trace's job to its end, over the same in the replay.
+    """From the arrival of a trace's job to its end, over that time in the replay.
 
     Return the ratio; None if one of the times is unknown.
     """
@@ -164,7 +167,7 @@ def completion_over_replayed(context: Context, job: JobRun) -> float | None:
 
 @metric("s", of="job", known="simulated")
 def waited_replayed(context: Context, job: JobRun) -> float | None:
-    """Queueing delay in the replay, of a job that was emulated.
+    """Queueing delay of an emulated job in the replay of the trace.
 
     Return seconds; None in a simulation.
     """
@@ -173,7 +176,7 @@ def waited_replayed(context: Context, job: JobRun) -> float | None:
 
 @metric("count")
 def starts_out_of_order(context: Context) -> int | None:
-    """Jobs of an emulated trace that are at another place in the order of starts than in the replay.
+    """Jobs of an emulated trace that do not have the position of the replay in the order of starts.
 
     Return the count; None in a simulation or without a replay.
     """

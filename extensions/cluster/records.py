@@ -12,12 +12,12 @@ from ringlight.extensions.cluster.plan import trace_of
 
 
 class TraceReplayed(JobsComputed, event="trace_replayed"):
-    """A trace was replayed on a cluster. ``figures`` by name; ``dropped``: jobs that were left out of the
-    trace or changed, by why; ``curves``: values of distributions at equal steps of their share; ``course``:
-    shares of all GPUs over time ``t``, and jobs that wait; ``classes``: jobs by size; ``leaves``: GPUs of
-    each switch; ``seen``: at some moments, the GPUs that each job has on each switch (job, switch, GPUs).
-    ``jobs``: of those that are emulated, too, by name when each came, had its GPUs, began and ended, None for
-    what did not come about."""
+    """A trace was replayed on a cluster. ``figures`` by name. ``dropped``: number of jobs that were left out or
+    changed, by reason. ``curves``: values of distributions at equal steps of their share. ``course``: shares of
+    all GPUs over time ``t``, and waiting jobs. ``classes``: jobs by size. ``leaves``: GPUs of each switch.
+    ``seen``: at some moments, the GPUs of each job on each switch (job, switch, GPUs). ``jobs``: for emulated
+    jobs, by name, the times of arrival, of getting GPUs, of beginning and of ending; None for a time that did
+    not occur."""
 
     figures: Mapping[str, float | None]
     dropped: Mapping[str, int]
@@ -30,8 +30,8 @@ class TraceReplayed(JobsComputed, event="trace_replayed"):
 
     metric: ClassVar[str] = "completion_mean"
     limits: ClassVar[tuple[str, ...]] = (
-        "What jobs send, and when, is not in a trace: it is what the file assumes (<code>sends</code>).",
-        "Durations are taken as those at ideal speed. A job has one rate, that of its slowest flow.",
+        "A trace does not record how much jobs send, nor when: the file assumes it (<code>sends</code>).",
+        "Durations are assumed to be at ideal speed. A job has one rate, that of its slowest flow.",
         "Links are shared max-min fair, and packets spread evenly over them: no TCP, no queues, no loss.",
         "A moved fibre costs its job the dark time, and nothing else.",
     )

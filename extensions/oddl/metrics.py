@@ -14,8 +14,8 @@ from ringlight.extensions.oddl.records import GridLit
 from ringlight.extensions.oddl.wavelengths import LightUse
 
 _LIT = {
-    "lit_pairs": "Pairs of nodes that the switches let light through between",
-    "lit_between_jobs": "Of these, pairs that are not of one job",
+    "lit_pairs": "Pairs of nodes that the switches join by light",
+    "lit_between_jobs": "Pairs of nodes that the switches join by light and that are not of one job",
 }
 
 
@@ -44,11 +44,11 @@ def lit_pairs(context: Context) -> Mapping[str, int]:
 
 
 _USE = {
-    "receivers": "Receivers that anybody sends to in an all-reduce",
-    "contended": "Of these, receivers of more than one sender, where two flows may want one at a time",
-    "senders": "The most senders of one receiver",
+    "receivers": "Receivers with at least one sender in an all-reduce",
+    "contended": "Receivers with more than one sender in an all-reduce, which two flows may need at the same time",
+    "senders": "Largest number of senders of one receiver",
     "lasers": "Lasers that send in an all-reduce",
-    "tuned": "Of these, lasers with more than one wavelength",
+    "tuned": "Lasers that send on more than one wavelength in an all-reduce",
     "retunes": "Changes of wavelength of all lasers in an all-reduce",
 }
 
@@ -67,7 +67,9 @@ def _uses(run: Run) -> Iterator[LightUse]:
     "",
     of="fabric",
     known="analytic",
-    makes={"light_use_collisions_possible": "Whether lights could meet at all"},
+    makes={
+        "light_use_collisions_possible": "Whether two lightpaths could meet at a receiver"
+    },
 )
 @metric(
     "count",

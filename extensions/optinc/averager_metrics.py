@@ -15,16 +15,16 @@ from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.whole_numbers.sums import sum_bits
 
 _TAKEN = {
-    "averager_cpu_share": "Of one processor, what an averager took during the all-reduces, the most of all"
+    "averager_cpu_share": "Largest share of one processor that any averager used during the all-reduces"
 }
 _LATENCY = {
-    "averager_latency": "From a frame's last byte to its answer's first, median, the most of all averagers"
+    "averager_latency": "Median time from a frame's last byte to its answer's first byte, maximum over averagers"
 }
 _WRONG = {
     "averager_inputs": "Inputs of the tables of all averagers",
-    "averager_inputs_wrong": "Of these the ones whose answer is not the exact mean",
+    "averager_inputs_wrong": "Inputs of the tables of all averagers whose answer is not the exact mean",
     "averager_checked": "Answers compared with the network itself while jobs ran",
-    "averager_restarts": "Averagers that were started again meanwhile",
+    "averager_restarts": "Averagers that were restarted during the run",
 }
 
 
@@ -81,7 +81,7 @@ def _payload_bytes(context: Context, job: JobRun) -> float | None:
 
 @metric("1", of="job")
 def wire_over_payload(context: Context, job: JobRun) -> float | None:
-    """Bytes on the wire over those of a rank's numbers, at the NIC port and in the direction with most.
+    """Bytes on the wire over those of a rank's numbers, at the NIC port in the busier direction.
 
     Return the ratio; None if the payload or the bytes on the wire are not known.
     """
@@ -97,7 +97,8 @@ def wire_over_payload(context: Context, job: JobRun) -> float | None:
 
 _SENT = {
     "sent_over_payload": "Bytes that a rank sent, without headers, over those of its numbers",
-    "sent_over_payload_even": "Of a ring of whole numbers: the same, had its sums no more bits than these",
+    "sent_over_payload_even": "Bytes that a rank of a ring of whole numbers would send, over those of "
+    "its numbers, if sums had as many bits",
 }
 
 

@@ -9,8 +9,8 @@ from ringlight.experiments.record.events import Record
 
 
 class NetworkTried(Record, event="network"):
-    """An averager's network beside the exact mean: combinations of inputs, those answered otherwise, and the
-    largest distance of an output from its level."""
+    """An averager's network compared with the exact mean: combinations of inputs, those answered differently,
+    and the largest distance of an output from its level."""
 
     averager: str
     inputs: int
@@ -19,10 +19,10 @@ class NetworkTried(Record, event="network"):
 
 
 class AveragersCounted(Record, event="averagers"):
-    """Counters of the averagers' processes after a run, by name: the ``table`` of the unit (``inputs``,
-    ``wrong``, ``worst``), and since the run began ``frames``, ``codes``, ``bytes_in`` and ``bytes_out`` by
-    port, ``cpu_s``, ``sessions``, ``resets`` and answers ``checked``. ``latency_s``: latency of the latest
-    frames, from their last byte to the first byte of the answer. ``restarted``: whether the averager was
-    restarted during the run, in which case its counters begin there."""
+    """Counters of the averagers' processes after a run, by name. ``table``: the table of the unit (``inputs``,
+    ``wrong``, ``worst``). Since the run began: ``frames``, ``codes``, ``bytes_in`` and ``bytes_out`` by port,
+    ``cpu_s``, ``sessions``, ``resets`` and answers ``checked``. ``latency_s``: latency of the latest frames, from
+    their last byte to the first byte of the answer. ``restarted``: whether the averager was restarted during the
+    run, in which case its counters begin there."""
 
     averagers: Mapping[str, Mapping[str, Any]]

@@ -82,12 +82,14 @@ def _over_rings(base: AtBase) -> Iterator[Finding]:
             theirs = _numbers(base, other, "allreduce")
             times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys()}
             if times:
-                each = ", ".join(f"{times[n]:.2f} with {n}" for n in sorted(times))
+                least, *more = sorted(times)
+                each = ", ".join(f"{times[n]:.2f} ({n})" for n in more)
+                further = f" With more servers the factor is {each}." if more else ""
                 lost = [n for n in times if times[n] < 1]
                 yield Finding(
                     "loses" if lost else "wins",
-                    f"{base.titles[arm]} against {base.titles[other]}, equal rates, the ring's time over its "
-                    f"own, servers: {each}.",
+                    f"“{base.titles[other]}” compared with “{base.titles[arm]}” at equal rates: the ring takes "
+                    f"{times[least]:.2f} times as long with {least} servers.{further}",
                 )
 
 
@@ -106,9 +108,9 @@ def _over_electrical(base: AtBase) -> Iterator[Finding]:
         )
         yield Finding(
             "wins" if least > 1.005 else "loses",
-            f"{base.titles['optinc']} against {base.titles['electrical']}, equal rates and bytes: the switch "
-            f"takes {spread} times as long. What is gained over a ring is due to averaging in the network"
-            f"{'' if least > 1.005 else ', and none of it to light'}.",
+            f"“{base.titles['electrical']}” compared with “{base.titles['optinc']}” at equal rates and bytes: "
+            f"the switch takes {spread} times as long. The gain over a ring is due to averaging in the network"
+            f"{'' if least > 1.005 else ', not to optics'}.",
         )
 
 
@@ -125,8 +127,8 @@ def _on_scales(base: AtBase) -> Iterator[Finding]:
         least, most = min(extra_percent), max(extra_percent)
         yield Finding(
             "loses",
-            "Before its numbers servers agree on the scales of blocks, over packet switches: "
-            f"{extra_percent[least]:.2f} % of its numbers' bytes with {least} servers, "
+            "Before they send numbers, servers agree on the scales of blocks over packet switches. This adds "
+            f"{extra_percent[least]:.2f} % of the numbers' bytes with {least} servers, "
             f"{extra_percent[most]:.2f} % with {most}.",
         )
 
@@ -165,12 +167,11 @@ def _on_computing(base: AtBase) -> Iterator[Finding]:
         a_token = FLOPS_A_TOKEN * sent / over
         yield Finding(
             "note",
-            f"{base.titles[f'optinc-{model}']}: of an iteration {saved[4]:.1f} % are saved with 4 servers "
-            f"(fitted: the computing was solved from it), {other_savings} servers (free). It means that "
-            f"{100 * share:.0f} % of the ring's iteration is communication, and "
-            f"{work / 1e9:.2g} GFLOP of work, as much as {work / a_token:.1f} tokens of a "
-            f"language model of as many parameters at {FLOPS_A_TOKEN} operations for each. With any larger "
-            "batch less is saved.",
+            f"{base.titles[f'optinc-{model}']}: {saved[4]:.1f} % of an iteration is saved with 4 servers "
+            f"(fitted: the computing was solved from it), {other_savings} servers (not comparable). This "
+            f"implies that {100 * share:.0f} % of the ring's iteration is communication. The computing is "
+            f"{work / 1e9:.2g} GFLOP, as much as for {work / a_token:.1f} tokens of a language model with as "
+            f"many parameters, at {FLOPS_A_TOKEN} operations for each. With any larger batch less is saved.",
         )
 
 
@@ -192,9 +193,9 @@ def _on_area(base: AtBase) -> Iterator[Finding]:
     if apart:
         yield Finding(
             "note",
-            f"{len(apart)} areas, in interferometers over those of the same unit with no layer approximated, "
-            f"are within {max(apart):.2f} points (fitted in one thing: what averages and splits the light "
-            "counts on both sides).",
+            f"{len(apart)} areas are within {max(apart):.2f} points of the paper's. An area is the number of "
+            "interferometers, over that of the same unit with no layer approximated. One choice is fitted: the "
+            "parts that average and split the light count on both sides.",
         )
 
 
@@ -207,10 +208,14 @@ def _on_light(base: AtBase) -> Iterator[Finding]:
             if (hardest := _harmless(list(shares.items()))) is not None:
                 limits.append(f"{words} {hardest:g} {unit}")
         if limits:
+            several = [
+                ", ".join(limits[begin : begin + 3])
+                for begin in range(0, len(limits), 3)
+            ]
             yield Finding(
                 "free",
-                f"{base.titles[arm]}: no answer is wrong with {', '.join(limits)}, each the hardest of the "
-                "values tried, one thing at a time and one draw of each.",
+                f"{base.titles[arm]}: no answer is wrong up to {'. Nor up to '.join(several)}. Each imperfection "
+                "was tried alone, with one draw.",
             )
 
 

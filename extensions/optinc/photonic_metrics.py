@@ -40,12 +40,12 @@ def _unit(context: Context, job: JobRun) -> Averager | None:
 
 
 _SENT = {
-    "port_sent": "Bytes that the rank which sends most sends in an all-reduce, by its schedule, without "
-    "packets' headers: its chunks, or its codes in frames with the scales of blocks",
-    "port_scales": "Those of them that are scales of blocks",
+    "port_sent": "Largest number of bytes that any rank sends in an all-reduce by its schedule, without "
+    "packets' headers: chunks, or codes in frames with the scales of blocks",
+    "port_scales": "Largest number of bytes of scales of blocks that any rank sends in an all-reduce",
 }
 _OVER = {
-    "port_sent_over_payload": "Bytes that the rank which sends most sends in an all-reduce over those of its "
+    "port_sent_over_payload": "Largest number of bytes that any rank sends in an all-reduce, over those of its "
     "payload: its gradient, or its codes"
 }
 
@@ -94,12 +94,14 @@ def iteration_ideal(context: Context, job: JobRun) -> float | None:
 
 
 _MADE_OF = {
-    "unit_mzis": "Interferometers of a job's averager: its network, and what is around it"
+    "unit_mzis": "Interferometers of a job's averager: its network and the parts around it"
 }
 _AREA = {
     "unit_area": "Interferometers of a job's averager over those of the same with no layer approximated",
-    "unit_area_biased": "The same, where the light of biases counts on both sides",
-    "network_area": "Interferometers of its network alone over those of it with no layer approximated",
+    "unit_area_biased": "Interferometers of a job's averager over those with no layer "
+    "approximated, with the light of biases on both sides",
+    "network_area": "Interferometers of the network of a job's averager alone, over those of "
+    "the same with no layer approximated",
 }
 
 

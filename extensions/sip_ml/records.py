@@ -18,10 +18,10 @@ class Divisions(Record, event="divisions"):
 
 
 class LightDecisions(Record, event="light_decisions"):
-    """Decisions of the controller to divide light while a job ran. Of each decision: ``number``, ``t``,
-    the bytes ``left_bytes`` for which it was made, whether any switch ``changed``, the seconds ``read_s``,
-    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, the ``problem``, null if there was none, and
-    ``lightpaths``, the number of lightpaths from each GPU to each peer at that time."""
+    """Decisions of the controller to divide light while a job ran. Each has its ``number``, its time ``t``, the
+    unsent bytes ``left_bytes``, whether any switch ``changed``, and the ``problem``, null if there was none.
+    ``read_s``, ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s`` are seconds. ``lightpaths`` is the number of
+    lightpaths from each GPU to each peer at that time."""
 
     job: str
     decisions: list[Mapping[str, Any]]
@@ -30,9 +30,9 @@ class LightDecisions(Record, event="light_decisions"):
 class LightGiven(Record, event="light_given"):
     """Pairs of GPUs for which each division of light was made, in a simulation that follows every rank.
 
-    ``pairs``: source and destination of each. ``divisions``, the first of which is made for all that the job
-    sends: for each, ``t``, the time at which it was lit, ``left_bytes`` of each pair when it was decided, and
-    ``lightpaths`` of each pair.
+    ``pairs``: source and destination of each. ``divisions`` lists the divisions; the first is made for the whole
+    demand of the job. Each has ``t``, the time at which it was lit, ``left_bytes`` of each pair when it was
+    decided, and ``lightpaths`` of each pair.
     """
 
     job: str
@@ -41,9 +41,9 @@ class LightGiven(Record, event="light_given"):
 
 
 class LightTurns(Record, event="light_turns"):
-    """Light that followed the phases of a job. Of each of ``turns``, which is a phase in an iteration:
-    ``iteration``, ``phase``, the times at which its circuits began to be ``set`` and were ``lit``, seconds
-    of the lab's clock, and whether any circuit was ``moved`` for it."""
+    """Light that followed the phases of a job. Each of ``turns`` is a phase in an iteration, and has its
+    ``iteration`` and ``phase``. Its circuits began to be ``set`` and were ``lit`` at these seconds of the lab's
+    clock. ``moved``: whether any circuit was moved for it."""
 
     job: str
     turns: list[Mapping[str, Any]]

@@ -11,7 +11,7 @@ from ringlight.extensions.wrht.ring_plane import RingPlane
 _RING = {
     "set_ups_per_allreduce": "Steps of an all-reduce that change a ring's light",
     "wavelengths": "Wavelengths of the ring",
-    "wavelengths_used": "Of these, wavelengths that the all-reduce uses",
+    "wavelengths_used": "Wavelengths of the ring that the all-reduce uses",
 }
 
 

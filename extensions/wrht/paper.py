@@ -325,11 +325,11 @@ def _on_small(
     if plain_best is None or any_of is None:
         return
     text = (
-        "Where every step pays for its set-up, few steps are what counts for small gradients: of all that "
-        f"give a transfer one wavelength, {base.titles[plain_best[1]]} is the fastest {_limit(plain_best[0])}"
+        "If every step pays for its set-up, few steps matter most for small gradients. With one wavelength for "
+        f"each transfer, {base.titles[plain_best[1]]} is the fastest {_limit(plain_best[0])}"
     )
     text += (
-        f", of all on the ring, striped ones included, {_limit(any_of[0])}"
+        f"; against striped algorithms as well, {_limit(any_of[0])}"
         if any_of[0] < plain_best[0]
         else ""
     )
@@ -365,11 +365,10 @@ def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
     else:
         sentence = listed(
             [
-                f"{base.titles[arm]} {_limit(size) if size else 'never'}"
+                f"{base.titles[arm]} is {f'faster {_limit(size)}' if size else 'never faster'}"
                 for arm, size in sizes.items()
             ]
         )
-        sentence = f"faster is {sentence}"
     wins = any(own < most for own in _models(base).values())
     yield Finding(
         "wins" if wins else "loses",
@@ -384,7 +383,7 @@ def _on_striping(base: AtBase, striped: Sequence[str]) -> Iterator[Finding]:
         if (size := _up_to(base, "wrht", other)) is not None
     }
     if sizes:
-        each = "; ".join(
+        each = ". ".join(
             f"{base.titles[other]}: {_limit(size) if size else 'never'}"
             for other, size in sizes.items()
         )
@@ -392,8 +391,8 @@ def _on_striping(base: AtBase, striped: Sequence[str]) -> Iterator[Finding]:
             "loses"
             if min(sizes.values()) < min(_models(base).values(), default=0.0)
             else "wins",
-            "WRHT gives each transfer one wavelength. Where the others may spread a transfer over all "
-            f"wavelengths that their step leaves free, it wins only up to these sizes: {each}.",
+            "WRHT gives each transfer one wavelength. If the other algorithms spread a transfer over all "
+            f"wavelengths that their step leaves free, WRHT wins only for these sizes. {each}.",
         )
 
 
@@ -406,12 +405,12 @@ def _on_charge(base: AtBase) -> Iterator[Finding]:
         if each and new == 0:
             yield Finding(
                 "loses",
-                f"{base.titles[other]}: all of WRHT's advantage rests on charging the set-up on each of the "
-                "ring's steps. But a ring uses the same lightpaths in every step. Charged only where light "
+                f"{base.titles[other]}: all of WRHT's advantage is due to charging the set-up on each of the "
+                "ring's steps. But a ring uses the same lightpaths in every step. Charged only when light "
                 "changes, it sets up once and is faster for every size of gradient.",
             )
         elif each and new is not None:
-            text = f"{base.titles[other]}: charged only where light changes, WRHT wins {_limit(new)}, not "
+            text = f"{base.titles[other]}: charged only when light changes, WRHT wins {_limit(new)}, not "
             yield Finding("wins" if new >= each else "loses", f"{text}{_limit(each)}.")
 
 
@@ -425,8 +424,8 @@ def _on_memory(base: AtBase) -> Iterator[Finding]:
     if held is None:
         return
     text = (
-        f"A representative receives {held / models[name]:.0f} whole vectors at once, for {name} "
-        f"{format_size(held)}, and needs as many receivers."
+        f"A representative receives {held / models[name]:.0f} whole vectors at the same time "
+        f"(for {name} {format_size(held)}), and needs as many receivers."
     )
     steps = base.number("wrht", "steps", {GRADIENT: written})
     for row in base.table.each("wrht", "steps"):
@@ -458,8 +457,8 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
         if set(costs) == {"addition"} and each and is_number(row.value):
             yield Finding(
                 "loses",
-                "Adding up what it received takes a representative time, which the base leaves out: with it "
-                f"{model} takes {format_time(row.value)} instead of {format_time(before)}.",
+                "A representative needs time to add the vectors that it received, which the base leaves out. With "
+                f"it {model} takes {format_time(row.value)} instead of {format_time(before)}.",
             )
             return
 
@@ -473,9 +472,9 @@ def _on_loss(base: AtBase) -> Iterator[Finding]:
     kept = max(lost for lost, steps in by_loss.items() if steps == free)
     yield Finding(
         "loses",
-        f"Its light has to pass {longest.value} segments in one go. Of the losses swept, {kept:g} dB in "
-        f"each node's switch is the most with which it does; at {most:g} dB it takes {by_loss[most]:,} steps "
-        f"instead of {free}, by relays that are a heuristic of ours.",
+        f"WRHT's longest lightpath passes {longest.value} segments. The largest swept loss in each node's "
+        f"switch with which that is possible is {kept:g} dB. At {most:g} dB WRHT takes {by_loss[most]:,} steps "
+        f"instead of {free}, with relays chosen by our own heuristic.",
     )
 
 
@@ -490,7 +489,7 @@ def _on_figures(base: AtBase) -> Iterator[Finding]:
         for expected in (True, False)
     )
     text = (
-        f"Fitted: {listed(exact)}; the parameters say what was inferred from it."
+        f"Fitted: {listed(exact)}; the parameters inferred from it are marked."
         if exact
         else ""
     )

@@ -20,7 +20,7 @@ from ringlight.extensions.optinc.unit.structure import CASES, Structure
 from ringlight.extensions.optinc.unit.weights import Note, note_of, pack, unpack
 from ringlight.fabric.text import visible
 
-#: Epochs after which scenario 1 is exact with each of the seeds in docs/optinc.md.
+#: Epochs after which scenario 1 is exact with each of the seeds in docs/optinc-network.md.
 EPOCHS = {"exact": 140, "retraction": 140, "projection": 250}
 
 app = typer.Typer(

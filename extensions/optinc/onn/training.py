@@ -3,7 +3,7 @@
 For E1 epochs the loss is the mean over inputs of sum_i W_T,i (O_i - O*_i)^2, each output beside its symbol;
 afterwards that of (G - G*)^2, the number that the outputs are. E1, W_T, optimiser, rate, batch, length, seeds
 and biases are not in the paper; every one is a field of :class:`Recipe`, and its value is ours. Nor is what G
-is where outputs are no whole numbers; both readings unlearn symbols that were right (docs/optinc.md).
+is where outputs are no whole numbers; both readings unlearn symbols that were right (docs/optinc-network.md).
 """
 
 from __future__ import annotations

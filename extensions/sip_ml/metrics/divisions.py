@@ -18,12 +18,12 @@ from ringlight.fabric.steps import IntArray
 from ringlight.workloads.traffic import delivered, delivered_in_steps
 
 _ANEW = {
-    "divisions": "How often light was divided anew while the job ran; not told where the controller was "
-    "started again"
+    "divisions": "Number of times that circuits were divided again while the job ran; "
+    "missing after a restart of the controller"
 }
 _DARK = {
-    "divisions_dark": "Time in which bytes under way waited in the dark because light was retuned, all "
-    "divisions together"
+    "divisions_dark": "Time for which unsent bytes waited in the dark because lightpaths were retuned, summed over "
+    "divisions"
 }
 
 
@@ -42,7 +42,7 @@ def divided(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("count", of="job")
 def divisions_late(context: Context, job: JobRun) -> int | None:
-    """Divisions at which most of the bytes left were on pairs to which the division before gave no light.
+    """Divisions at which most unsent bytes were on pairs without a lightpath in the division before.
 
     Return the count; None if no divisions are on record.
     """
@@ -54,11 +54,11 @@ def divisions_late(context: Context, job: JobRun) -> int | None:
 
 
 _TIMES = {
-    "division_read": "Of a division, to read what is left",
-    "division_decide": "Of a division, to find lightpaths for it",
-    "division_hold": "Of a division, until the O-NICs held everything",
-    "division_write": "Of a division, until the switches had it and it was read back",
-    "division_dark": "Of a division, from when the O-NICs held until they sent again",
+    "division_read": "Time of a division to read the unsent bytes",
+    "division_decide": "Time of a division to choose lightpaths",
+    "division_hold": "Time of a division until the O-NICs held all frames",
+    "division_write": "Time of a division until the switches were set and read back",
+    "division_dark": "Time of a division from when the O-NICs held all frames until they sent again",
 }
 
 
@@ -83,17 +83,18 @@ def division_times(context: Context, job: JobRun) -> Mapping[str, float | None]:
 
 
 _BYTES = {
-    "light_payload": "What workers gave their O-NICs to send as light, framing left out",
-    "light_framing": "What they gave them with it: heads of messages, receipts",
-    "light_resent": "What O-NICs sent as light once more, because TCP did",
-    "light_bytes_wrong": "Sum over pairs of what should not differ: to send and given to O-NICs, given and "
-    "sent by these, taken in and given out by each lightpath",
+    "light_payload": "Payload that workers passed to their O-NICs for lightpaths, without framing",
+    "light_framing": "Message headers and receipts that workers passed to their O-NICs for lightpaths",
+    "light_resent": "Bytes that O-NICs sent over lightpaths again because TCP retransmitted",
+    "light_bytes_wrong": "Bytes unaccounted for between worker, O-NIC and lightpath, summed over "
+    "pairs: the workload's and the O-NICs' bytes, these and the sent bytes, and the input and "
+    "output of each lightpath",
 }
 
 
 @metric("bytes", of="job", makes=_BYTES)
 @metric(
-    "count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"}
+    "count", of="job", makes={"lightpaths_used": "Lightpaths that carried any bytes"}
 )
 def light_bytes(context: Context, job: JobRun) -> Mapping[str, int]:
     """Return bytes on lightpaths, by metric, for the only job of a run on O-NICs with static light; else

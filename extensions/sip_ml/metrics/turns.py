@@ -12,8 +12,9 @@ from ringlight.extensions.sip_ml.records import LightTurns
 from ringlight.extensions.sip_ml.workload_phases import phases_of
 
 _TURNS = {
-    "phase_turns": "Turns of an iteration, all ranks together: each a phase of some ranks with its own light",
-    "phase_turns_moved": "Of these, turns for which circuits were moved: mean over iterations",
+    "phase_turns": "Turns of an iteration, all ranks together; a turn is a phase of some ranks with "
+    "circuits of its own",
+    "phase_turns_moved": "Turns of an iteration for which circuits were moved, mean over iterations",
 }
 
 
@@ -31,12 +32,12 @@ def turns(context: Context, job: JobRun) -> Mapping[str, float]:
 
 
 _LIGHT = {
-    "light_set": "Time of an iteration in which circuits of a rank were set for its next phase: mean over "
+    "light_set": "Time of an iteration in which circuits of a rank were set for its next phase, mean over "
     "ranks and iterations",
-    "light_waited": "Of this, time in which the rank had something to send in that phase: mean over ranks "
+    "light_waited": "Part of light_set in which the rank had data to send in that phase, mean over ranks "
     "and iterations",
-    "light_hidden": "Of this, time in which it had nothing to send there, as it computed or waited for "
-    "others: mean over ranks and iterations",
+    "light_hidden": "Part of light_set in which the rank had no data to send, as it computed or waited for "
+    "other ranks, mean over ranks and iterations",
 }
 
 

@@ -700,9 +700,12 @@ def test_the_verdict_follows_the_rows(small: Analysis) -> None:
         found["Binary tree: WRHT, with exchange or without, is faster for every size."]
         == "wins"
     )
-    assert "all of WRHT's advantage rests on charging the set-up" in texts
-    assert "A representative receives 16 whole vectors at once, for vgg16 8.85" in texts
-    assert "Adding up what it received takes a representative time" in texts
+    assert "all of WRHT's advantage is due to charging the set-up" in texts
+    assert (
+        "A representative receives 16 whole vectors at the same time (for vgg16 8.85"
+        in texts
+    )
+    assert "A representative needs time to add the vectors that it received" in texts
     # Nothing is said of figures that no paper has.
     assert "note" not in found.values()
     gone = [row for row in small.rows if not row.metric.startswith("faster_")]
