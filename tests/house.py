@@ -2,6 +2,7 @@
 
     .venv/bin/python -m tests.house                 # all counts
     .venv/bin/python -m tests.house words fabric    # what is counted, by place, in one room
+    .venv/bin/python -m tests.house prose           # how the pages read (tests/prose.py)
 
 ``test_architecture`` holds the counts to ``tests/data/house.json``, where they only ever fall.
 """
@@ -19,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from ringlight.containers.image import ROOT
+from tests import prose
 
 ROOMS = (
     "fabric",
@@ -291,6 +293,9 @@ COUNTS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main(words: list[str]) -> None:
+    if words[:1] == ["prose"]:
+        prose.main(words[1:])
+        return
     if words:
         for line in COUNTS[words[0]]():
             if len(words) == 1 or line.startswith(tuple(words[1:])):
