@@ -436,13 +436,13 @@ def show_result(result: Mapping[str, Any]) -> None:
             {row.value for row in where(rows, metric="recovery_assumed")}, key=str
         ):
             echo(
-                f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, "
+                f"A job without `recovery` continued {took_s:g} s after it lost a GPU: the default, "
                 "as measured on the development machine (docs/simulation.md)."
             )
         return
     fidelity = result["fidelity"]
     for entry in fidelity["repeated"]:
-        why = "Made once more, as others had the processors"
+        why = "Repeated, because other programs used the processors"
         echo(f"{why}: {entry['name']} ({entry['counts']} counts)")
     arms, verdict = fidelity["arms"], fidelity["verdict"]
     bad = [arm for arm, level in arms.items() if level == "bad"]
@@ -546,7 +546,7 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
     ]
     if lines:
         table(
-            ["arm", "of", "point", "metric", "value", "95 %", "known how"],
+            ["arm", "of", "point", "metric", "value", "95 %", "label"],
             lines,
             numeric=4,
         )

@@ -114,7 +114,7 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     measured = measure(say)
     calibration = Calibration(asdict(measured), _machine(), _today())
     if not calibration.counts:
-        disturbed = f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this does not count"
+        disturbed = f"other programs used {100 * measured.taken:.0f} % of the processors: not kept"
         say(f"{disturbed}; again with: ringlight calibrate")
         if kept() is not None:
             return calibration

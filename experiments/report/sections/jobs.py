@@ -235,8 +235,8 @@ def collectives(view: View, draw: Draw) -> str:
         (f"received at once {analytic}", of("received_at_once")),
     ]
     return (
-        "<p>All at the values that the file has without its sweeps. Steps are synchronised: nobody begins "
-        "one before all have ended the one before.</p>"
+        "<p>All at the file's values without its sweeps. Steps are synchronised: no rank begins a step before all "
+        "ranks have ended the previous one.</p>"
         + view.paragraph("collectives")
         + table_of(view.arms, columns, 2)
     )

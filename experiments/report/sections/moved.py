@@ -515,7 +515,7 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
         [
             ("", lambda row: called(row.metric)),
             ("what it is", lambda row: meaning(row.metric)),
-            ("known how", lambda row: tag(row.label)),
+            ("label", lambda row: tag(row.label)),
             ("time", figure),
         ],
         3,

@@ -115,9 +115,9 @@ def means(view: View, draw: Draw) -> str:
     count = max((len(mean.ours) for mean in published), default=0)
     about = f"{text(published[0].spec.source or '')}. {text(view.says('means'))}"
     return (
-        f"<p>{about} Each is what one takes less than the other. Ours are means over "
-        f"{text(_at(published[0].spec, '; '))}, for up to {count} combinations of what else is swept. "
-        "<b>With so many, one may come near by chance: near is not reproduced.</b></p>"
+        f"<p>{about} Each figure is the time that one saves, as a share of the other's time. Ours are means over "
+        f"{text(_at(published[0].spec, '; '))}, for up to {count} combinations of the other swept values. "
+        "<b>With so many, one may agree by chance: that does not reproduce the figure.</b></p>"
         f"{table_of(published, columns, 5)}"
     )
 
