@@ -358,9 +358,9 @@ def _what_is_carried(document: Mapping[str, Any]) -> Iterator[str]:
         )
         which = f", the most at {most}" if len(those) > 1 else ""
         verdict = (
-            "this machine does not carry it: times will be longer than simulated; enlarge scale.time"
+            "this machine is too slow: times will be longer than simulated; enlarge scale.time"
             if too_much
-            else "this machine carries it"
+            else "this machine is fast enough"
         )
         yield from alike((name, f"{verdict}{which}: {figures}") for name in those)
 

@@ -194,7 +194,7 @@ def scale_here(
     if measure is not None and (
         calibration is None or not (calibration.counts or calibration.when == _today())
     ):
-        measure("measuring what this machine carries, once")
+        measure("calibrating this machine, once")
         calibration = calibrate(measure)
     if calibration is not None and not calibration.counts:
         calibration = None

@@ -277,7 +277,7 @@ def test_who_builds_a_lab_measures_once_and_what_others_disturbed_does_not_count
 
     assert (costs(), costs(), machine.kept()) == (REFERENCE, REFERENCE, None)
     once, others = (
-        "measuring what this machine carries, once",
+        "calibrating this machine, once",
         "other programs used 50 % of the processors",
     )
     disturbed = f"{others}: not kept; again with: ringlight calibrate"

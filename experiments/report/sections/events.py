@@ -102,7 +102,7 @@ def timeline(view: View, draw: Draw) -> str:
         "Jobs over time. Hatched: waiting for GPUs; filled: training, a tick at the end of every iteration; "
         "pale: between a loss and going on. Vertical lines are events, dashed ones changes of switches that "
         "no event asked for; a cross is a failure. "
-        f"{view.label.capitalize()}, seconds as emulated."
+        f"{view.label.capitalize()}, emulated seconds."
     )
     shown = table_of(
         lines,
@@ -154,7 +154,7 @@ def _happened(run: Run) -> list[_Happened]:
         came = (
             mark("bad", "not put right")
             if mended is None
-            else "put right by the controller"
+            else "restored by the controller"
         )
         lines.append(_Happened(run, drift.said, drift.t, took, came))
     return sorted(lines, key=lambda line: line.t)

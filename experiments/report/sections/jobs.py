@@ -116,7 +116,7 @@ def jobs(view: View, draw: Draw) -> str:
         _spread(view, crowds)
         + folded_if_long(f"{len(listed)} jobs", len(listed), shown)
         + quiet(
-            f"All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job "
+            f"All {tag(view.label)}, emulated seconds; GPUs in rank order. JCT: job "
             "completion time, from its release to its end; iteration and all-reduce are medians over ranks "
             f"and iterations.{explained}{_failures(view)}{view.says('jobs')}"
         )
@@ -263,7 +263,7 @@ def iterations(view: View, draw: Draw) -> str:
     )
     caption = (
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
-        f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
+        f"line is an iteration's computing.{left_out} {view.label.capitalize()}, emulated time."
     )
     told_apart = "job" if alone else "arm"
     picture = draw("iterations", caption, _iterations, lines[:_MOST_LINES], told_apart)

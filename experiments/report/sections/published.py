@@ -227,7 +227,7 @@ def beside(view: View, draw: Draw) -> str:
         source = f" ({figure.spec.source})" if figure.spec.source else ""
         return f"{upper_first(meaning(figure.spec.metric))}{text(words)}{text(source)}"
 
-    about = f"<p>What a standing is worth is explained further down.{view.says('beside')}</p>"
+    about = f"<p>The classes of evidence are explained further down.{view.says('beside')}</p>"
     return about + table_of(figures, columns, 2, group=group) if figures else ""
 
 
@@ -246,7 +246,7 @@ def _both(view: View, spec: PublishedSpec) -> _Both:
     return _Both(spec, view.title(spec.arm), published, ours)
 
 
-@section(94, "What agreement with published figures is worth")
+@section(94, "Evidence of agreement with published figures")
 def standing(view: View, draw: Draw) -> str:
     """Return HTML that shows what agreement with each published figure is worth, and why."""
     spec = view.experiment.spec

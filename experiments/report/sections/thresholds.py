@@ -234,7 +234,7 @@ def _figure(view: View, spec: BreakEvenSpec, subjects: Sequence[Figures]) -> Fig
     axis.set(
         xlim=(low, high),
         ylim=(0.98, 1.15 * highest),
-        xlabel="median set-up, ms as emulated",
+        xlabel="median set-up, emulated ms",
     )
     axis.set_ylabel(f"slowdown of the {called(spec.metric)}")
     axis.grid(axis="x", visible=True)
