@@ -14,7 +14,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -183,19 +183,28 @@ def draw(folder: Path) -> list[Path]:
     ]
 
 
-def caption(folder: Path) -> str:
-    """Return the line about a run. Raises ScenarioError for one that the README must not show."""
-    facts = Recorded(folder).environment
-    rating = json.loads((folder / "result.json").read_bytes())["fidelity"]["verdict"]
+def caption(facts: Mapping[str, Any], rating: str) -> str:
+    """Return the line about a run. Raises ScenarioError for one that the README must not show.
+
+    ``facts``: the run's environment.json; ``rating``: good, doubtful or bad.
+    """
     if rating == "bad":
-        raise ScenarioError(f"{folder}: the run is rated bad")
-    if "commit" not in facts or facts["commit"].endswith("-dirty"):
-        raise ScenarioError(f"{folder}: the run is not of a commit")
+        raise ScenarioError("the run is rated bad")
+    if facts.get("commit", "-dirty").endswith("-dirty"):
+        raise ScenarioError("the run is not of a commit")
     return (
         f"Measured on {facts['processor']}, {facts['processors']} processors, commit {facts['commit']}, "
         f"{facts['started'][:10]}, rated {rating}; `./ringlight {' '.join(RUN)}`, "
         "drawn by `python -m tests.extensions.page.pictures`."
     )
+
+
+def rating_of(folder: Path) -> str:
+    """Return the rating of a run folder. Raises OSError."""
+    rating: str = json.loads((folder / "result.json").read_bytes())["fidelity"][
+        "verdict"
+    ]
+    return rating
 
 
 def made(runs: Path) -> Path:
@@ -228,7 +237,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with TemporaryDirectory() as place:
             folder = Path(arguments[0]) if arguments else made(Path(place))
-            line = caption(folder)
+            line = caption(Recorded(folder).environment, rating_of(folder))
             written = draw(folder)
         README.write_text(CAPTION.sub(lambda _: line, README.read_text(), count=1))
     except (ScenarioError, OSError, subprocess.TimeoutExpired) as error:
