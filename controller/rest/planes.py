@@ -52,7 +52,7 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/planes", **answers(list[PlaneOverview]))
     def all_planes() -> Any:
-        """Planes with light of their own: their nodes, and the jobs that have them."""
+        """Optical planes: their nodes, and the jobs that use them."""
         holders = jobs.holders()
         return [
             lights[plane.kind].overview(plane, holders) for plane in planes.values()

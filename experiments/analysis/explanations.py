@@ -135,7 +135,7 @@ def _met(causes: Mapping[str, Any]) -> str:
         causes["met_s"][side] for side in ("emulated", "simulated")
     )
     return (
-        "what is neither a timer nor a link: jobs that share links all-reduced during "
+        "neither a timer nor a link: jobs that share links all-reduced during "
         f"{1000 * emulated_s:.0f} ms of an all-reduce, simulated {1000 * simulated_s:.0f} ms"
     )
 
@@ -158,7 +158,7 @@ def _pauses(entry: Mapping[str, Any]) -> str | None:
     if abs(pauses_s) < abs(whole_s) / 2 or pauses_s * whole_s < 0:
         return None
     return (
-        f"pauses between iterations, as after a loss: {between['emulated']:.3g} s, "
+        f"pauses between iterations, such as after a loss: {between['emulated']:.3g} s, "
         f"simulated {between['simulated']:.3g} s"
     )
 
@@ -176,7 +176,7 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
     if causes["verdict"]:
         return str(causes["verdict"][0].get("text", causes["verdict"][0]["code"]))
     if never := causes.get("never"):
-        return f"what did not come about: {', '.join(never)}"
+        return f"events that did not happen: {', '.join(never)}"
     if pauses := _pauses(entry):
         return pauses
     if causes.get("events_s", 0.0) >= abs(gap_s) / 2:
@@ -188,8 +188,8 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
     )
     if emulated != simulated:
         return (
-            f"moved light, which met the all-reduce of {_iterations(emulated)}, "
-            f"and of {_iterations(simulated)} in the simulation"
+            f"moved circuits, which interrupted the all-reduce of {_iterations(emulated)}, "
+            f"in the simulation that of {_iterations(simulated)}"
         )
     parts = {
         "late timers": causes["timers_s"],
@@ -201,17 +201,17 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
     if queues_s >= turns_s:
         parts["steps that wait in queues which another job fills"] = queues_s
     else:
-        parts["frames that wait for their turns on shared links"] = turns_s
-    parts["all-reduces that met those of other jobs for another time"] = causes.get(
+        parts["frames that wait in the round-robin queues of shared links"] = turns_s
+    parts["all-reduces that overlap other jobs for a different time"] = causes.get(
         "meetings_s", 0.0
     )
     parts[f"the work of all ranks at each step, by costs measured on {REFERENCE}"] = (
         causes.get("work_s", 0.0)
     )
-    parts["connections that are cold in the first all-reduce"] = causes.get(
+    parts["connections in slow start during the first all-reduce"] = causes.get(
         "cold_s", 0.0
     )
-    parts["frames that a link passes at once after a pause"] = causes.get(
+    parts["frames that a link passes in one burst after a pause"] = causes.get(
         "bursts_s", 0.0
     )
     # An event that comes late may be a loss or a gain.

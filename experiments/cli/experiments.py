@@ -29,14 +29,14 @@ Mtu = Annotated[
         "--mtu",
         min=576,
         max=65535,
-        help="Bytes of a simulated packet; default: as emulated.",
+        help="Bytes of a simulated packet; default: the emulation's.",
     ),
 ]
 Latency = Annotated[
     str,
     typer.Option(
         "--latency",
-        help="Latency of a simulated transfer's first byte besides the file's or the default, emulated time.",
+        help="Latency to add to each simulated transfer's first byte, in emulated time, such as '2 us'.",
     ),
 ]
 
@@ -49,7 +49,7 @@ def demo(
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
-    """Set up what is missing, then run the bundled GPU-disaggregation experiment."""
+    """Set up this machine if necessary, then run the bundled GPU-disaggregation experiment."""
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=lab.runtime)
@@ -198,7 +198,7 @@ def check(
     devices: options.Devices = (),
     as_json: options.Json = False,
 ) -> None:
-    """Check a scenario file and say what it describes; runs nothing and needs no root."""
+    """Check a scenario file and print its fabrics, jobs and predicted times; runs nothing and needs no root."""
     from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
     from ringlight.experiments.cli.show import check_document, show_check
     from ringlight.experiments.runner.command import load_checked

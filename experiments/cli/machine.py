@@ -147,7 +147,7 @@ def setup(runtime: options.Runtime = "docker") -> None:
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Say what the machine has and lacks, and the command that fixes each."""
+    """List the parts that this machine has and lacks, and the command that fixes each."""
     import dataclasses
 
     from ringlight.testbed.setup import doctor_checks
@@ -167,7 +167,7 @@ def doctor(as_json: options.Json = False) -> None:
 
 
 def calibrate(as_json: options.Json = False) -> None:
-    """Measure what frames, wake-ups and containers cost this machine, by which `scale: auto` is chosen."""
+    """Measure the cost of frames, wake-ups and containers on this machine, from which `scale: auto` is chosen."""
     import dataclasses
 
     from ringlight.experiments.runner.machine import calibrate as measure

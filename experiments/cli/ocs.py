@@ -33,14 +33,14 @@ from ringlight.experiments.cli.ocs_serve import serve
 Mode = Annotated[
     str,
     typer.Option(
-        help="safe: refuse busy ports; update: take them; replace: nothing else stays."
+        help="safe: refuse busy ports; update: reuse them; replace: remove all other cross-connects."
     ),
 ]
 Changes = Annotated[
     list[str],
     typer.Argument(
         metavar="SWITCH:INGRESS-EGRESS[@WAVELENGTH]…",
-        help="Such as ocs0:1-21 ocs1:7-15@3; SWITCH:INGRESS- takes away what the ingress carries.",
+        help="Such as ocs0:1-21 ocs1:7-15@3; SWITCH:INGRESS- removes that ingress's cross-connect.",
     ),
 ]
 Ports = Annotated[list[int], typer.Argument(metavar="PORT…", min=1)]
@@ -79,7 +79,7 @@ def show(switch: Switch, as_json: Json = False) -> None:
 
 @commands.command()
 def ports(switch: Switch, as_json: Json = False) -> None:
-    """Ports of an optical switch: what is plugged, their state, and the optical power there, measured now."""
+    """Ports of an optical switch: attached node, state, and the optical power measured now."""
     enabled: Column = ("", lambda port: "" if port["enabled"] else "disabled")
     power: Column = (
         "dBm",
@@ -101,7 +101,7 @@ def alarms(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Standing alarms."""
+    """Active alarms."""
     reply = get(
         f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms"
     )
@@ -197,7 +197,7 @@ def connect(
 def disconnect(
     switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Remove what an ingress carries."""
+    """Remove the cross-connect of an ingress."""
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
     _change("DELETE", path, None, as_json, _write_change, dry_run=dry_run)
 
@@ -326,8 +326,8 @@ def policy(
         str,
         typer.Argument(
             metavar="[POLICY]",
-            help="mend: light what is missing, leave what was added; repair: make it as it should be;"
-            " adopt: it should be as it is; alarm: say so; default (with --switch): as the others.",
+            help="mend: restore missing cross-connects, keep added ones; repair: restore the intended state;"
+            " adopt: accept the present state; alarm: only report it; default (with --switch): the general policy.",
         ),
     ] = "",
     switch: Annotated[str, typer.Option(help="Only for this switch.")] = "",
@@ -362,6 +362,6 @@ def settle(
     how: Annotated[str, typer.Argument(metavar="mend|repair|adopt")],
     as_json: Json = False,
 ) -> None:
-    """Apply a policy once, now, to what differs on a switch."""
+    """Apply a policy once, now, to the differences on a switch."""
     reply = call("POST", f"/v1/optical-switches/{switch}/settle", {"how": how})
     answer(reply, as_json, _write_intent)

@@ -143,7 +143,7 @@ def clear(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """End a fault; what it has broken, or left without light, works again."""
+    """End a fault and repair its effects."""
     reply = _call(switch, "DELETE", "" if fault is None else f"/{fault}")
 
     def write(reply: Mapping[str, Any]) -> None:

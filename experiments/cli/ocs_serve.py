@@ -18,7 +18,7 @@ def serve(
     profile: Annotated[
         str,
         typer.Option(
-            help="A class of switches, mems, piezo or ideal, or a product; a wrong one lists them."
+            help="A class of switches (mems, piezo or ideal) or a product; an unknown name lists all."
         ),
     ] = "mems",
     ports: Annotated[int, typer.Option(min=1, max=4096, help="Duplex ports.")] = 320,
@@ -41,14 +41,14 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Keep cross-connects and settings there for the next start.",
+            help="Folder that keeps cross-connects and settings for the next start.",
         ),
     ] = None,
     recovery: Annotated[
         str | None,
         typer.Option(
-            help="What a start does to the light in FOLDER: maintain, restore or remove it. Default: what"
-            " a client chose last, at first maintain.",
+            help="At a start, maintain, restore or remove the cross-connects in FOLDER. Default: a client's"
+            " last choice, initially maintain.",
         ),
     ] = None,
     idle_timeout: Annotated[

@@ -67,7 +67,7 @@ ResumedFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="SCENARIO",
-        help="Scenario file (YAML); with --resume RUN by default that of RUN.",
+        help="Scenario file (YAML); default with --resume RUN: the file of RUN.",
     ),
 ]
 Arms = Annotated[
@@ -114,7 +114,7 @@ class Runs:
         typer.Option(
             "--point",
             metavar="NAME",
-            help="Only this point of a sweep, as ring-3; may be repeated.",
+            help="Only this point of a sweep, such as ring-3; may be repeated.",
         ),
     ] = None
     sets: Sets = None
@@ -238,15 +238,13 @@ class OpenLab(LabOptions):
     ] = None
     rest_insecure: Annotated[
         bool,
-        typer.Option(
-            "--rest-insecure", help="Let REST beyond loopback go without TLS."
-        ),
+        typer.Option("--rest-insecure", help="Allow REST beyond loopback without TLS."),
     ] = False
     openflow_insecure: Annotated[
         bool,
         typer.Option(
             "--openflow-insecure",
-            help="Let OpenFlow, which asks nobody who they are, be open beyond loopback.",
+            help="Allow OpenFlow, which has no authentication, beyond loopback.",
         ),
     ] = False
     programs: Programs = ()

@@ -75,14 +75,15 @@ def register(app: typer.Typer) -> None:
         token: Annotated[
             str,
             typer.Option(
-                envvar="RINGLIGHT_TOKEN", help="Its token; better given as variable."
+                envvar="RINGLIGHT_TOKEN",
+                help="Token of the REST API; safer as the environment variable.",
             ),
         ] = "",
         cacert: Annotated[
             str,
             typer.Option(
                 envvar="RINGLIGHT_CACERT",
-                help="File (PEM) that its certificate is checked with.",
+                help="File (PEM) of the authority that signed the API's certificate.",
             ),
         ] = "",
         version: Annotated[
@@ -153,7 +154,7 @@ def fabric(as_json: Json = False) -> None:
 
 
 def topology(as_json: Json = False) -> None:
-    """Show the current packet topology: every lit edge with the path of its light."""
+    """Show the current packet topology: every connected edge, with the path of its circuit."""
     light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
     list_of(
         "/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges"
@@ -161,7 +162,7 @@ def topology(as_json: Json = False) -> None:
 
 
 def path(source: str, destination: str, as_json: Json = False) -> None:
-    """The links that packets from one GPU to another take now, by the switches' flow tables."""
+    """Show the links that packets from one GPU to another use now, by the switches' flow tables."""
     columns: list[Column] = [
         "from",
         "to",
@@ -207,7 +208,7 @@ def ports(switch: Switch, as_json: Json = False) -> None:
 
 @circuits.command("show")
 def circuits_show(as_json: Json = False) -> None:
-    """Circuits lit now."""
+    """Show the current circuits."""
     list_of("/v1/circuits", as_json, *CIRCUIT_COLUMNS, of="circuits")
 
 
@@ -219,7 +220,7 @@ def circuits_set(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Light exactly these circuits, and change the forwarding rules with them."""
+    """Set exactly these circuits, and update the forwarding rules."""
     requested = []
     for text in pairs:
         a, equals, b = text.partition("=")
@@ -245,11 +246,13 @@ def circuits_set(
 def planes(
     name: Annotated[
         str,
-        typer.Argument(metavar="[PLANE]", help="One plane with its nodes and light."),
+        typer.Argument(
+            metavar="[PLANE]", help="One plane, with its nodes and lightpaths."
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Planes with light of their own: their nodes, and the jobs that have them."""
+    """Optical planes: their nodes, and the jobs that use them."""
     if name:
         answer(get(f"/v1/planes/{name}"), as_json, _write_plane)
         return
@@ -287,14 +290,17 @@ def _write_plane(document: Mapping[str, Any]) -> None:
 
 def onics(
     gpu: Annotated[
-        str, typer.Argument(metavar="[GPU]", help="One O-NIC: all that its agent says.")
+        str,
+        typer.Argument(
+            metavar="[GPU]", help="One O-NIC, with its agent's whole report."
+        ),
     ] = "",
     timeline: Annotated[
         bool, typer.Option("--flows", help="The timeline of its flows.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """O-NICs and what their agents say."""
+    """O-NICs, and the state that their agents report."""
     if timeline and not gpu:
         fail("--flows needs a GPU", 2)
     if timeline:
@@ -345,14 +351,12 @@ def job_submit(
     batch: Count = 28,
     seed: int = 7,
     collective: str = "ring",
-    plane: Annotated[
-        str, typer.Option(help="On this plane with light of its own.")
-    ] = "",
+    plane: Annotated[str, typer.Option(help="Run it on this optical plane.")] = "",
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="On a plane with light: show nodes and light; change nothing.",
+            help="On an optical plane: show nodes and lightpaths; change nothing.",
         ),
     ] = False,
     beacon: Annotated[
@@ -367,7 +371,7 @@ def job_submit(
     spares: Annotated[str, typer.Option(help="GPUs kept for a swap: g4,g5.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Submit a training job (sizes and times as emulated)."""
+    """Submit a training job (emulated sizes and times)."""
     from ringlight.fabric.units import parse_size, parse_time
 
     try:

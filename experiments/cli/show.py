@@ -358,9 +358,9 @@ def _what_is_carried(document: Mapping[str, Any]) -> Iterator[str]:
         )
         which = f", the most at {most}" if len(those) > 1 else ""
         verdict = (
-            "this machine does not carry it: times will be longer than simulated; enlarge scale.time"
+            "this machine is too slow: times will be longer than simulated; enlarge scale.time"
             if too_much
-            else "this machine carries it"
+            else "this machine is fast enough"
         )
         yield from alike((name, f"{verdict}{which}: {figures}") for name in those)
 
@@ -436,13 +436,13 @@ def show_result(result: Mapping[str, Any]) -> None:
             {row.value for row in where(rows, metric="recovery_assumed")}, key=str
         ):
             echo(
-                f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, "
+                f"A job without `recovery` continued {took_s:g} s after it lost a GPU: the default, "
                 "as measured on the development machine (docs/simulation.md)."
             )
         return
     fidelity = result["fidelity"]
     for entry in fidelity["repeated"]:
-        why = "Made once more, as others had the processors"
+        why = "Repeated, because other programs used the processors"
         echo(f"{why}: {entry['name']} ({entry['counts']} counts)")
     arms, verdict = fidelity["arms"], fidelity["verdict"]
     bad = [arm for arm, level in arms.items() if level == "bad"]
@@ -546,7 +546,7 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
     ]
     if lines:
         table(
-            ["arm", "of", "point", "metric", "value", "95 %", "known how"],
+            ["arm", "of", "point", "metric", "value", "95 %", "label"],
             lines,
             numeric=4,
         )

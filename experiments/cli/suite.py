@@ -118,7 +118,7 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
         names = [test for tests in failed.values() for test in tests]
         code = max(code for code, _ in codes)
         if code == _TESTS_FAILED and 0 < len(names) <= MOST_AGAIN:
-            say(f"once more, with nothing beside: {', '.join(names)}")
+            say(f"repeated alone: {', '.join(names)}")
             code = max(
                 run(*command, "-q", *tests)
                 for command, tests in failed.items()
@@ -128,7 +128,7 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
         if code:
             return code
     if second:
-        say(f"passed at the second time only: {', '.join(second)}")
+        say(f"passed only when repeated: {', '.join(second)}")
     return 0
 
 

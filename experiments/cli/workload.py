@@ -41,7 +41,7 @@ Ranks = Annotated[
         "--ranks",
         min=1,
         max=MOST_RANKS,
-        help="Number of ranks, where the files do not state it.",
+        help="Number of ranks, if the files do not state it.",
     ),
 ]
 Form = Annotated[
@@ -195,7 +195,9 @@ def show(
 def convert(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="IN... OUT", help="As show reads them; and where to."),
+        typer.Argument(
+            metavar="IN... OUT", help="Files to read, as for show, and then OUT."
+        ),
     ],
     read_options: Options = Options(),
     device: DeviceName = None,

@@ -114,7 +114,7 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     measured = measure(say)
     calibration = Calibration(asdict(measured), _machine(), _today())
     if not calibration.counts:
-        disturbed = f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this does not count"
+        disturbed = f"other programs used {100 * measured.taken:.0f} % of the processors: not kept"
         say(f"{disturbed}; again with: ringlight calibrate")
         if kept() is not None:
             return calibration
@@ -194,7 +194,7 @@ def scale_here(
     if measure is not None and (
         calibration is None or not (calibration.counts or calibration.when == _today())
     ):
-        measure("measuring what this machine carries, once")
+        measure("calibrating this machine, once")
         calibration = calibrate(measure)
     if calibration is not None and not calibration.counts:
         calibration = None

@@ -42,7 +42,7 @@ class Repeats:
         if reasons:
             share = f"{100 * taken(run):.0f} % of the processors"
             self._reporter.say(
-                f"  others took {share}, and {reasons[0].text}; once more"
+                f"  other programs used {share}, and {reasons[0].text}; the run is repeated"
             )
         return reasons
 

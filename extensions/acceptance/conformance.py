@@ -124,8 +124,8 @@ def conformance(
     """Test drivers and their switches against the 45 items of the conformance list.
 
     Without --target: every driver against an emulated switch that speaks its protocol, with packets; root.
-    With it: one driver against a switch that is there. Only --ports are touched, and what was on them is put
-    back. Exit code 1 when an item failed.
+    With --target: one driver against an existing switch. Only --ports are changed, and their cross-connects
+    are restored. Exit code 1 if an item failed.
     """
     from ringlight.extensions.acceptance.checks import CHECKS
     from ringlight.extensions.acceptance.measure import measured

@@ -49,7 +49,7 @@ class ApplicationOptions:
         typer.Option(
             "--app",
             metavar="FILE",
-            help="Ryu or os-ken application to run, too, or ryu.app.rest_topology; may be repeated.",
+            help="Ryu or os-ken application to run with the lab, or ryu.app.rest_topology; may be repeated.",
             callback=_application_files,
         ),
     ] = None
@@ -57,14 +57,14 @@ class ApplicationOptions:
         bool,
         typer.Option(
             "--observe-links",
-            help="Let the applications discover links (LLDP), as Ryu's manager does.",
+            help="Let the applications discover links (LLDP), like Ryu's manager.",
         ),
     ] = False
     app_all: Annotated[
         bool,
         typer.Option(
             "--app-all",
-            help="Applications get all packet switches, not only their own.",
+            help="Give the applications all packet switches, not only their own.",
         ),
     ] = False
 

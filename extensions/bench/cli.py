@@ -59,7 +59,8 @@ Skew = Annotated[
     ),
 ]
 Simulated = Annotated[
-    bool, typer.Option("--simulate", help="In virtual time instead of emulated.")
+    bool,
+    typer.Option("--simulate", help="Simulate in virtual time instead of emulating."),
 ]
 
 

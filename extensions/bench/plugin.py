@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ringlight-required",
         action="store_true",
-        help="Fail, and do not skip, where this machine cannot build a lab.",
+        help="Fail instead of skipping if this machine cannot build a lab.",
     )
     parser.addini(
         "ringlight_scenario", "Scenario file of tests that name none.", default=""

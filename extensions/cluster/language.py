@@ -281,11 +281,11 @@ class TraceSpec(Strict):
         )
         if self.light == "controller" and placement != "controller":
             raise ValueError(
-                "jobs.trace.placement: where light is the controller's, placement is, too"
+                "jobs.trace.placement: if light is the controller's, placement must be, too"
             )
         if lost and placement != "controller":
             raise ValueError(
-                "jobs.trace.placement: a GPU is lost by name only where the controller places jobs"
+                "jobs.trace.placement: a GPU can be lost by name only if the controller places jobs"
             )
         return placement
 
@@ -300,7 +300,9 @@ class TraceSpec(Strict):
                 "jobs.trace.sends: what trains reduces in rings; give pattern: ring"
             )
         if (link := fabric.link_at.get(Port(next(iter(fabric.gpus)), 0))) is None:
-            raise ValueError("jobs.trace.trains: jobs train where GPUs are plugged in")
+            raise ValueError(
+                "jobs.trace.trains: jobs can train only if the GPUs have links"
+            )
         return TrainsPlan(
             of.iteration * scale.time,
             of.batch,
@@ -466,7 +468,7 @@ def _plane_of_all(fabric: Fabric) -> Plane:
     plane = plane_of(fabric)
     if off := fabric.gpus.keys() - set(plane.nodes):
         raise ValueError(
-            f"GPU {min(off)} is not on {plane}; a trace is replayed where all GPUs are alike"
+            f"GPU {min(off)} is not on {plane}; a trace needs GPUs that are all alike"
         )
     return plane
 
@@ -496,7 +498,7 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
             )
         if has_faults:
             raise ValueError(
-                "jobs.trace.faults: where the controller places jobs, GPUs are lost by events (do: lose)"
+                "jobs.trace.faults: if the controller places jobs, GPUs are lost by events (do: lose)"
             )
     if lattice is None:
         if policies.placement == "blocks":

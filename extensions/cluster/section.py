@@ -237,7 +237,7 @@ def _explained(view: View) -> str:
 def _time_of(view: View) -> str:
     """Return the kind of the seconds that are shown: real or emulated."""
     scaled = any(plan.setting.scale.time != 1 for plan in view.plans.values())
-    return "seconds as emulated" if scaled else "real time"
+    return "emulated seconds" if scaled else "real time"
 
 
 def _changed(view: View, replays: Mapping[str, TraceReplayed]) -> Iterator[str]:

@@ -42,7 +42,7 @@ def cluster_of(fabric: Fabric) -> Cluster:
     rates = {fabric.link_at[Port(gpu, 0)].rate_bps for gpu in fabric.gpus}
     if len(rates) > 1:
         raise ValueError(
-            "GPUs have links of several rates; a trace is replayed where all have one"
+            "GPUs have links of several rates; a trace needs one rate for all"
         )
     rate = rates.pop()
     gpus = Counter(leaf_of.values())

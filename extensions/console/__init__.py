@@ -1,4 +1,4 @@
-"""Hands in a lab that is up: Mininet's prompt, commands at its nodes, pings, rates, captures and pictures."""
+"""Interactive commands for a running lab: Mininet's prompt, commands at nodes, pings, rates, captures, pictures."""
 
 from ringlight.fabric.extension import Extension
 

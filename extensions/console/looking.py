@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ringlight.fabric.parts import Port
     from ringlight.fabric.topology import Fabric
 
-PANEL = "Hands in a lab"
+PANEL = "Interactive lab commands"
 LabId = Annotated[
     str | None,
     typer.Option(
@@ -57,7 +57,7 @@ def capture(
     lab_id: LabId = None,
     as_json: options.Json = False,
 ) -> None:
-    """Capture what passes a port, until Ctrl-C. On a WDM ring a packet's colour is its VLAN tag less 1."""
+    """Capture the packets of a port, until Ctrl-C. On a WDM ring a packet's colour is its VLAN tag less 1."""
     from ringlight.extensions.console import capture as taps
     from ringlight.testbed.emulation.attached import attach
 
@@ -119,7 +119,7 @@ def graph(
     *,
     place: options.Place,
 ) -> None:
-    """A fabric as Mermaid, DOT or GraphML: nodes, cables, and the circuits that are lit."""
+    """Print a fabric as Mermaid, DOT or GraphML: nodes, cables, and current circuits."""
     from ringlight.extensions.console import graphs
 
     forms: dict[str, Callable[[Any], str]] = {

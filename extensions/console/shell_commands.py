@@ -247,14 +247,14 @@ def ping(
     control: Annotated[
         bool,
         typer.Option(
-            "--control", help="Over the O-NICs' control network, not over light."
+            "--control", help="Use the O-NICs' control network, not their lightpaths."
         ),
     ] = False,
     lab_id: LabId = None,
 ) -> None:
     """Ping from one GPU to another; without names, every GPU from every other. Exit code 1 for a loss.
 
-    Where GPUs have O-NICs it takes the light that is lit now, and says which.
+    Between GPUs with O-NICs it uses the current lightpath, and prints it.
     """
     from ringlight.extensions.console import measures
     from ringlight.testbed.emulation.attached import attach
@@ -336,7 +336,7 @@ def iperf(
     lab_id: LabId = None,
     as_json: options.Json = False,
 ) -> None:
-    """TCP rate from one GPU to another, as emulated and as real, by iperf."""
+    """Measure the TCP rate from one GPU to another by iperf, in emulated and in real units."""
     from ringlight.extensions.console import measures
     from ringlight.fabric.units import format_rate
     from ringlight.testbed.emulation.attached import attach

@@ -30,7 +30,7 @@ def crosscheck(
             metavar="N",
             min=1,
             max=1000,
-            help="Blind test of N experiments that chance draws.",
+            help="Blind test of N random experiments.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of --random.")] = 1,
@@ -39,7 +39,7 @@ def crosscheck(
         typer.Option(
             "--resume",
             metavar="RUN",
-            help="Emulated run folder in which --random goes on.",
+            help="Emulated run folder in which --random continues.",
         ),
     ] = None,
     arm: options.Arms = None,
@@ -71,7 +71,7 @@ def crosscheck(
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
-    """Run an experiment on the testbed and in virtual time; say how far apart they are, and why.
+    """Run an experiment on the testbed and in virtual time; report the differences and their causes.
 
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit. With --random
     all experiments are predicted, and the predictions' hash is printed, before the first is emulated.

@@ -154,7 +154,7 @@ def _header(experiment: Experiment, result: Mapping[str, Any]) -> str:
             f"{experiment.spec.description} All were predicted before the first ran on the testbed.",
             [
                 ("workers", emulated["runtime"]),
-                ("the emulation calls itself", emulated["fidelity"]),
+                ("the emulation is rated", emulated["fidelity"]),
             ],
             emulated["complete"],
         )
@@ -166,7 +166,7 @@ def _header(experiment: Experiment, result: Mapping[str, Any]) -> str:
     lead = f"{experiment.spec.description} Run on the testbed and computed in virtual time."
     chips = (
         ("workers", emulated["runtime"]),
-        ("the emulation calls itself", emulated["fidelity"]),
+        ("the emulation is rated", emulated["fidelity"]),
         ("limit", f"{result['limit_percent']:g} %"),
         ("time × ", f"{scale.time:g}"),
         ("payload ÷ ", f"{scale.payload:g}"),
@@ -268,7 +268,7 @@ def _sides(result: Mapping[str, Any]) -> str:
         )
     return (
         "<h2>The two sides</h2>"
-        f"<p>Emulated: <code>{text(emulated['run'])}</code>, which calls itself "
+        f"<p>Emulated: <code>{text(emulated['run'])}</code>, which is rated "
         f"{mark(emulated['fidelity'], emulated['fidelity'])}. {measured}</p>"
         f"{listing(text(reason['text']) for reason in emulated['reasons'])}"
         f"<p>Simulated: <code>{text(simulated['run'])}</code>, with these assumptions, none of them fitted "

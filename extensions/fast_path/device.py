@@ -6,7 +6,7 @@ from ringlight.testbed.devices import Device, DeviceKind, Site
 
 
 class FastPath(DeviceKind):
-    help = "Let the kernel carry what the flow tables of our controller's packet switches say."
+    help = "Forward packets in the kernel, by the flow tables of our controller's packet switches."
     carries = True
 
     def plan(self, site: Site) -> Device | None:

@@ -60,9 +60,9 @@ def check(
     ] = "1 s",
     as_json: options.Json = False,
 ) -> None:
-    """Say which hosts there are, whether each can build a lab, and what the network between each two gives.
+    """List the hosts, whether each can build a lab, and the network's rate and delay between each pair.
 
-    Exit code 1 where a host is not ready, or a pair of hosts gives less than is asked for.
+    Exit code 1 if a host is not ready, or if a pair of hosts misses a required value.
     """
     from dataclasses import asdict
 
@@ -138,7 +138,7 @@ def cut(
     sets: options.Sets = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say where the fabrics of a scenario file would be cut for one lab over N hosts; runs nothing."""
+    """Print how the fabrics of a scenario file would be divided over N hosts; runs nothing."""
     from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
     from ringlight.experiments.runner.command import load_checked
     from ringlight.extensions.hosts.cuts import cuts_of, show_cuts
@@ -220,7 +220,7 @@ def shell(
     runtime: options.Runtime = "docker",
     devices: options.Devices = (),
 ) -> None:
-    """Mininet's prompt over a lab on hosts: what is typed goes to the prompt of the first of them."""
+    """Mininet's prompt over a lab on hosts; commands go to the prompt of the first host."""
     from ringlight.extensions.hosts.cluster import hosts_of
     from ringlight.extensions.hosts.distant import converse, lab_among
 

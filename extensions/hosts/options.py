@@ -44,7 +44,7 @@ class OverHosts:
             "--vxlan-port",
             min=1,
             max=65535,
-            help="UDP port of light between the hosts of a lab.",
+            help="UDP port of the fibres between the hosts of a lab.",
         ),
     ] = 14789
     vxlan_number: Annotated[
@@ -53,7 +53,7 @@ class OverHosts:
             "--vxlan-number",
             min=1,
             max=(1 << 24) - 1,
-            help="VXLAN number of a lab's first cut fibre; the others follow. Default: drawn.",
+            help="VXLAN number of a lab's first fibre between hosts; the next ones follow. Default: random.",
         ),
     ] = None
 
@@ -61,7 +61,7 @@ class OverHosts:
         bool,
         typer.Option(
             "--wireguard",
-            help="Only where light between hosts is encrypted: workers are at WireGuard addresses.",
+            help="Require encrypted fibres between hosts: workers must have WireGuard addresses.",
         ),
     ] = False
 

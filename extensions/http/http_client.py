@@ -70,7 +70,7 @@ class Reply:
         self._check_access(what)
         if self.status != 200:
             raise ProtocolError(
-                f"{what}: status {self.status} where 200 is wanted", self._raw
+                f"{what}: status {self.status} instead of 200", self._raw
             )
 
     def check_write(self, what: str) -> None:

@@ -56,7 +56,7 @@ class ImpairedSpec(ImpairmentsSpec):
 
 @dataclass(frozen=True)
 class AskedImpairments(Impairments):
-    """Requested impairments of a link, with times as emulated. Raises ValueError."""
+    """Requested impairments of a link, with emulated times. Raises ValueError."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 

@@ -32,7 +32,9 @@ def ranks_of(what: str, where: str = "") -> Any:
 def widen(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="IN... OUT", help="As show reads them; and where to."),
+        typer.Argument(
+            metavar="IN... OUT", help="Files to read, as for show, and then OUT."
+        ),
     ],
     dp: Annotated[int | None, ranks_of("data", WIDER)] = None,
     tp: Annotated[int | None, ranks_of("tensor", WIDER)] = None,
@@ -43,7 +45,7 @@ def widen(
         typer.Option(
             "--recorded",
             metavar="tp=N,...",
-            help="Parallelism of the recording, where its operations are not called by it.",
+            help="Parallelism of the recording, if the names of its operations do not show it.",
         ),
     ] = "",
     beside: Annotated[
@@ -51,7 +53,7 @@ def widen(
         typer.Option(
             "--beside",
             metavar="FILE",
-            help="Recording of another tp or ep, which shows what its ranks divide; may be repeated.",
+            help="Recording with another tp or ep, to show the operations that ranks divide; may be repeated.",
         ),
     ] = None,
     sharded: Annotated[
@@ -59,7 +61,7 @@ def widen(
         typer.Option(
             "--sharded",
             metavar="NAME",
-            help="Computation or memory operation that replicas share out, as ZeRO's; may be repeated.",
+            help="Computation or memory operation that replicas divide among them, as with ZeRO; may be repeated.",
         ),
     ] = None,
     against: Annotated[
@@ -76,9 +78,9 @@ def widen(
 ) -> None:
     """Widen a workload of few ranks to more along its parallelism; write it to OUT.
 
-    More replicas (--dp) have a batch as large each, more stages (--pp) as many layers each; more tensor-
-    or expert-parallel ranks divide the same model, and a recording --beside shows what of it. What is not
-    given stays. Groups are found by operations called dp, edp, tp and ep.
+    Each further replica (--dp) has a batch of the same size, and each further stage (--pp) as many layers.
+    More tensor- or expert-parallel ranks divide the same model; a recording --beside shows the divided
+    operations. Other degrees stay the same. Groups are found by operations called dp, edp, tp and ep.
     """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)

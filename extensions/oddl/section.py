@@ -118,7 +118,7 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
     plane = run.plan.on(GridPlane)
     assert plane is not None
     grid = plane.grid
-    arm, how = run.plan.arm, f"{view.label.capitalize()}, time as emulated."
+    arm, how = run.plan.arm, f"{view.label.capitalize()}, emulated time."
     index, steps = lit_steps_of_all(run)
     figures = []
     if steps:

@@ -37,7 +37,7 @@ def view(
     ] = None,
     arm: options.Arms = None,
 ) -> None:
-    """Watch the light of a lab, or of run folders, in the browser; prints the page's address."""
+    """Watch the circuits of a lab, or of run folders, in the browser; prints the address."""
     folders = [Path(name) for name in where or ()]
     missing = [folder for folder in folders if not folder.is_dir()]
     if folders and not missing:
@@ -102,7 +102,7 @@ def _lab(name: str | None) -> None:
 
 
 def tell_address(url: str) -> None:
-    """Print the address of the page that shows the lab's light."""
+    """Print the address of the lab's live view."""
     say(f"watch the light at {url}{VIEW}")
 
 

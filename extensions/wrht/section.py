@@ -89,7 +89,7 @@ def rings(view: View, draw: Draw) -> str:
     caption = (
         f"Median all-reduce of each arm. Bars: {view.label}. Marks: the model, analytic: the transfers of "
         "the steps one after the other (line), with the median set-up of the light between them (dot). "
-        "Seconds as emulated."
+        "Emulated seconds."
     )
     shown = table_of(
         runs,
@@ -255,7 +255,7 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
     )
     axis.set(
         xlim=(0, end_with_room(axis, most, 1.3) or 1.0),
-        xlabel=f"all-reduce, seconds as emulated ({view.label})",
+        xlabel=f"all-reduce, emulated seconds ({view.label})",
     )
     return figure
 

@@ -179,7 +179,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._queue_s,
             )
         self._window_bytes = self._most_under_way()
-        #: What links do to frames now, with times as emulated.
+        #: What links do to frames now, with emulated times.
         self._effects = {
             link: self._own_effects(link) for link in fabric.links if link.effects
         }
@@ -672,7 +672,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     # -- what links do to frames
 
     def affect(self, link: Link, effects: Effects) -> None:
-        """Have a link do this to frames from now on, times as emulated, whatever is plugged in there later.
+        """Have a link do this to frames from now on, emulated times, whatever is plugged in there later.
 
         It comes in place of what the fabric says under the same key. Raises NetworkError, BuildError,
         OSError.
@@ -698,7 +698,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         return counters
 
     def _own_effects(self, link: Link) -> Effects:
-        """Return what the fabric says that a link does to frames, with times as emulated."""
+        """Return what the fabric says that a link does to frames, with emulated times."""
         return dilated(link.effects, self.emulation.time_dilation)
 
     def _leave_to_open_vswitch(self) -> None:

@@ -143,7 +143,7 @@ def test_the_timeline_shows_it(tmp_path: Path) -> None:
     view = view_of_file(FABRIC + ONE_JOB, "small.yaml", strange())
     shown = text_of(Page(render(view, tmp_path)))
     assert "flow table of tor0: 2 rules are missing" in shown
-    assert "put right by the controller" in shown
+    assert "restored by the controller" in shown
     assert "switch changed by others" in (tmp_path / "timeline.svg").read_text()
     assert "flow table" not in text_of(
         Page(render(view_of_file(FABRIC + ONE_JOB, "small.yaml"), tmp_path))

@@ -315,7 +315,7 @@ def test_a_worker_that_was_lost_unasked_is_a_reason_though_its_job_went_on(
         )
     )
     found = judged(two, lost)
-    said = "slow: rank 1 of red on GPU g1 was lost (killed by SIGKILL), and red went on"
+    said = "slow: rank 1 of red on GPU g1 was lost (killed by SIGKILL), and red continued"
     assert said in [reason["text"] for reason in found["reasons"]]
 
 

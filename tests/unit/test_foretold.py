@@ -280,7 +280,7 @@ def test_what_is_unlike_its_simulation_has_the_cause_that_is_known() -> None:
     } == {"an event that came late"}
     made = made_of(replace(plan, events=()))
     assert {reason["cause"] for reason in made.fidelity["reasons"]} == {
-        f"what did not come about: {event.name}"
+        f"events that did not happen: {event.name}"
     }
 
 
@@ -615,7 +615,7 @@ def test_a_simulated_loss_takes_what_it_took_where_the_file_says_nothing(
         show_result(
             document(analyse(found, records, "simulated"), records, environment)
         )
-        said = f"A job without `recovery` went on {wanted_s:g} s after it lost a GPU: the default"
+        said = f"A job without `recovery` continued {wanted_s:g} s after it lost a GPU: the default"
         assert (said in capsys.readouterr().out) is not bool(given)
         times[given] = the(rows, "jct", subject="job red")
     assert times[""] - times[", recovery: 0 s"] == pytest.approx(RECOVERY_S[then])

@@ -1,4 +1,4 @@
-"""The project in ``tests/data/project``: what the README shows of it, and what an installed package says."""
+"""The project in ``tests/data/project``: what a page shows of it, and what an installed package prints."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def in_ci(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     "name", ["test_collectives.py", ".gitlab-ci.yml", ".github/workflows/fabric.yml"]
 )
-def test_the_readme_shows_the_files_of_the_project(name: str) -> None:
-    assert f"\n{(PROJECT / name).read_text()}```\n" in (ROOT / "README.md").read_text()
+def test_the_page_shows_the_files_of_the_project(name: str) -> None:
+    assert f"\n{(PROJECT / name).read_text()}```\n" in (ROOT / "docs/ci.md").read_text()
 
 
-def test_what_runs_in_the_container_is_what_the_readme_shows(in_ci: ModuleType) -> None:
+def test_what_runs_in_the_container_is_what_the_page_shows(in_ci: ModuleType) -> None:
     variables, commands = in_ci.script_of((PROJECT / ".gitlab-ci.yml").read_text())
     assert variables == GITLAB["variables"]
     assert commands == GITLAB["script"]

@@ -1,4 +1,4 @@
-"""What README and docs/ say of themselves holds: links lead somewhere, commands are those of the program."""
+"""README and docs/: links lead somewhere, commands are those of the program, every page can be found."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_links_and_commands_of_a_page_exist(page: Path) -> None:
 
 
 def test_a_wrong_link_and_a_wrong_command_are_found() -> None:
-    said = "[a](docs/none.md) [b](docs/rest.md#none) [c](#install-and-run) [d](docs/rest.md#examples)"
+    said = "[a](docs/none.md) [b](docs/rest.md#none) [c](#what-you-see) [d](docs/rest.md#examples)"
     assert broken_links(ROOT / "README.md", said) == [
         "docs/none.md",
         "docs/rest.md#none",
@@ -140,10 +140,24 @@ def test_a_wrong_import_is_found() -> None:
     assert missing_imports(text) == ["ringlight.fabric.units.no_such_name"]
 
 
-def test_every_page_is_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text()
-    pages = [page.relative_to(ROOT) for page in PAGES if page.name != "README.md"]
-    assert [str(page) for page in pages if f"({page})" not in readme] == []
+def linked(page: Path) -> set[Path]:
+    """Return the pages to which a page links."""
+    links = (link.partition("#")[0] for link in LINK.findall(page.read_text()))
+    return {(page.parent / link).resolve() for link in links if link.endswith(".md")}
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    reached, new = set[Path](), {ROOT / "README.md"}
+    while new:
+        reached |= new
+        new = {page for each in new for page in linked(each)} & set(PAGES) - reached
+    assert [str(page) for page in PAGES if page not in reached] == []
+
+
+def test_the_index_lists_every_page_of_its_folder() -> None:
+    index = ROOT / "docs/README.md"
+    folder = set((ROOT / "docs").glob("*.md")) - {index}
+    assert folder - linked(index) == set()
 
 
 def test_the_first_experiment_of_the_page_is_sound() -> None:

@@ -277,10 +277,10 @@ def test_who_builds_a_lab_measures_once_and_what_others_disturbed_does_not_count
 
     assert (costs(), costs(), machine.kept()) == (REFERENCE, REFERENCE, None)
     once, others = (
-        "measuring what this machine carries, once",
-        "others took 50 % of the processors meanwhile",
+        "calibrating this machine, once",
+        "other programs used 50 % of the processors",
     )
-    disturbed = f"{others}: this does not count; again with: ringlight calibrate"
+    disturbed = f"{others}: not kept; again with: ringlight calibrate"
     assert said == [once, disturbed]
     # Another day is another chance.
     monkeypatch.setattr(machine, "_today", lambda: "2126-01-01")

@@ -94,7 +94,7 @@ def test_what_fails_is_run_once_more(
     ]
     assert repeated == ([[*suite.OF_CORE, "-q", *again]] if again else [])
     # What passed at the second time is named, and the steps after it are run; after a failure none is.
-    assert any("second time only" in line for line in told) == (
+    assert any("only when repeated" in line for line in told) == (
         bool(again) and not code
     )
     assert any("alone" in step for step in ran) == (not code)

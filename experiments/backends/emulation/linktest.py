@@ -131,7 +131,7 @@ class LinkTest:
         quiet = self._since.shares().taken < TAKEN
         if not self._doubts or not (quiet or last):
             return
-        self._say("measuring links once more")
+        self._say("measuring links again")
         if self._circuits:
             set_circuits(self._api, self._circuits)
         for part, first in self._doubts:
@@ -157,7 +157,9 @@ class LinkTest:
             attempt = Attempt(better, attempt.load)
         if missed and attempt.load.taken >= TAKEN:
             share = f"{100 * attempt.load.taken:.0f} % of the processors"
-            self._say(f"  others took {share}, and {missed[0].text}; once more later")
+            self._say(
+                f"  other programs used {share}, and {missed[0].text}; it is measured again later"
+            )
             self._doubts.append((part, attempt))
             self._note(LinkRateDisturbed, attempt)
         else:

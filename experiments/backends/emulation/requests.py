@@ -172,7 +172,9 @@ def only_simulated(plan: RunPlan) -> str | None:
                 return f"jobs.{job.name}.ranks: emulated in the order of the ports of {plane}, {order}"
             continue
         if job.loop.synchronised and plane.light != "stepped":
-            return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
+            return (
+                f"jobs.{job.name}.training.synchronised: workers run ahead if they can"
+            )
         if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
     return None

@@ -102,7 +102,7 @@ def timeline(view: View, draw: Draw) -> str:
         "Jobs over time. Hatched: waiting for GPUs; filled: training, a tick at the end of every iteration; "
         "pale: between a loss and going on. Vertical lines are events, dashed ones changes of switches that "
         "no event asked for; a cross is a failure. "
-        f"{view.label.capitalize()}, seconds as emulated."
+        f"{view.label.capitalize()}, emulated seconds."
     )
     shown = table_of(
         lines,
@@ -154,7 +154,7 @@ def _happened(run: Run) -> list[_Happened]:
         came = (
             mark("bad", "not put right")
             if mended is None
-            else "put right by the controller"
+            else "restored by the controller"
         )
         lines.append(_Happened(run, drift.said, drift.t, took, came))
     return sorted(lines, key=lambda line: line.t)
@@ -322,13 +322,13 @@ def faults(view: View, draw: Draw) -> str:
     for run in runs[:_MOST]:
         caption = (
             f"{run.plan.title}: duration of every iteration, slowest rank, at the time it ended. Lines mark "
-            f"{_named(run)}, shaded while something was away. {view.label.capitalize()}, time as emulated."
+            f"{_named(run)}, shaded while something was away. {view.label.capitalize()}, emulated time."
         )
         pictures.append(draw(f"fault-{run.plan.arm}", caption, _iterations, run, last))
     return (
         "<p>Iterations are medians over ranks; those that overlap the time in which something was away count "
-        "as during. Recovery runs from a fault of what the job used to the end of the next iteration of all "
-        f"ranks. All {tag(view.label)}, time as emulated.{view.says('faults')}</p>"
+        "as during. Recovery runs from a fault of a part that the job used to the end of the next iteration of "
+        f"all ranks. All {tag(view.label)}, emulated time.{view.says('faults')}</p>"
         f"{''.join(pictures)}{''.join(_told(view, run) for run in runs)}{shown}"
     )
 
@@ -460,8 +460,8 @@ def controllers(view: View, draw: Draw) -> str:
         group=lambda line: text(line[1].title),
     )
     return (
-        "<p>Our controller moves light at these switches and tells of it; it neither reads nor writes tables "
-        f"that are not its own. Followed: {meaning('followed')} {tag(view.label)}.</p>{who}{when}"
+        "<p>Our controller moves circuits at these switches and reports it; it neither reads nor writes their "
+        f"flow tables. Followed: {meaning('followed')} {tag(view.label)}.</p>{who}{when}"
     )
 
 

@@ -17,7 +17,7 @@ from ringlight.experiments.report.words import percent
 from ringlight.fabric.units import format_rate
 
 _MEANING = {
-    "good": "The emulation gave what it was set to give.",
+    "good": "The emulation kept its settings.",
     "doubtful": "Read the figures with care: the emulation strayed from its settings.",
     "bad": "Do not believe the figures: the emulation did not hold its settings.",
 }
@@ -55,13 +55,12 @@ def _measured(verdict: Entry) -> str:
     return (
         "<h3>Links against their settings</h3>"
         "<p>TCP payload received while all links of a kind were full at once, measured. Packet headers take "
-        "0.7 % of frames of 9,000 bytes and 1.6 % of such of 4,000; a miss above 5 % is doubtful, above 10 % "
+        "0.7 % of frames of 9,000 bytes and 1.6 % of frames of 4,000; a miss above 5 % is doubtful, above 10 % "
         f"bad.</p>{_links(verdict.get('links', ()))}"
         f"<h3>Timers and processors</h3><p>The timers that stand for GPU computation {_timers(verdict)}.</p>"
         f"{_processors(verdict)}"
-        "<p>Shares of all processors, measured. Stolen is what the hypervisor gave to other machines, "
-        "others' what processes took that are no part of the lab; either may be why a link or a timer is "
-        "late.</p>"
+        "<p>Shares of all processors, measured. Stolen: given to other machines by the hypervisor. Others: used "
+        "by processes outside of the lab. Either can make a link slow or a timer late.</p>"
     )
 
 
@@ -225,10 +224,10 @@ def _repeated(entries: Sequence[Entry]) -> str:
     if not shown:
         return ""
     return (
-        "<h3>Made once more</h3><p>Others, or the hypervisor, had the processors, and that showed. Of two "
-        "attempts the one counts from which less was taken, whatever its figures. Once a second attempt at a "
-        "run was disturbed too, no further run was repeated. Links that missed their setting by less than "
-        f"{percent(LINK_ERROR[1], 0)} with nobody else there were filled a second time, because one time-out "
+        "<h3>Repeated</h3><p>Other programs, or the hypervisor, used the processors, and the results showed it. "
+        "The attempt with the smaller load of other programs counts, whatever its figures. After a disturbed "
+        "second attempt no further run was repeated. Links that missed their setting by less than "
+        f"{percent(LINK_ERROR[1], 0)} on an otherwise idle machine were filled again, because one time-out "
         f"of TCP takes that much of a short test; each link's better figure counts.</p>{shown}"
     )
 

@@ -116,7 +116,7 @@ def jobs(view: View, draw: Draw) -> str:
         _spread(view, crowds)
         + folded_if_long(f"{len(listed)} jobs", len(listed), shown)
         + quiet(
-            f"All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job "
+            f"All {tag(view.label)}, emulated seconds; GPUs in rank order. JCT: job "
             "completion time, from its release to its end; iteration and all-reduce are medians over ranks "
             f"and iterations.{explained}{_failures(view)}{view.says('jobs')}"
         )
@@ -235,8 +235,8 @@ def collectives(view: View, draw: Draw) -> str:
         (f"received at once {analytic}", of("received_at_once")),
     ]
     return (
-        "<p>All at the values that the file has without its sweeps. Steps are synchronised: nobody begins "
-        "one before all have ended the one before.</p>"
+        "<p>All at the file's values without its sweeps. Steps are synchronised: no rank begins a step before all "
+        "ranks have ended the previous one.</p>"
         + view.paragraph("collectives")
         + table_of(view.arms, columns, 2)
     )
@@ -263,7 +263,7 @@ def iterations(view: View, draw: Draw) -> str:
     )
     caption = (
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
-        f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
+        f"line is an iteration's computing.{left_out} {view.label.capitalize()}, emulated time."
     )
     told_apart = "job" if alone else "arm"
     picture = draw("iterations", caption, _iterations, lines[:_MOST_LINES], told_apart)

@@ -373,7 +373,7 @@ def throughput(view: View, draw: Draw) -> str:
             f"{after.plan.title} against {before.plan.title}: mean over the GPUs of job {job}. "
             "Thin: samples, ten a second; thick: moving average over two iterations. Throughput is what the "
             "packet switch received from the GPUs' ports; utilisation is the share of time in compute. "
-            f"{view.label.capitalize()}, rates and seconds as emulated."
+            f"{view.label.capitalize()}, rates and emulated seconds."
         )
         name = f"throughput-{name or number}"
         pictures.append(
@@ -504,7 +504,7 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
     caption = (
         f"{run.plan.title}: the steps of the controller, the cross-connects' dark time and the silences of "
         "beacons between ranks; time 0 is the first step. "
-        f"{view.label.capitalize()}, time as emulated."
+        f"{view.label.capitalize()}, emulated time."
     )
     shown = table_of(
         [
@@ -515,7 +515,7 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
         [
             ("", lambda row: called(row.metric)),
             ("what it is", lambda row: meaning(row.metric)),
-            ("known how", lambda row: tag(row.label)),
+            ("label", lambda row: tag(row.label)),
             ("time", figure),
         ],
         3,

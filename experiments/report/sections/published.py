@@ -115,9 +115,9 @@ def means(view: View, draw: Draw) -> str:
     count = max((len(mean.ours) for mean in published), default=0)
     about = f"{text(published[0].spec.source or '')}. {text(view.says('means'))}"
     return (
-        f"<p>{about} Each is what one takes less than the other. Ours are means over "
-        f"{text(_at(published[0].spec, '; '))}, for up to {count} combinations of what else is swept. "
-        "<b>With so many, one may come near by chance: near is not reproduced.</b></p>"
+        f"<p>{about} Each figure is the time that one saves, as a share of the other's time. Ours are means over "
+        f"{text(_at(published[0].spec, '; '))}, for up to {count} combinations of the other swept values. "
+        "<b>With so many, one may agree by chance: that does not reproduce the figure.</b></p>"
         f"{table_of(published, columns, 5)}"
     )
 
@@ -227,7 +227,7 @@ def beside(view: View, draw: Draw) -> str:
         source = f" ({figure.spec.source})" if figure.spec.source else ""
         return f"{upper_first(meaning(figure.spec.metric))}{text(words)}{text(source)}"
 
-    about = f"<p>What a standing is worth is explained further down.{view.says('beside')}</p>"
+    about = f"<p>The classes of evidence are explained further down.{view.says('beside')}</p>"
     return about + table_of(figures, columns, 2, group=group) if figures else ""
 
 
@@ -246,7 +246,7 @@ def _both(view: View, spec: PublishedSpec) -> _Both:
     return _Both(spec, view.title(spec.arm), published, ours)
 
 
-@section(94, "What agreement with published figures is worth")
+@section(94, "Evidence of agreement with published figures")
 def standing(view: View, draw: Draw) -> str:
     """Return HTML that shows what agreement with each published figure is worth, and why."""
     spec = view.experiment.spec

@@ -211,7 +211,7 @@ def _table(view: View, arm: str, many: bool) -> str:
         ]
     items = [view.at(arm, subject, point) for point in points for subject in subjects]
     shown = figures(items, columns, len(words)) + quiet(
-        f"All {tag(view.label)}, times as emulated."
+        f"All {tag(view.label)}, emulated times."
     )
     if len(items) > MOST_ROWS or many:
         return folded(f"All {len(points):,} points of {text(view.title(arm))}", shown)

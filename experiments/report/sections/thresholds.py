@@ -47,8 +47,8 @@ def crossover(view: View, draw: Draw) -> str:
         for title, columns in _tables(view, spec.arms, paths, spec.along)
     ]
     return (
-        f"<p>The {text(along)} up to which an arm is faster than each other, all else as the file has it; "
-        "the time is taken to be a straight line between two swept values and beyond them "
+        f"<p>The {text(along)} up to which an arm is faster than each other arm, with the file's other values; "
+        "between two swept values and beyond them, times are interpolated linearly "
         f"{tag(view.label)}.</p>{view.paragraph('crossover')}{''.join(tables)}"
     )
 
@@ -125,8 +125,8 @@ def break_even(view: View, draw: Draw) -> str:
         ("over the baseline, real time", _real("break_even_over_baseline")),
     ]
     return (
-        f"<p>Said to pay here as long as the {what} takes at most {spec.tolerance:g} times as long as it "
-        f"would without any set-up. It has {steps} steps, each of which waits for one set-up: request, "
+        f"<p>It pays, by the definition here, if the {what} takes at most {spec.tolerance:g} times as long "
+        f"as without any set-up. It has {steps} steps, each of which waits for one set-up: request, "
         "grant, tuning. The last column takes the set-up against a whole iteration with its compute: then "
         f"far more may be lost in each step.{view.says('break_even')}</p>"
         f"{draw('break-even', caption, _figure, view, spec, subjects)}"
@@ -234,7 +234,7 @@ def _figure(view: View, spec: BreakEvenSpec, subjects: Sequence[Figures]) -> Fig
     axis.set(
         xlim=(low, high),
         ylim=(0.98, 1.15 * highest),
-        xlabel="median set-up, ms as emulated",
+        xlabel="median set-up, emulated ms",
     )
     axis.set_ylabel(f"slowdown of the {called(spec.metric)}")
     axis.grid(axis="x", visible=True)

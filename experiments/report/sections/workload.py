@@ -246,7 +246,7 @@ def _caption(view: View, run: Run, job: JobRun) -> str:
     return (
         f"{arm}{job.name}: the operations of an iteration in the middle of the run, of {some}, in a line for "
         "each stream, from when an operation has its stream (of communication, waiting for partners "
-        f"included). {view.label.capitalize()}, times as emulated; trace.json has every operation."
+        f"included). {view.label.capitalize()}, emulated times; trace.json has every operation."
     )
 
 

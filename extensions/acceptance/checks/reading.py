@@ -50,7 +50,7 @@ def it_says_who_it_is(rig: Rig, driver: OpticalSwitchDriver) -> None:
     expect(
         not missing,
         f"the Identity of {type(driver).__name__} has an empty {' and '.join(missing)}; "
-        "say unknown where the switch does not tell",
+        "return unknown if the switch does not report it",
     )
 
 

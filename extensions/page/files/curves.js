@@ -7,7 +7,7 @@ const MARKS = { light: "#c9a227", fault: "#b3001b", retry: "#5b6875", job: "#9fb
 const LINKS = ["#1c2733", "#8a97a5", "#5b4ea3", "#8c6d1f"];
 const MOST_STEPS = 420;
 const PANELS = [
-  { id: "rate", title: "Throughput, as real", unit: (v) => (v == null ? "–" : rate(v)) },
+  { id: "rate", title: "Throughput, in real units", unit: (v) => (v == null ? "–" : rate(v)) },
   { id: "time", title: "Iteration, emulated", unit: (v) => (v == null ? "–" : `${v.toFixed(3)} s`) },
   { id: "share", title: "GPU share", unit: (v) => (v == null ? "–" : `${v.toFixed(0)} %`), max: 100 },
   { id: "held", title: "GPUs held", unit: (v) => (v == null ? "–" : `${v.toFixed(0)} %`), max: 100 },
@@ -108,7 +108,7 @@ export class Curves {
       legend: { live: true, markers: { width: 0, fill: (own, series) => dashes(own.series[series]) } },
       scales: { x: { time: false, range: () => this.range() }, y: { range: (_, low, high) => [0, panel.max || (high || 1) * 1.1] } },
       axes: [
-        { size: 22, label: "t, s", labelSize: 12, labelGap: -4, labelFont: "11px system-ui", values: (_, ticks) => ticks.map((t) => `${+t.toPrecision(4)}`), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
+        { size: 24, values: (_, ticks) => ticks.map((t) => `${+t.toPrecision(4)} s`), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
         { size: 84, values: (_, ticks) => ticks.map(panel.unit), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
       ],
       series: [

@@ -28,7 +28,7 @@ FRAME_BYTES = 9000
 class Phased:
     """The phases of a job of so many iterations, and the lightpaths of each by numbers of all GPUs.
 
-    ``guard_s``: from the last byte of a phase until what carried it may be taken, seconds as emulated.
+    ``guard_s``: from the last byte of a phase until what carried it may be taken, emulated seconds.
     """
 
     plan: PhasePlan
@@ -43,7 +43,7 @@ class DividedLight:
 
     ``demand``: bytes that the job sends in an iteration, [gpus, gpus] by numbers of all GPUs. ``interval_s``:
     time between divisions, None if light is divided once. ``dark_s``: dark time before each division. Both in
-    seconds as emulated. ``phased``: set if light follows the job's phases.
+    emulated seconds. ``phased``: set if light follows the job's phases.
     """
 
     place: str

@@ -217,7 +217,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def _times(self, plane: WholePlane) -> tuple[float | None, float]:
         """Return the time between divisions (None if light is divided once) and the dark time before each, in
-        seconds as emulated.
+        emulated seconds.
         """
         interconnect, time = plane.interconnect, self._time_dilation
         if interconnect.phases is not None:

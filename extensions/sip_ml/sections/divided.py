@@ -53,7 +53,7 @@ def divisions(view: View, draw: Draw) -> str:
             ("dark in all", "divisions_dark"),
         ],
     ) + quiet(
-        "Medians of what a division takes, seconds as emulated: to read what is left, to "
+        "Medians of what a division takes, emulated seconds: to read what is left, to "
         "find lightpaths for it, until the O-NICs hold, until the switches had read back what they were "
         f"told; dark is from the hold until the O-NICs sent again {tag(view.label)}."
     )
@@ -116,7 +116,7 @@ def _left(runs: list[Run]) -> Figure:
         axis.set(xlim=(0, 1.03 * last), ylim=(0, None))
         axis.set_ylabel("bytes left")
         prefixed(axis.yaxis, "B")
-    rows[-1][0].set_xlabel("seconds as emulated")
+    rows[-1][0].set_xlabel("emulated seconds")
     return figure
 
 
@@ -205,7 +205,7 @@ def _turns(path: str, runs: Sequence[_At]) -> Figure:
     last = max(run.jct_s for run in chosen)
     for axis, run in zip(axes[1:], chosen, strict=True):
         _map(axis, run, last)
-    axes[-1].set_xlabel("seconds as emulated")
+    axes[-1].set_xlabel("emulated seconds")
     handles = [
         key(_CARRIED, "light for bytes under way", 6),
         key(_WAITED, "bytes waited without", 6),

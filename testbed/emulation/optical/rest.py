@@ -330,7 +330,7 @@ def _add_faults(app: FastAPI, switch: Inside) -> None:
 
     @app.delete("/v1/faults/{fault}", tags=["faults"], responses=errors(404, 422))
     def clear_fault(fault: FaultId) -> Cleared:
-        """End a fault; what it has broken, or left without light, works again."""
+        """End a fault and repair its effects."""
         return _known(fault, lambda: switch.ask(lambda: _clear(switch, [fault])))
 
     @app.delete("/v1/faults", tags=["faults"])

@@ -133,7 +133,7 @@ def test_an_identity_without_a_version_is_named_and_a_default_is_unknown() -> No
     empty = stated(version="")
     assert empty.state == "failed"
     assert empty.text.startswith(
-        "the Identity of SimpleNamespace has an empty version; say unknown"
+        "the Identity of SimpleNamespace has an empty version; return unknown"
     )
 
 

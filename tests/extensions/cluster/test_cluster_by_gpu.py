@@ -307,7 +307,7 @@ def test_light_of_the_controller_goes_with_its_placement() -> None:
     with pytest.raises(ScenarioError) as error:
         plans(SCENARIO.replace("sharing: duty", "sharing: duty\n    placement: random"))
     assert (
-        "jobs.trace.placement: where light is the controller's, placement is, too"
+        "jobs.trace.placement: if light is the controller's, placement must be, too"
         in str(error.value)
     )
     fabric, trace, nothing = built(2, 3, 0), generated(2, 1, 1, {1: 1}, 0), np.zeros(2)
@@ -332,7 +332,7 @@ def test_light_of_the_controller_goes_with_its_placement() -> None:
         (
             "tree",
             "faults: {file: infinitehbd_faults.json, servers: 400}",
-            "jobs.trace.faults: where the",
+            "jobs.trace.faults: if the",
         ),
         (
             "ideal",
@@ -342,7 +342,7 @@ def test_light_of_the_controller_goes_with_its_placement() -> None:
         (
             "ideal",
             "trains: {iteration: 1 s}",
-            "jobs.trace.trains: jobs train where GPUs are plugged in",
+            "jobs.trace.trains: jobs can train only if the GPUs have links",
         ),
     ],
 )

@@ -425,7 +425,7 @@ def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:
     )
     with pytest.raises(ScenarioError) as error:
         _parsed(text)
-    assert "jobs.trace.placement: a GPU is lost by name only where" in str(error.value)
+    assert "jobs.trace.placement: a GPU can be lost by name only if" in str(error.value)
 
 
 GRID = "interconnect: {kind: grid, gpus: 32, gpu: g, rate: 100 Gbit/s, rows: 4, columns: 8}"

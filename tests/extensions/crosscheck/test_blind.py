@@ -286,12 +286,12 @@ def test_pauses_are_the_cause_of_a_completion_time_if_most_of_its_difference_is_
         (
             -14.0,
             {"gap_s": 0.1, "cold_s": 0.08},
-            "connections that are cold in the first all-reduce (80 ms)",
+            "connections in slow start during the first all-reduce (80 ms)",
         ),
         (
             17.0,
             {"gap_s": -0.007, "bursts_s": -0.009},
-            "frames that a link passes at once",
+            "frames that a link passes in one burst",
         ),
         (-17.0, {"gap_s": 0.007, "bursts_s": -0.009}, None),
     ],

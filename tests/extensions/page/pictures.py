@@ -1,16 +1,20 @@
-"""Pictures of the page and the README's animation, from a run with an arm that is regrouped while it trains.
+"""Pictures of the live view and the README's animation, from a run with an arm that is regrouped while it trains.
 
-    .venv/bin/python -m tests.extensions.page.pictures RUN     # needs Chromium
+    .venv/bin/python -m tests.extensions.page.pictures         # makes the run first: needs root and Chromium
+    .venv/bin/python -m tests.extensions.page.pictures RUN     # of a run folder
 
-Writes ``light.gif``, ``view.png``, ``view-narrow.png`` and ``view-deuteranopia.png`` in docs/images.
+Writes ``light.gif``, ``view.png``, ``view-narrow.png`` and ``view-deuteranopia.png`` in docs/images, and the
+line below the README's animation. Refuses a run of a changed tree, or with a bad rating.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +26,9 @@ from ringlight.extensions.page.single_file import single_file
 from tests.extensions.page.browser import CHROMIUM, Browser, browser
 
 IMAGES = ROOT / "docs" / "images"
+#: The run that is drawn, as words of the program, and the longest time that it may take, seconds.
+RUN, LONGEST_S = ("run", "scenarios/disaggregation.yaml", "--arm", "live"), 900.0
+README, CAPTION = ROOT / "README.md", re.compile(r"(?<=<!-- animation -->\n).*")
 #: Bytes that the animation may have, colours of its palette, and seconds that a frame stays.
 MOST_BYTES, COLOURS, FRAME_S = 1_500_000, 64, 0.1
 #: What the animation leaves out, and how it says what happens.
@@ -176,6 +183,42 @@ def draw(folder: Path) -> list[Path]:
     ]
 
 
+def caption(facts: Mapping[str, Any], rating: str) -> str:
+    """Return the line about a run. Raises ScenarioError for one that the README must not show.
+
+    ``facts``: the run's environment.json; ``rating``: good, doubtful or bad.
+    """
+    if rating == "bad":
+        raise ScenarioError("the run is rated bad")
+    if facts.get("commit", "-dirty").endswith("-dirty"):
+        raise ScenarioError("the run is not of a commit")
+    return (
+        f"Measured on {facts['processor']}, {facts['processors']} processors, commit {facts['commit']}, "
+        f"{facts['started'][:10]}, rated {rating}; `./ringlight {' '.join(RUN)}`, "
+        "drawn by `python -m tests.extensions.page.pictures`."
+    )
+
+
+def rating_of(folder: Path) -> str:
+    """Return the rating of a run folder. Raises OSError."""
+    rating: str = json.loads((folder / "result.json").read_bytes())["fidelity"][
+        "verdict"
+    ]
+    return rating
+
+
+def made(runs: Path) -> Path:
+    """Make the run in a folder of run folders and return its own. Raises ScenarioError if the command fails."""
+    command = (sys.executable, "-m", "ringlight.experiments.cli.app", *RUN)
+    ended = subprocess.run(
+        [*command, "--runs", runs], cwd=ROOT, timeout=LONGEST_S, check=False
+    )
+    folders = sorted(runs.glob("*/"))
+    if ended.returncode or not folders:
+        raise ScenarioError(f"ringlight {' '.join(RUN)}: exit code {ended.returncode}")
+    return folders[-1]
+
+
 def _with_palette(file: Path) -> None:
     from PIL import Image
 
@@ -185,16 +228,20 @@ def _with_palette(file: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 1 or CHROMIUM is None:
+    if len(arguments) > 1 or CHROMIUM is None:
         print(
-            "usage: python -m tests.extensions.page.pictures RUN; it needs Chromium",
+            "usage: python -m tests.extensions.page.pictures [RUN]; it needs Chromium",
             file=sys.stderr,
         )
         return 2
     try:
-        written = draw(Path(arguments[0]))
-    except (ScenarioError, OSError) as error:
-        print(f"figures: {error}", file=sys.stderr)
+        with TemporaryDirectory() as place:
+            folder = Path(arguments[0]) if arguments else made(Path(place))
+            line = caption(Recorded(folder).environment, rating_of(folder))
+            written = draw(folder)
+        README.write_text(CAPTION.sub(lambda _: line, README.read_text(), count=1))
+    except (ScenarioError, OSError, subprocess.TimeoutExpired) as error:
+        print(f"pictures: {error}", file=sys.stderr)
         return 2
     for file in written:
         print(f"{file}: {file.stat().st_size} bytes")
