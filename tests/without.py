@@ -6,7 +6,8 @@
     python -m tests.without --each                 each extension is missing while each other one is tested
 
 With an extension go its folder, its tests, and what ``tests/extensions/NAME/files.txt`` lists: its scenarios,
-golden files and pages, a glob each line. Links of other pages to what is gone become words.
+golden files and pages, a glob each line. Links of other pages to what is gone become words, and lines of code
+that call its commands go.
 
 A copy belongs to the process that made it, which removes it; the next one removes that of a killed process.
 """
@@ -165,15 +166,31 @@ def files_of(name: str) -> Iterator[Path]:
         yield from files
 
 
-def without_links(page: Path) -> str:
-    """Return a page's text, with the words of a link in place of one to a file that is not there."""
+def commands_of(names: Iterable[str]) -> list[str]:
+    """Return the commands of some extensions that build labs, which the launcher knows, too."""
+    listed = (ROOT / "extensions" / name / "lab_commands.txt" for name in names)
+    return [
+        word for path in listed if path.exists() for word in path.read_text().split()
+    ]
+
+
+def without_gone(page: Path, commands: Collection[str]) -> str:
+    """Return a page's text without lines of code that call ``commands``, and with the words of a link in
+    place of one to a file that is not there.
+    """
+    calls = tuple(f"    ./ringlight {command} " for command in commands)
+    text = "".join(
+        line
+        for line in page.read_text().splitlines(keepends=True)
+        if not line.startswith(calls)
+    )
 
     def kept(match: re.Match[str]) -> str:
         words, target = match.groups()
         outside = not target or "://" in target
         return match[0] if outside or (page.parent / target).exists() else words
 
-    return re.sub(r"\[([^\]]*)\]\(([^)#\s]*)[^)]*\)", kept, page.read_text())
+    return re.sub(r"\[([^\]]*)\]\(([^)#\s]*)[^)]*\)", kept, text)
 
 
 @contextmanager
@@ -235,7 +252,7 @@ def copied(names: Collection[str]) -> Iterator[Path]:
             for place in (".", "docs", "scenarios")
             for page in (folder / place).glob("*.md")
         ):
-            page.write_text(without_links(page))
+            page.write_text(without_gone(page, commands_of(names)))
         subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
         yield folder
 

@@ -119,7 +119,7 @@ def _replays(view: View) -> dict[str, TraceReplayed]:
     return {arm: replay for arm, replay in replays.items() if replay is not None}
 
 
-@section("containers", "Jobs of a trace", needs=("completion_mean",))
+@section("training", "Jobs of a trace", needs=("completion_mean",))
 def traces(view: View, draw: Draw) -> str:
     """Return HTML that shows completion times under each policy, by size of jobs, and the cluster over
     time."""

@@ -46,22 +46,9 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "dark_time": {"training.iterations": 24},
     "dead_switch": {},
     "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
-    "flap": {"training.iterations": 8},
     "leaf_spine_arrival": {"training.gradient": "20 MB"},
-    "own_algorithm": {
-        "jobs.train.workload.iterations": 1,
-        "jobs.train.workload.size": "20 MB",
-    },
     "packet_switches": {"training.iterations": 2},
-    "parallel_16": {
-        "scale.time": 1,
-        "scale.payload": 20000,
-        "fabric.leaf_spine.gpus_per_leaf": 4,
-        "jobs.llm.workload.dp": 1,
-    },
     "queue": {"training.iterations": 8},
-    # The same, after the tenth.
-    "sonic_ocs": {"training.iterations": 30},
     "spare": {"training.iterations": 20},
     # Which path a flow has is by hash, as nowhere else on the testbed but in fat_tree_4.
     "two_cables": {
@@ -73,16 +60,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 #: Examples of 64 GPUs, and longer forms of what test_faults_run.py, test_gpu_loss.py,
 #: test_emulation_backend.py and the other examples show on the testbed.
 ONLY_LONG = (
-    *(
-        "sixty_four",
-        "fat_tree_4",
-        "cut_uplink",
-        "dead_switch",
-        "spare",
-        "parallel_16",
-        "dark_time",
-    ),
-    *("all_to_all", "leaf_spine_arrival", "queue", "two_cables", "workload_text"),
+    *("sixty_four", "fat_tree_4", "cut_uplink", "dead_switch", "spare", "dark_time"),
+    *("all_to_all", "leaf_spine_arrival", "queue", "two_cables"),
 )
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A
 #: spare GPU is swapped in among containers, below.
@@ -91,14 +70,10 @@ ARMS: Mapping[str, Sequence[str]] = {
     "cut_uplink": ("cut",),
     "dark_time": ("half",),
     "dead_switch": ("killed",),
-    "flap": ("flapping",),
     "fat_tree_4": ("hash",),
-    "own_algorithm": ("all-pairs",),
     "packet_switches": ("slow",),
-    "sonic_ocs": ("regrouped",),
     "spare": ("shrunk", "failed"),
     "two_cables": ("two",),
-    "workload_text": ("thin",),
 }
 
 

@@ -62,10 +62,10 @@ def test_each_end_and_each_return_is_read_once_with_how_and_whose_doing(
     deaths, log = Deaths(tmp_path / "deaths"), DeathLog(tmp_path / "deaths")
     assert log.read() == []
     kept = Supervisor(
-        "averager",
+        "meter",
         {"a": _sleeper},
-        lambda name, *_: deaths.back("averager", name),
-        on_end=partial(deaths.ended, "averager"),
+        lambda name, *_: deaths.back("meter", name),
+        on_end=partial(deaths.ended, "meter"),
     )
     try:
         os.kill(kept.lives()["a"].pid, 9)
@@ -77,10 +77,10 @@ def test_each_end_and_each_return_is_read_once_with_how_and_whose_doing(
         kept.stop()
     found = log.read()
     assert [(one.kind, one.name, one.how, one.asked) for one in found] == [
-        ("averager", "a", "killed by SIGKILL", False),
-        ("averager", "a", None, False),
-        ("averager", "a", "killed by SIGKILL", True),
-        ("averager", "a", None, False),
+        ("meter", "a", "killed by SIGKILL", False),
+        ("meter", "a", None, False),
+        ("meter", "a", "killed by SIGKILL", True),
+        ("meter", "a", None, False),
     ]
     assert [one.t for one in found] == sorted(one.t for one in found)
     assert log.read() == []
@@ -136,20 +136,20 @@ def test_a_death_is_on_record_with_its_return_and_planned_only_if_the_run_asked_
         event,
         SimpleNamespace(check=lambda: None, astray=list, ended=DeathLog(file).read),
     )
-    Deaths(file).ended("averager", "avg0", "killed by SIGSEGV", False)
+    Deaths(file).ended("meter", "avg0", "killed by SIGSEGV", False)
     lab._tend()
     lab._note_deaths(
         [Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))]
     )
     lab._note_back("controller", "controller", 2.5)
-    averager, controller, back = lab._found
-    assert isinstance(averager, ProcessEnded)
-    assert (averager.kind, averager.name, averager.how) == (
-        "averager",
+    meter, controller, back = lab._found
+    assert isinstance(meter, ProcessEnded)
+    assert (meter.kind, meter.name, meter.how) == (
+        "meter",
         "avg0",
         "killed by SIGSEGV",
     )
-    assert not averager.planned
+    assert not meter.planned
     assert isinstance(controller, ProcessEnded)
     assert (controller.t, controller.kind, controller.planned) == (
         2.0,

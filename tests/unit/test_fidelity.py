@@ -199,7 +199,7 @@ def dead(kind: str, name: str, *, planned: bool = False, back: bool = True) -> A
     [
         ("optical switch", "ocs0", "optical switch ocs0"),
         ("O-NIC agent", "n1", "O-NIC agent n1"),
-        ("averager", "avg0", "averager avg0"),
+        ("meter", "avg0", "meter avg0"),
         ("applications", "applications", "the process of applications"),
         ("controller", "controller", "the controller"),
         ("Open vSwitch", "ovs-vswitchd", "Open vSwitch"),
@@ -231,7 +231,7 @@ def test_a_process_that_died_unasked_makes_a_run_doubtful(
 def test_what_a_run_killed_itself_is_shown_and_is_no_reason(
     two: tuple[Experiment, list[Record]],
 ) -> None:
-    found = judged(two, dead("averager", "avg0", planned=True))
+    found = judged(two, dead("meter", "avg0", planned=True))
     assert (found["verdict"], found["reasons"]) == ("good", [])
     assert [death["planned"] for death in found["processes_restarted"]["slow"]] == [
         True
@@ -531,7 +531,7 @@ def test_a_process_that_stood_still_is_a_reason(
 def test_a_process_that_stood_still_in_a_link_test_is_a_reason_for_all(
     two: tuple[Experiment, list[Record]],
 ) -> None:
-    of = {"run": "", "kind": "averager", "name": "av0"}
+    of = {"run": "", "kind": "meter", "name": "av0"}
     still = ProcessFrozen(t=0.0, how="stopped by a signal", **of)  # type: ignore[arg-type]
     back = ProcessThawed(t=5.0, after_s=5.0, **of)  # type: ignore[arg-type]
     found = judged(two, lambda records: [still, back, *records])
@@ -561,13 +561,11 @@ def test_a_deleted_bridge_is_a_reason(two: tuple[Experiment, list[Record]]) -> N
 def test_a_job_that_failed_by_itself_is_a_reason(
     two: tuple[Experiment, list[Record]],
 ) -> None:
-    """As the job of an averager that stood still: rank 2 lost the averager."""
+    """As the job of a meter that stood still: rank 2 lost the meter."""
 
     def fails(records: list[Record]) -> list[Record]:
         return [
-            replace(
-                r, state="FAILED", reason="rank 2: no answer of averager av0 for 4 s"
-            )
+            replace(r, state="FAILED", reason="rank 2: no answer of meter av0 for 4 s")
             if isinstance(r, JobState) and r.state == "SUCCEEDED"
             else r
             for r in records

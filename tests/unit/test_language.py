@@ -21,11 +21,7 @@ from ringlight.experiments.runner.experiment import choose
 from tests.scenario_notes import notes_of
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(
-    path
-    for path in [*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("tests/data/*.yaml")]
-    if path.name != "wrht.yaml"
-)
+FILES = sorted([*ROOT.glob("scenarios/**/*.yaml"), *ROOT.glob("tests/data/*.yaml")])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

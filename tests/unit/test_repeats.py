@@ -147,7 +147,7 @@ def test_a_fault_of_ours_is_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["O-NIC agent", "averager", "applications", "controller", "Open vSwitch"]
+    "kind", ["O-NIC agent", "meter", "applications", "controller", "Open vSwitch"]
 )
 def test_a_run_in_which_a_process_of_ours_died_is_evidence(kind: str) -> None:
     bench = Bench()

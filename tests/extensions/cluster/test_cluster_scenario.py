@@ -24,7 +24,6 @@ from ringlight.extensions.cluster.language import jobs_of
 from ringlight.extensions.cluster.plan import trace_of
 from ringlight.extensions.cluster.records import TraceReplayed, replay_in
 from ringlight.extensions.cluster.section import occupied, times
-from ringlight.extensions.crosscheck.command import flow_by_flow
 
 FABRIC = "leaf_spine: {leaves: 4, spines: 1, gpus_per_leaf: 8, gpu: g, rate: 100 Gbit/s, oversubscription: 4}"
 MADE_UP = "generate: {jobs: 150, gap: 50 s, duration: 600 s, sizes: {1: 2, 2: 1, 4: 1, 10: 1, 40: 0.1}}"
@@ -402,6 +401,9 @@ def test_a_long_run_says_how_far_it_is(
 
 def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
     """A replay knows of no iterations, which are what is compared."""
+    flow_by_flow = pytest.importorskip(
+        "ringlight.extensions.crosscheck.command"
+    ).flow_by_flow
     folder, result = _run(flow_by_flow(_parsed(TRAINS)), tmp_path)
     assert {
         row["subject"] for row in result["rows"] if row["metric"] == "iteration"

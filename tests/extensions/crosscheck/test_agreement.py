@@ -97,7 +97,6 @@ def test_all_bundled_scenarios_and_cases_are_asked() -> None:
         "disaggregation",
         "leaf_spine_arrival",
         "thin_trunk",
-        "delayed_trunk",
         "shallow_queue",
     } <= names
     assert "two_hundred_fifty_six" not in names

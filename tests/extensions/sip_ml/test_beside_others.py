@@ -13,9 +13,6 @@ from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.fabric.schedules import steps_named
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.simulation.phases import Phases, StepCost
-from tests.extensions.console import test_console_light
-from tests.extensions.own_containers import test_own_containers
-from tests.extensions.page.test_view_page import simulated
 from tests.extensions.sip_ml.test_interconnect import KINDS, experiment
 from tests.simulated import records_of
 
@@ -23,12 +20,18 @@ PLANES = "fabric: {interconnect: {kind: parallel-ocs, gpus: 4, gpu: a100, rate: 
 
 
 def test_a_container_is_refused_where_a_rank_does_not_reach_every_other() -> None:
+    test_own_containers = pytest.importorskip(
+        "tests.extensions.own_containers.test_own_containers"
+    )
     test_own_containers.check_refused_where_a_rank_does_not_reach_every_other(
         PLANES, "all", "fabric is lit for what jobs say that they send"
     )
 
 
 def test_light_is_called_by_its_port_and_a_job_makes_some() -> None:
+    test_console_light = pytest.importorskip(
+        "tests.extensions.console.test_console_light"
+    )
     section = {
         "interconnect": {
             "kind": "parallel-ocs",
@@ -44,6 +47,7 @@ def test_light_is_called_by_its_port_and_a_job_makes_some() -> None:
 
 
 def test_light_goes_past_a_lost_server(tmp_path: Path) -> None:
+    simulated = pytest.importorskip("tests.extensions.page.test_view_page").simulated
     take = simulated("examples/hop_ring.yaml", "bypassed", tmp_path)
     sets, turns = take["lightpaths"]["sets"], take["lightpaths"]["turns"]
     first, second, last = (

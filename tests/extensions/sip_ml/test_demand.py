@@ -48,9 +48,9 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.commands import Rewire
 from ringlight.workloads.graph import Collective, Workload
 from ringlight.workloads.graph_writer import Book, Writer
+from tests.extensions.sip_ml.scpi_switch import ScpiSwitch
+from tests.extensions.sip_ml.standing_agent import StandingAgent
 from tests.lights import light_context
-from tests.scpi_switch import ScpiSwitch
-from tests.standing_agent import StandingAgent
 
 WAIT_S = 20.0
 AGAIN = {"interval": "20 ms", "dark": "10 ms"}

@@ -17,9 +17,6 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.emulation.onic.wiring import is_tagged
 from ringlight.testbed.simulation.workload import simulate_workload
-from tests.extensions.console import test_console_light
-from tests.extensions.own_containers import test_own_containers
-from tests.extensions.page.test_view_page import simulated
 from tests.unit import (
     test_cli,
     test_experiment_report,
@@ -173,6 +170,7 @@ def test_a_ring_is_planned_and_simulated_only_as_far_as_its_light_reaches() -> N
 
 
 def test_a_ring_is_dark_while_it_is_set(tmp_path: Path) -> None:
+    simulated = pytest.importorskip("tests.extensions.page.test_view_page").simulated
     take = simulated("wrht_9_each_step.yaml", "wrht", tmp_path)
     (_, _, first, dark), *turns = take["lightpaths"]["turns"]
     assert not dark
@@ -186,19 +184,28 @@ def test_a_ring_is_dark_while_it_is_set(tmp_path: Path) -> None:
 
 
 def test_a_container_is_refused_where_a_rank_does_not_reach_every_other() -> None:
+    test_own_containers = pytest.importorskip(
+        "tests.extensions.own_containers.test_own_containers"
+    )
     test_own_containers.check_refused_where_a_rank_does_not_reach_every_other(
         CONTAINERS, "all", "on ring w light leads to the partners of one step"
     )
 
 
-@pytest.mark.parametrize(
-    "jobs", [test_own_containers.PAIR, test_own_containers.TRAINED]
-)
+@pytest.mark.parametrize("jobs", ["PAIR", "TRAINED"])
 def test_a_job_beside_a_ring_has_no_figures_of_its_light(jobs: str) -> None:
-    test_own_containers.check_no_figures_of_light(CONTAINERS, jobs)
+    test_own_containers = pytest.importorskip(
+        "tests.extensions.own_containers.test_own_containers"
+    )
+    test_own_containers.check_no_figures_of_light(
+        CONTAINERS, getattr(test_own_containers, jobs)
+    )
 
 
 def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some() -> None:
+    test_console_light = pytest.importorskip(
+        "tests.extensions.console.test_console_light"
+    )
     section = {
         "rings": {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}
     }
