@@ -143,10 +143,17 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._devices = devices(
             {lab.bridge(s.name): s.dpid for s in ours if self.is_here(s.name)}
         )
+        #: Of its devices, that of each that has the part.
+        self._forwarders = [
+            device.forwarder for device in self._devices if device.forwarder is not None
+        ]
+        self._effectors = [
+            device.effector for device in self._devices if device.effector is not None
+        ]
         #: Whether no switch that packets may meet is Open vSwitch alone.
-        self._all_carried = (
-            any(device.forwards for device in self._devices)
-            and all(self._carrier_of(s.name) for s in ours if self.is_here(s.name))
+        self._all_forwarded = (
+            bool(self._forwarders)
+            and all(self._is_forwarded(s.name) for s in ours if self.is_here(s.name))
             and not fabric.foreign_switches
             and all(not switch.is_bridge for switch in fabric.optical_switches.values())
         )
@@ -262,15 +269,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if not has_kernel_datapath():
             openvswitch.keep_memory()
             openvswitch.widen_buffers(self.lab.prefix)
-        for device in self._devices:
-            device.open_vswitch_is_back()
+        for forwarder in self._forwarders:
+            forwarder.open_vswitch_is_back()
 
-    def _carrier_of(self, name: str) -> Device | None:
-        """Return the device that forwards a switch's packets in place of Open vSwitch, None without one."""
+    def _is_forwarded(self, name: str) -> bool:
+        """Return whether a device forwards a switch's packets in place of Open vSwitch."""
         bridge = self.lab.bridge(name)
-        return next(
-            (device for device in self._devices if device.carries(bridge)), None
-        )
+        return any(bridge in forwarder.bridges for forwarder in self._forwarders)
 
     def of_devices(self) -> dict[str, Any]:
         """Return the keys of the lab's inventory that its devices have."""
@@ -322,7 +327,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     ) -> None:
         """One end of a cable of a device: its rate and its address."""
         emulation = self.emulation
-        least = max((device.queue_bytes(cable) for device in self._devices), default=0)
+        least = max(
+            (
+                group.by_node[cable.b.node].queue_bytes
+                for group in self.node_processes()
+                if cable.b.node in group.by_node
+            ),
+            default=0,
+        )
         shape = (
             emulation.rate_bps(cable.rate_bps),
             emulation.seconds(cable.queue_s),
@@ -374,13 +386,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             )
 
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
-        carried = self._carrier_of(name) is not None
         bridge = self.addSwitch(
             self.lab.bridge(name),
             lab=self.lab,
             dpid=dpid,
             controller=controller,
-            carried=carried,
+            forwarded=self._is_forwarded(name),
         )
         self._nodes[name] = bridge
 
@@ -515,11 +526,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         openvswitch.check_ports({self._interface(port): port.number for port in here})
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
-        for device in self._devices:
-            carried = [
-                port for port in here if device.carries(self.lab.bridge(port.node))
+        for forwarder in self._forwarders:
+            forwarded = [
+                port for port in here if self.lab.bridge(port.node) in forwarder.bridges
             ]
-            device.take_up(map(self._interface, carried))
+            forwarder.take_up(map(self._interface, forwarded))
 
     def _end_fibre(self, port: Port) -> None:
         """Finish the end of a fibre at an optical switch.
@@ -692,8 +703,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Return what devices have counted since the lab came up, by the name of a kind of counters."""
         counters: dict[str, list[Mapping[str, Any]]] = {}
         with self._lock:
-            for device in self._devices:
-                for name, counted in device.counters().items():
+            for effector in self._effectors:
+                for name, counted in effector.counters().items():
                     counters.setdefault(name, []).extend(counted)
         return counters
 
@@ -709,8 +720,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             for port in ends
             if isinstance(self._nodes.get(port.node), PacketSwitch)
         ]
-        for device in self._devices:
-            device.leave(map(self._interface, switches))
+        for forwarder in self._forwarders:
+            forwarder.leave(map(self._interface, switches))
 
     def _affect_ends(self, link: Link) -> None:
         """Have devices do what a link does to frames, at the ends that are plugged in."""
@@ -723,8 +734,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self.emulation.rate_bps(link.rate_bps),
             [*self._directions(link)],
         )
-        for device in self._devices:
-            device.affect(effects, rate_bps, directions)
+        for effector in self._effectors:
+            effector.affect(effects, rate_bps, directions)
 
     def _directions(self, link: Link) -> Iterator[Direction]:
         """Yield the directions of a link whose frames can be met here."""
@@ -736,8 +747,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 yield Direction(far, port, *place, sends, from_afar)
 
     def _let_be(self, ports: Sequence[Port]) -> None:
-        for device in self._devices:
-            device.let_be(ports)
+        for effector in self._effectors:
+            effector.let_be(ports)
 
     def _place_of(self, port: Port) -> tuple[int | None, str] | None:
         """Namespace and name of a port's interface; None where nothing is plugged in."""
@@ -834,7 +845,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         read = (
             gpu not in self.fabric.onics
             and not has_kernel_datapath()
-            and not self._all_carried
+            and not self._all_forwarded
         )
         return not self._effects and not read
 
@@ -994,7 +1005,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     shaping.shape_shared([(NIC, rate, queue_s, "dst")], hosts)
                     segments = (
                         netlink.segments_at(rate)
-                        if offloads and self._all_carried
+                        if offloads and self._all_forwarded
                         else 1
                     )
                     netlink.set_burst(own, index, segments)
@@ -1122,6 +1133,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         Every part is tried; the first error is raised at the end.
         """
         errors: list[Exception] = []
+        for part in (self._forwarders, self._effectors):
+            part.clear()
         while self._devices:
             self._devices.pop().stop()
         try:

@@ -32,7 +32,13 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, forkserver, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.devices import NodeProcesses, Site, device_kinds, plan_devices
+from ringlight.testbed.devices import (
+    NodeProcess,
+    NodeProcesses,
+    Site,
+    device_kinds,
+    plan_devices,
+)
 from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, LabWorkers, make_app
@@ -680,32 +686,30 @@ class Testbed:
 
     # -- devices of the fabric
 
-    def _launch_nodes(self, processes: Sequence[NodeProcesses]) -> None:
-        self._nodes = tuple(processes)
+    def _launch_nodes(self, groups: Sequence[NodeProcesses]) -> None:
+        self._nodes = tuple(groups)
+        for group in self._nodes:
+            starts = {
+                name: partial(self._start_node, name, process)
+                for name, process in group.by_node.items()
+            }
+            self._keep(group.kind, group.kind, starts, group.part)
 
-        def start(command: Sequence[str], log_file: Path, name: str) -> Process:
-            assert self.network is not None
-            # A child inherits the namespace of the thread that forks it.
-            return namespaces.in_namespace(
-                self.network.namespace(name), partial(self._spawn, command, log_file)
-            )
-
-        for node in self._nodes:
-            self._keep(node.kind, node.kind, node.starts(start), node.part)
+    def _start_node(self, name: str, process: NodeProcess) -> Process:
+        assert self.network is not None
+        # A child inherits the namespace of the thread that forks it.
+        return namespaces.in_namespace(
+            self.network.namespace(name),
+            partial(self._spawn, process.command(), process.log),
+        )
 
     def _await_nodes(self) -> None:
         """Wait until every process of a device answers."""
-        for node in self._nodes:
-            deadline = time.monotonic() + node.start_s
-            kept = self.supervisors[node.part]
-            for name in kept.lives():
-                self._await(
-                    kept,
-                    name,
-                    partial(node.answers, name),
-                    node.log_file(name),
-                    deadline,
-                )
+        for group in self._nodes:
+            deadline = time.monotonic() + group.start_s
+            for name, process in group.by_node.items():
+                kept = self.supervisors[group.part]
+                self._await(kept, name, process.answers, process.log, deadline)
 
     def _kept(self) -> dict[str, Kept]:
         """The supervised processes, and whether one serves its clients."""
@@ -721,7 +725,10 @@ class Testbed:
         serves: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
             ("optical switch", "optical_switches", optical),
             ("agent", "onics", manages),
-            *((node.kind, node.part, node.answers) for node in self._nodes),
+            *(
+                (group.kind, group.part, partial(_node_answers, group))
+                for group in self._nodes
+            ),
         )
         there = self.supervisors
         kept = {
@@ -873,12 +880,12 @@ class Testbed:
                 "pid": lives[gpu].pid,
             }
         working = {
-            node.part: {
-                name: {"pid": life.pid, **node.entry(name)}
+            group.part: {
+                name: {"pid": life.pid, **group.by_node[name].entry}
                 for name, life in lives.items()
             }
-            for node in self._nodes
-            if (lives := self._lives(node.part))
+            for group in self._nodes
+            if (lives := self._lives(group.part))
         }
         kept = self.controller.lives() if self.controller else {}
         processes = {name: {"pid": life.pid} for name, life in kept.items()}
@@ -959,6 +966,10 @@ class Testbed:
 def _asked(fabric: Fabric) -> tuple[str, ...]:
     """GPUs whose O-NICs somebody asks for light, at a socket in the O-NIC's directory."""
     return tuple(gpu for gpu, onic in fabric.onics.items() if not onic.standing)
+
+
+def _node_answers(group: NodeProcesses, name: str) -> bool:
+    return group.by_node[name].answers()
 
 
 def protocol_of(switch: OpticalSwitch) -> str:

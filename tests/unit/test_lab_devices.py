@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import devices
-from ringlight.testbed.devices import Device, Direction, Site
+from ringlight.testbed.devices import Device, Direction, Forwarder, LinkEffector, Site
 from ringlight.testbed.emulation.bridges import ControllerAddress, PacketSwitch
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
 from ringlight.testbed.lab import Lab
@@ -35,17 +35,33 @@ FABRIC = {
 
 
 class Recorder(Device):
-    """Carries the bridges that our controller drives, and keeps what it is told."""
-
-    forwards = True
+    """Forwards for the bridges that our controller drives, and keeps what it is told."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.left: list[str] = []
         self.directions: list[Direction] = []
 
-    def carries(self, bridge: str) -> bool:
-        return bridge in self.site.bridges
+    @property
+    def forwarder(self) -> Forwarder:
+        return self
+
+    @property
+    def effector(self) -> LinkEffector:
+        return self
+
+    @property
+    def bridges(self) -> Collection[str]:
+        return self.site.bridges
+
+    def take_up(self, interfaces: Iterable[str]) -> None:
+        pass
+
+    def open_vswitch_is_back(self) -> None:
+        pass
+
+    def counters(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {}
 
     def leave(self, interfaces: Iterable[str]) -> None:
         self.left = sorted(interfaces)
@@ -90,8 +106,8 @@ def test_a_device_is_planned_with_the_bridges_that_our_controller_drives() -> No
     assert recorder.site.bridges == {bridge: 1}
     assert built.of_devices() == {"torus": [bridge]}
     # A packet may meet the other switch, which is Open vSwitch alone.
-    assert not built._all_carried
-    assert network("ringlight")[0]._all_carried
+    assert not built._all_forwarded
+    assert network("ringlight")[0]._all_forwarded
 
 
 def test_what_goes_out_by_a_link_that_does_something_to_frames_is_left_by_devices() -> (
@@ -136,7 +152,7 @@ class TorusOptions:
 def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kinds = {"slow_path": SimpleNamespace(help="Go slowly.", carries=True)}
+    kinds = {"slow_path": SimpleNamespace(help="Go slowly.", forwards=True)}
     monkeypatch.setattr(options, "optional_kinds", lambda: kinds)
     monkeypatch.setattr(options, "program_options", lambda: (TorusOptions,))
     given: list[options.OpenLab] = []
@@ -156,21 +172,21 @@ def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_pr
     assert given[0].wanted_programs == [TorusOptions(3)]
 
 
-def test_costs_go_by_what_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_go_by_what_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {
-        "slow_path": SimpleNamespace(carries=True),
-        "lamp": SimpleNamespace(carries=False),
+        "slow_path": SimpleNamespace(forwards=True),
+        "lamp": SimpleNamespace(forwards=False),
     }
     monkeypatch.setattr(devices, "device_kinds", lambda: kinds)
-    assert devices.any_carries(["lamp", "slow_path"])
-    assert not devices.any_carries(["lamp"])
-    assert not devices.any_carries([])
+    assert devices.any_forwards(["lamp", "slow_path"])
+    assert not devices.any_forwards(["lamp"])
+    assert not devices.any_forwards([])
 
 
 def test_a_device_of_the_fabric_is_there_without_an_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = SimpleNamespace(help="Go slowly.", carries=True, plan=lambda site: None)
+    asked = SimpleNamespace(help="Go slowly.", forwards=True, plan=lambda site: None)
     kinds = {"torus": SimpleNamespace(help="", plan=Recorder), "slow_path": asked}
     monkeypatch.setattr(devices, "device_kinds", lambda: kinds)
     assert devices.optional_kinds() == {"slow_path": asked}
