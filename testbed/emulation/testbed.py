@@ -196,9 +196,9 @@ class Testbed:
             self.stop()
             raise
 
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether a request to stop came within ``timeout_s`` seconds."""
-        return self._stop.wait(timeout_s)
+    def wait(self) -> None:
+        """Wait for a request to stop."""
+        self._stop.wait()
 
     def stop(self) -> None:
         """Take everything down. Every part is tried; what fails is logged."""

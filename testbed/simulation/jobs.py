@@ -90,9 +90,8 @@ class Compute:
 class Job:
     """``iterations`` of compute and an all-reduce of ``vector_bytes``, on GPUs ``ranks`` in rank order.
 
-    ``averaged_s``: seconds of an all-reduce that does not go by steps between ranks but through devices that
-    sum, which no other job has; then ``steps`` has none, and all ranks begin and end it together
-    (``synchronised``).
+    ``stepless_s``: seconds of an all-reduce without steps between ranks (``fabric.steps.without_steps``),
+    which all ranks begin and end together (``synchronised``).
     """
 
     name: str
@@ -104,7 +103,7 @@ class Job:
     cost: StepCost = field(default_factory=StepCost)
     synchronised: bool = False
     start_s: float = 0.0
-    averaged_s: float | None = None
+    stepless_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -605,8 +604,8 @@ class LoopRun:
 
     def _whole_s(self) -> float:
         job = self.job
-        if job.averaged_s is not None:
-            return job.averaged_s
+        if job.stepless_s is not None:
+            return job.stepless_s
         return synchronous(
             self.run.network, job.ranks, job.steps, job.vector_bytes, job.cost
         ).total_s
@@ -927,8 +926,8 @@ class LoopRun:
 
     def _all_reduce(self) -> None:
         engine, run = self.run.engine, self.run
-        if self.job.averaged_s is not None:
-            engine.at(engine.now_s + self.job.averaged_s, self._reduced)
+        if self.job.stepless_s is not None:
+            engine.at(engine.now_s + self.job.stepless_s, self._reduced)
             return
         try:
             if run.gate is None and not run.disturbed:
