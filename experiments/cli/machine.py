@@ -53,7 +53,7 @@ def down(
 ) -> None:
     """End labs that `up` left running."""
     from ringlight.testbed import services
-    from ringlight.testbed.processes import end_standing
+    from ringlight.testbed.standing_labs import end_standing
 
     # Another user does not see whether there is one.
     if os.geteuid() != 0:

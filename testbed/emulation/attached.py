@@ -16,7 +16,7 @@ from ringlight.testbed import services
 from ringlight.testbed.emulation.__main__ import load_fabric
 from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.lab import NIC, SECOND_NIC, STATE_ROOT, Lab, LabError
-from ringlight.testbed.processes import dead_labs, gone
+from ringlight.testbed.standing_labs import dead_labs, gone
 
 
 @dataclass(frozen=True)

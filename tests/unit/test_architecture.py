@@ -73,12 +73,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "workloads.following",
         "workloads.job_settings",
     ),
-    "testbed": ("fabric", "containers"),
+    "testbed": (
+        "fabric",
+        "containers",
+        "testbed.readiness",
+        "testbed.standing_labs",
+    ),
     "testbed.faults": ("controller.web.client",),
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
-    "testbed.processes": (
+    "testbed.standing_labs": ("testbed", "testbed.emulation.clean"),
+    "testbed.readiness": (
         "testbed",
-        "testbed.emulation.clean",
         "containers",
         "controller.web.access",
         "controller.errors",

@@ -32,13 +32,14 @@ from ringlight.experiments.record.events import JobState
 from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import deaths, services, supervision
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.deaths import Death, DeathLog, Deaths, ProcessKind
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.docker_hosts import docker_reason
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.processes import Addresses, check_ready
+from ringlight.testbed.readiness import check_ready
 from ringlight.testbed.supervision import Supervisor
 from tests.simulated import experiment
 from tests.unit.fabrics import six_gpus

@@ -16,9 +16,9 @@ from ringlight.experiments.record.events import ActionEnded, Iteration
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.impairments.effect import Impairments
 from ringlight.extensions.impairments.log import since
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.emulation.fault_targets import TargetError, read_request
 from ringlight.testbed.emulation.faults import Faults
-from ringlight.testbed.processes import Addresses
 from ringlight.testbed.simulation.tcp import DELAYED_ACK_S
 from tests.unit.test_controller_circuits import FABRIC
 from tests.unit.test_fault_service import run_backwards
