@@ -20,11 +20,11 @@ from ringlight.testbed import deaths
 from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.certificates import trusting
 from ringlight.testbed.deaths import Death, DeathLog
-from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab, LabError, new_lab
 from ringlight.testbed.lab_programs import ProgramOptions
 from ringlight.testbed.other_parts import OtherParts
+from ringlight.testbed.process_start import Process, start_process
 from ringlight.testbed.readiness import check_ready
 from ringlight.testbed.standing_labs import (
     DOWN_S,

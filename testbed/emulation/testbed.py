@@ -66,11 +66,12 @@ from ringlight.testbed.emulation.others import Others, others_routes
 from ringlight.testbed.emulation.shared_lab import SharedLab
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
-from ringlight.testbed.forkserver import ForkServer, Process, start_process
+from ringlight.testbed.forkserver import ForkServer
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.lab_programs import LabProgram
 from ringlight.testbed.preloaded import WORKER
+from ringlight.testbed.process_start import SOCKET, Process, start_process
 from ringlight.testbed.supervision import Life, Start, Supervisor
 
 log = logging.getLogger(__name__)
@@ -251,7 +252,7 @@ class Testbed:
         self._launch_controller()
         if forked:
             # Not before: the controller imports most of what it needs by itself, beside all else.
-            forkserver.prepare(self._environment[forkserver.SOCKET], forked)
+            forkserver.prepare(self._environment[SOCKET], forked)
         where = {
             name: ControllerAddress.parse(p.openflow)
             for name, p in settings.programs.items()
@@ -373,15 +374,13 @@ class Testbed:
             (sum(map(here, fabric.gpus)) * in_namespaces, WORKER),
         )
         worth = sum(count for count, _ in kinds) >= _WORTH_FORKING
-        if forkserver.SOCKET not in self._environment and (
-            worth or forkserver.can_fork_server()
-        ):
+        if SOCKET not in self._environment and (worth or forkserver.can_fork_server()):
             server = ForkServer(
                 self.settings.state / "forks.sock", [], self._environment
             )
             self._undo.callback(server.close)
             self._fork_server = server
-            self._environment[forkserver.SOCKET] = str(server.path)
+            self._environment[SOCKET] = str(server.path)
         return [
             module for count, needed in kinds if worth and count for module in needed
         ]

@@ -93,7 +93,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "controller.optical",
         "testbed.emulation.kernel",
         "testbed.emulation.optical",
-        "testbed.forkserver",
+        "testbed.process_start",
         "testbed.lab",
     ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
