@@ -47,7 +47,8 @@ from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.docker_hosts import DockerHost, docker_reason
-from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
+from ringlight.testbed.emulation.fault_courses import FaultCourses, Kept
+from ringlight.testbed.emulation.faults import Faults, fault_routes
 from ringlight.testbed.emulation.kernel import namespaces
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.namespace_hosts import NamespaceHost
@@ -315,17 +316,15 @@ class Testbed:
             app.include_router(router)
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
-        faults = Faults(
-            *(
-                settings.fabric,
-                network,
-                workers,
-                server,
-                self._kept(),
-                self._disturbable(),
-            ),
-            self._share,
+        courses = FaultCourses(
+            settings.fabric,
+            network,
+            workers,
+            server,
+            self._kept(),
+            self._disturbable(),
         )
+        faults = Faults(settings.fabric, network, courses, self._share)
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
         app.include_router(

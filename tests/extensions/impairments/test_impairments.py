@@ -17,6 +17,7 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.impairments.effect import Impairments
 from ringlight.extensions.impairments.log import since
 from ringlight.testbed.addresses import Addresses
+from ringlight.testbed.emulation.fault_courses import FaultCourses
 from ringlight.testbed.emulation.fault_targets import TargetError, read_request
 from ringlight.testbed.emulation.faults import Faults
 from ringlight.testbed.simulation.tcp import DELAYED_ACK_S
@@ -213,7 +214,8 @@ def test_a_request_for_impairments_names_its_key() -> None:
 
 def test_the_impairment_that_was_asked_for_last_stays() -> None:
     network, link = MagicMock(), FABRIC.links[0]
-    faults = Faults(FABRIC, network, MagicMock(), MagicMock(), {}, None)
+    courses = FaultCourses(FABRIC, network, MagicMock(), MagicMock(), {}, None)
+    faults = Faults(FABRIC, network, courses)
     ask = {"do": "impair", "target": f"link {link.a} {link.b}"}
     run_backwards(
         faults, *({**ask, "impairments": {"loss": loss}} for loss in (0.1, 0.2))
