@@ -26,12 +26,7 @@ from ringlight.testbed.lab_programs import ProgramOptions
 from ringlight.testbed.other_parts import OtherParts
 from ringlight.testbed.process_start import Process, start_process
 from ringlight.testbed.readiness import check_ready
-from ringlight.testbed.standing_labs import (
-    DOWN_S,
-    STANDING_FILE,
-    late_end,
-    remove,
-)
+from ringlight.testbed.standing_labs import DOWN_S, STANDING_FILE, late_end, remove
 from ringlight.testbed.supervision import ended
 
 log = logging.getLogger(__name__)

@@ -161,7 +161,7 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None, program: str) -> i
         os.execv(sys.executable, [sys.executable, "-m", program, *sys.argv[1:]])
 
     from ringlight.testbed.emulation.bridges import ControllerAddress
-    from ringlight.testbed.emulation.network import Emulation
+    from ringlight.testbed.emulation.scale import Emulation
     from ringlight.testbed.emulation.shared_lab import SharedLab
     from ringlight.testbed.emulation.testbed import (
         KeptController,

@@ -127,12 +127,12 @@ class FaultCourses:
     def _darken(self, fault_id: str, ports: frozenset[Port]) -> None:
         with self._dark_lock:
             self._dark[fault_id] = ports
-            self._network.hold_down(frozenset().union(*self._dark.values()))
+            self._network.states.hold_down(frozenset().union(*self._dark.values()))
 
     def _lighten(self, fault_id: str) -> None:
         with self._dark_lock:
             self._dark.pop(fault_id, None)
-            self._network.hold_down(frozenset().union(*self._dark.values()))
+            self._network.states.hold_down(frozenset().union(*self._dark.values()))
 
     def _affected(self, target: FaultTarget, effects: Effects) -> FaultCourse:
         link = self._fabric.link_at[Port.parse(target.text.split()[1])]
@@ -146,7 +146,7 @@ class FaultCourses:
 
         def begin() -> None:
             with self._effects_lock:
-                self._network.affect(link, self._by_event.get(link, {}))
+                self._network.affected.affect(link, self._by_event.get(link, {}))
 
         def end() -> None:
             with self._effects_lock:
@@ -154,7 +154,7 @@ class FaultCourses:
                     if self._by_event.get(link) is not effects:
                         return
                     del self._by_event[link]
-                self._network.affect(link, {})
+                self._network.affected.affect(link, {})
 
         return FaultCourse(begin, end)
 
@@ -179,7 +179,7 @@ class FaultCourses:
     ) -> FaultCourse:
         bridge, controller = (
             self._network.lab.bridge(name),
-            self._network.target_of(name),
+            self._network.switch_controllers.target_of(name),
         )
         if controller is None:
             # Its flow is Open vSwitch's own, which would not put it back.
@@ -202,7 +202,9 @@ class FaultCourses:
         bridge = self._network.lab.bridge(name)
         return FaultCourse(
             lambda: openvswitch.set_no_target(bridge),
-            lambda: openvswitch.set_target(bridge, self._network.target.target),
+            lambda: openvswitch.set_target(
+                bridge, self._network.switch_controllers.ours.target
+            ),
         )
 
     def _dead_process(self, kept: Kept, name: str) -> FaultCourse:

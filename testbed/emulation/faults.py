@@ -155,7 +155,7 @@ class Faults:
 
     def counters(self) -> Mapping[str, list[Mapping[str, Any]]]:
         """Return what the lab's devices have counted since it came up, by the name of a kind of counters."""
-        counters = self._network.counters()
+        counters = self._network.affected.counters()
         for theirs in self._share.counters():
             for name, counted in theirs.items():
                 counters.setdefault(name, []).extend(counted)

@@ -49,10 +49,11 @@ from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.docker_hosts import DockerHost, docker_reason
 from ringlight.testbed.emulation.fault_courses import FaultCourses, Kept
 from ringlight.testbed.emulation.faults import Faults, fault_routes
+from ringlight.testbed.emulation.fixed_network import OPTICAL_DPID
 from ringlight.testbed.emulation.kernel import namespaces
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.namespace_hosts import NamespaceHost
-from ringlight.testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
+from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.network_watch import NetworkWatch
 from ringlight.testbed.emulation.onic.wiring import (
     control_ip,
@@ -64,6 +65,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Others, others_routes
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.emulation.shared_lab import SharedLab
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
@@ -328,15 +330,17 @@ class Testbed:
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
         app.include_router(
-            others_routes(Others(network.handed_over(), self.programs).document)
+            others_routes(
+                Others(network.switch_controllers.handed_over(), self.programs).document
+            )
         )
         server.start()
         self._await_optical()
         self._await_onics()
         self._await_nodes()
         self._await_controller()
-        network.hand_over()
-        self._undo.enter_context(NetworkWatch(network.astray, self._deaths))
+        network.switch_controllers.hand_over()
+        self._undo.enter_context(NetworkWatch(network.states.astray, self._deaths))
         with self._inventory_lock:
             own, deadline_s = self._make_inventory(), time.monotonic() + START_S
             self.inventory = self._share.join(own, deadline_s, self._go_on)
@@ -642,7 +646,7 @@ class Testbed:
         """One agent in its O-NIC's namespace."""
         settings = self.settings
         assert self.network is not None
-        node = self.network.onics[gpu]
+        node = self.network.places.onics[gpu]
         directory = onic_directory(settings.state, gpu)
         command = [
             *(

@@ -29,7 +29,7 @@ from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.bridges import has_kernel_datapath
 from ringlight.testbed.emulation.kernel import namespaces, network_errors, shaping
-from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.emulation.worker_hosts import WORKER_UID
 from ringlight.testbed.lab import Lab, new_lab
 from tests import forks

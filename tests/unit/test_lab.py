@@ -28,7 +28,7 @@ from ringlight.testbed.emulation.agent.files import (
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.kernel import shaping
 from ringlight.testbed.emulation.namespace_hosts import readable_by_others
-from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.emulation.worker_hosts import Outcome, describe
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.processes import LabProcesses

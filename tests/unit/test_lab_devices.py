@@ -19,7 +19,8 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import devices
 from ringlight.testbed.devices import Device, Direction, Forwarder, LinkEffector, Site
 from ringlight.testbed.emulation.bridges import ControllerAddress, PacketSwitch
-from ringlight.testbed.emulation.network import Emulation, LabNetwork
+from ringlight.testbed.emulation.network import LabNetwork
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.lab import Lab
 from tests.delays import Delay
 
@@ -106,19 +107,19 @@ def test_a_device_is_planned_with_the_bridges_that_our_controller_drives() -> No
     assert recorder.site.bridges == {bridge: 1}
     assert built.of_devices() == {"torus": [bridge]}
     # A packet may meet the other switch, which is Open vSwitch alone.
-    assert not built._all_forwarded
-    assert network("ringlight")[0]._all_forwarded
+    assert not built.affected.all_forwarded
+    assert network("ringlight")[0].affected.all_forwarded
 
 
 def test_what_goes_out_by_a_link_that_does_something_to_frames_is_left_by_devices() -> (
     None
 ):
     built, recorder = network("none")
-    built._leave_to_open_vswitch()
+    built.affected._leave_to_open_vswitch()
     assert recorder.left == []
-    built._effects = {built.fabric.links[0]: {"delay": Delay(0.1)}}
-    built._nodes = {"p0": PacketSwitch.__new__(PacketSwitch)}
-    built._leave_to_open_vswitch()
+    built.affected.by_link = {built.fabric.links[0]: {"delay": Delay(0.1)}}
+    built.places.nodes = {"p0": PacketSwitch.__new__(PacketSwitch)}
+    built.affected._leave_to_open_vswitch()
     assert recorder.left == [Lab("dev1").interface("p0", 1)]
 
 
@@ -127,18 +128,18 @@ def test_devices_are_told_where_frames_of_a_link_can_be_met_and_hosts_hand_over_
 ):
     built, recorder = network("ringlight")
     bridges = {name: PacketSwitch.__new__(PacketSwitch) for name in ("p0", "p1")}
-    built._nodes = dict(bridges)
+    built.places.nodes = dict(bridges)
     trunk, lab = built.fabric.links[2], Lab("dev1")
-    assert built._offloads("g0")
-    built.affect(trunk, {"delay": Delay(0.1)})
+    assert built.affected.offloads("g0")
+    built.affected.affect(trunk, {"delay": Delay(0.1)})
     assert recorder.directions == [
         Direction(trunk.b, trunk.a, None, lab.interface("p0", 2)),
         Direction(trunk.a, trunk.b, None, lab.interface("p1", 2)),
     ]
-    assert not built._offloads("g0")
-    built.affect(trunk, {})
+    assert not built.affected.offloads("g0")
+    built.affected.affect(trunk, {})
     assert recorder.directions == []
-    assert built._offloads("g0")
+    assert built.affected.offloads("g0")
 
 
 @dataclass(frozen=True)

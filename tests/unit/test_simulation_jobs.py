@@ -22,11 +22,7 @@ from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange
 from ringlight.testbed.simulation.maxmin import drain
-from ringlight.testbed.simulation.networks import (
-    PacketNetwork,
-    Routes,
-    without_link,
-)
+from ringlight.testbed.simulation.networks import PacketNetwork, Routes, without_link
 from ringlight.testbed.simulation.passing import PARTS
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 from ringlight.testbed.simulation.simulation import Simulation

@@ -18,11 +18,7 @@ from ringlight.experiments.backends.simulation.passed_traffic import (
     Stillness,
     port_rates,
 )
-from ringlight.experiments.backends.simulation.regrouping import (
-    Change,
-    change,
-    light,
-)
+from ringlight.experiments.backends.simulation.regrouping import Change, change, light
 from ringlight.experiments.backends.simulation.workloads import fidelity_of
 from ringlight.experiments.language.plan import (
     EventPlan,

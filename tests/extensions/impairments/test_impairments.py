@@ -220,7 +220,7 @@ def test_the_impairment_that_was_asked_for_last_stays() -> None:
     run_backwards(
         faults, *({**ask, "impairments": {"loss": loss}} for loss in (0.1, 0.2))
     )
-    assert network.affect.call_args.args[1]["impairments"].loss == 0.2
+    assert network.affected.affect.call_args.args[1]["impairments"].loss == 0.2
     faults.close()
 
 

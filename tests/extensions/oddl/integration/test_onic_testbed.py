@@ -30,13 +30,13 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import clean
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.counting import read_switch
 from ringlight.testbed.emulation.onic.tables import Counters, read_counters
 from ringlight.testbed.emulation.onic.transmitters import BpfLaser, BpfRoutes
 from ringlight.testbed.emulation.onic.wiring import laser_ids
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.lab import new_lab
 from ringlight.testbed.process_start import SOCKET
 from tests import forks

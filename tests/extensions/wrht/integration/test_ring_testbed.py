@@ -36,7 +36,6 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import (
     Counters,
     RouteTable,
@@ -49,6 +48,7 @@ from ringlight.testbed.emulation.optical.datapath import (
     remove_pins,
 )
 from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.lab import new_lab
 from tests.drivers import converge
 from tests.integration.labs import (
