@@ -162,13 +162,9 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None, program: str) -> i
 
     from ringlight.testbed.emulation.bridges import ControllerAddress
     from ringlight.testbed.emulation.scale import Emulation
+    from ringlight.testbed.emulation.settings import KeptController, Settings, Stopped
     from ringlight.testbed.emulation.shared_lab import SharedLab
-    from ringlight.testbed.emulation.testbed import (
-        KeptController,
-        Settings,
-        Stopped,
-        Testbed,
-    )
+    from ringlight.testbed.emulation.testbed import Testbed
 
     testbed = Testbed(
         Settings(

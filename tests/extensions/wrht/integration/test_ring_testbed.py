@@ -271,7 +271,7 @@ def test_the_lab_has_wss_of_micro_rings_and_onics_without_agents() -> None:
             }
             # Where a controller puts that socket, and nothing is yet.
             assert list(place.iterdir()) == []
-        assert "onics" not in rig.testbed.supervisors
+        assert "onics" not in rig.testbed.processes.by_part
         for name in rig.ring.switches:
             entry = inventory["optical_switches"][name]
             assert entry["wavelengths"] == WAVELENGTHS
