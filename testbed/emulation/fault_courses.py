@@ -54,7 +54,7 @@ class FaultCourse:
 
 
 class FaultCourses:
-    """What can be broken in one lab, and how. All methods may be called from several threads.
+    """Gives faults of one lab their courses. All methods may be called from several threads.
 
     ``kept``: the supervised processes of optical switches and of O-NICs' agents, where the lab has any.
     ``manage``: management sockets of the agents by GPU; None where they were not told to allow faults.

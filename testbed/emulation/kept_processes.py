@@ -94,7 +94,10 @@ class KeptProcesses:
     def spawn(
         self, command: Sequence[str], log_file: Path, follow: bool = False
     ) -> Process:
-        """Start a process of the lab, whose output is added to a file. ``follow``: it ends with this one."""
+        """Start a process of the lab, whose output is added to a file, and return it.
+
+        ``follow``: it ends with this one.
+        """
         number = signal.SIGTERM if follow else None
         with log_file.open("ab") as output:
             return start_process(

@@ -68,7 +68,7 @@ class NodePorts:
         )
 
     def place_of(self, port: Port) -> tuple[int | None, str] | None:
-        """Namespace and name of a port's interface; None where nothing is plugged in."""
+        """Return namespace and name of a port's interface; None where nothing is plugged in."""
         onics = self.fabric.onics
         here = self.ends_here(self.fabric.link_at[port])
         bare = next((end for end in here if self.is_bare(end)), None)
@@ -83,7 +83,7 @@ class NodePorts:
         )
 
     def inside(self, node: ShellLess, function: Callable[[], T]) -> T:
-        """Run ``function`` where the node's interfaces are."""
+        """Run ``function`` where the node's interfaces are. Return its value."""
         return (
             function()
             if node.namespace is None

@@ -1,4 +1,4 @@
-"""How many bytes workers have in flight at most, so that they wait in few queues."""
+"""Limits of the bytes that workers have in flight, so that few wait in queues."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class UnderWay:
         return max(half, late, WAITING_FRAMES * netlink.FRAME_BYTES)
 
     def first_segments(self) -> int | None:
-        """Segments that a new connection may have under way at once; None for the kernel's own.
+        """Return the segments that a new connection may have under way at once; None for the kernel's own.
 
         The fabrics that are emulated have no slow start, and windows keep what is under way within queues.
         Over links that delay it shows: an iteration over 128 ms there and back took 150 ms longer at first.

@@ -17,7 +17,16 @@ from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import devices
-from ringlight.testbed.devices import Device, Direction, Forwarder, LinkEffector, Site
+from ringlight.testbed.devices import (
+    Device,
+    DeviceKind,
+    Direction,
+    Forwarder,
+    LinkEffector,
+    NodeProcess,
+    NodeProcesses,
+    Site,
+)
 from ringlight.testbed.emulation.bridges import ControllerAddress, PacketSwitch
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.scale import Emulation
@@ -99,6 +108,16 @@ def network(controller: str) -> tuple[LabNetwork, Recorder]:
     (recorder,) = made
     assert isinstance(recorder, Recorder)
     return built, recorder
+
+
+@pytest.mark.parametrize(
+    "contract",
+    [Device, DeviceKind, Forwarder, LinkEffector, NodeProcess, NodeProcesses],
+)
+def test_a_contract_of_devices_has_eight_members_at_most(contract: type) -> None:
+    names = {*vars(contract), *contract.__annotations__}
+    members = {name for name in names if not name.startswith("_")}
+    assert 0 < len(members) <= 8, sorted(members)
 
 
 def test_a_device_is_planned_with_the_bridges_that_our_controller_drives() -> None:
