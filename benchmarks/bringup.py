@@ -19,8 +19,9 @@ from typing import Any, Literal
 from benchmarks.harness import ROOT, lab_up, need_root, processor_s, show, spread
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.agent.worker_requests import WorkerRequest
-from ringlight.testbed.emulation.network import Emulation
-from ringlight.testbed.emulation.testbed import Settings, Testbed
+from ringlight.testbed.emulation.scale import Emulation
+from ringlight.testbed.emulation.settings import Settings
+from ringlight.testbed.emulation.testbed import Testbed
 from ringlight.testbed.lab import new_lab
 from tests.integration.labs import NOBODY
 

@@ -23,7 +23,7 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import Operations, Record
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.bench.measuring import bench_plan
-from ringlight.testbed.processes import Addresses
+from ringlight.testbed.addresses import Addresses
 from ringlight.workloads.graph import Collective
 from tests.integration.controller_rig import free_port
 

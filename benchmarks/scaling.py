@@ -27,8 +27,9 @@ import yaml
 from benchmarks.harness import RINGLIGHT, ROOT, tell
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation.jobs import Job, Simulation
+from ringlight.testbed.simulation.jobs import Job
 from ringlight.testbed.simulation.networks import PacketNetwork
+from ringlight.testbed.simulation.simulation import Simulation
 
 #: GPUs of a leaf; of a job.
 LEAF, JOB = 32, 8

@@ -208,7 +208,7 @@ class Api:
         if self._what != "controller":
             return ""
         # Here, as nothing else needs it.
-        from ringlight.testbed.processes import what_helps
+        from ringlight.testbed.standing_labs import what_helps
 
         return f"; {what_helps(self.url.partition('://')[2])}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -13,12 +13,8 @@ from ringlight.testbed.lab import Lab
 
 if TYPE_CHECKING:
     from ringlight.fabric.link_effects import Effects
-    from ringlight.fabric.parts import Link, Port
+    from ringlight.fabric.parts import Port
     from ringlight.fabric.topology import Fabric
-    from ringlight.testbed.forkserver import Process
-
-#: Starts a command in the namespace of a node, with its output in a file: ``start(command, log, node)``.
-StartAt = Callable[[Sequence[str], Path, str], "Process"]
 
 
 @dataclass(frozen=True)
@@ -52,76 +48,59 @@ class Direction:
     from_afar: bool = False
 
 
-class NodeProcesses(Protocol):
-    """Processes that carry out nodes of the fabric, each in the namespace of its node.
+@dataclass(frozen=True)
+class NodeProcess:
+    """Process that carries out one node of the fabric, in the namespace of the node.
+
+    ``command``: makes the process's arguments anew for each start. ``log``: file of its output. ``answers``:
+    whether it serves its clients. ``entry``: the inventory's, besides ``pid``. ``queue_bytes``: what the
+    queues at either end of a cable up to this node hold at least, bytes.
+    """
+
+    command: Callable[[], Sequence[str]]
+    log: Path
+    answers: Callable[[], bool]
+    entry: Mapping[str, Any] = field(default_factory=dict)
+    queue_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class NodeProcesses:
+    """Processes that a lab's testbed starts, awaits, starts again, and kills as a fault.
 
     ``kind``: what the fabric calls such a node. ``part``: their key in the lab's inventory. ``start_s``: how
-    long they may take until they answer, seconds.
+    long they may take until they answer, seconds. ``by_node``: by the node's name.
+    """
+
+    kind: str
+    part: str
+    start_s: float
+    by_node: Mapping[str, NodeProcess]
+
+
+class Forwarder(Protocol):
+    """Forwards the packets of bridges in place of Open vSwitch, by tables that it reads with OpenFlow 1.5.
+
+    Interfaces are those of the lab's bridges, by name. Methods raise NetworkError, OpenVSwitchError, and
+    EbpfError, BuildError and OSError if a program cannot be loaded into the kernel.
     """
 
     @property
-    def kind(self) -> str: ...
-
-    @property
-    def part(self) -> str: ...
-
-    @property
-    def start_s(self) -> float: ...
-
-    def starts(self, start: StartAt) -> Mapping[str, Callable[[], Process]]:
-        """Return functions that start each process, by the node's name."""
-
-    def answers(self, name: str) -> bool:
-        """Return whether a process serves those that ask it."""
-
-    def log_file(self, name: str) -> Path:
-        """Return the file of a process's output."""
-
-    def entry(self, name: str) -> dict[str, Any]:
-        """Return what the inventory says of a process, besides its ``pid``."""
-
-
-class Device:
-    """A device in one lab. Each method does nothing unless a device has its own.
-
-    Interfaces are those of the lab's bridges, by name. Methods may raise NetworkError and OpenVSwitchError,
-    and where they load programs into the kernel, EbpfError, BuildError and OSError.
-
-    ``forwards``: whether it is there to forward packets in place of Open vSwitch.
-    """
-
-    forwards: ClassVar[bool] = False
-
-    @property
-    def processes(self) -> NodeProcesses | None:
-        """Return its processes, which the testbed starts, awaits, starts again, and kills as a fault."""
-        return None
-
-    def queue_bytes(self, cable: Link) -> int:
-        """Return how many bytes the queues at the ends of a cable of its nodes hold at least."""
-        return 0
-
-    def worker_keys(
-        self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int
-    ) -> dict[str, Any]:
-        """Return keys that a worker's spec has besides, of this rank of a job on these GPUs.
-
-        Raises ValueError for a job that cannot be.
-        """
-        return {}
-
-    def carries(self, bridge: str) -> bool:
-        """Return whether it forwards the packets of a bridge, by tables that it reads with OpenFlow 1.5."""
-        return False
-
-    def start(self) -> None:
-        """Begin, as the bridges are there."""
+    def bridges(self) -> Collection[str]:
+        """Return the names of the bridges whose packets it forwards."""
 
     def take_up(self, interfaces: Iterable[str]) -> None:
-        """Carry what comes in by these interfaces, which have been joined to a bridge that it carries."""
+        """Forward what comes in by these interfaces, which have been joined to one of its bridges."""
 
     def leave(self, interfaces: Iterable[str]) -> None:
         """Send nothing out by these interfaces from now on, and by all others."""
+
+    def open_vswitch_is_back(self) -> None:
+        """Attach to another process of Open vSwitch what the one before took with it."""
+
+
+class LinkEffector(Protocol):
+    """Does to the frames of links what the fabric or an event says. Raises as :class:`Forwarder`."""
 
     def affect(
         self, effects: Effects, rate_bps: float, directions: Sequence[Direction]
@@ -136,10 +115,41 @@ class Device:
 
     def counters(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what it has counted since the lab came up, by the name of a kind of counters."""
-        return {}
 
-    def open_vswitch_is_back(self) -> None:
-        """Attach to another process of Open vSwitch what the one before took with it."""
+
+class Device:
+    """A device in one lab: its parts, each None unless the device has that, and its life.
+
+    Methods do nothing unless a device has its own. :meth:`start` and :meth:`stop` raise as
+    :class:`Forwarder`.
+    """
+
+    @property
+    def processes(self) -> NodeProcesses | None:
+        """Return the processes that carry out nodes of the fabric."""
+        return None
+
+    @property
+    def forwarder(self) -> Forwarder | None:
+        """Return what forwards packets."""
+        return None
+
+    @property
+    def effector(self) -> LinkEffector | None:
+        """Return what acts on the frames of links."""
+        return None
+
+    def start(self) -> None:
+        """Begin, as the bridges are there."""
+
+    def worker_keys(
+        self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int
+    ) -> dict[str, Any]:
+        """Return keys that a worker's spec has besides, of this rank of a job on these GPUs.
+
+        Raises ValueError for a job that cannot be.
+        """
+        return {}
 
     def inventory(self) -> dict[str, Any]:
         """Return its keys of the lab's inventory, which the controller reads."""
@@ -161,12 +171,13 @@ class DeviceKind:
     """Makes a device for each lab that is to have one.
 
     ``help``: of the option ``--NAME`` that asks for it; empty where no option does, and each lab is asked
-    whether it needs one. ``carries``: it forwards packets in place of Open vSwitch, for less. ``part``: the
-    key of its processes in the lab's inventory; ``modules``: what takes time to import of them.
+    whether it needs one. ``forwards``: its devices have a :class:`Forwarder`, which costs less than Open
+    vSwitch. ``part``: the key of its processes in the lab's inventory; ``modules``: what takes time to import
+    of them.
     """
 
     help: ClassVar[str] = ""
-    carries: ClassVar[bool] = False
+    forwards: ClassVar[bool] = False
     part: ClassVar[str] = ""
     modules: ClassVar[tuple[str, ...]] = ()
 
@@ -201,6 +212,6 @@ def plan_devices(names: Collection[str], site: Site) -> list[Device]:
     return [device for device in planned if device is not None]
 
 
-def any_carries(names: Collection[str]) -> bool:
+def any_forwards(names: Collection[str]) -> bool:
     """Return whether one of these devices forwards packets in place of Open vSwitch."""
-    return any(device_kinds()[name].carries for name in names)
+    return any(device_kinds()[name].forwards for name in names)

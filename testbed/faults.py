@@ -154,17 +154,16 @@ class FaultClient:
         return hosts
 
     def run(
-        self, host: str, namespace: str | None, words: Sequence[str], timeout_s: float
+        self, route: str, namespace: str | None, words: Sequence[str], timeout_s: float
     ) -> dict[str, Any]:
-        """Run a command in a network namespace of another host of the lab. Return its ``stdout``, ``stderr``
-        and ``code``.
+        """Run a command in a network namespace of another machine of the lab. Return its ``stdout``,
+        ``stderr`` and ``code``.
 
-        ``namespace``: None for the host's own.
+        ``route``: the server agent's for commands there. ``namespace``: None for the machine's own.
         """
         body = {"namespace": namespace, "words": list(words), "timeout_s": timeout_s}
-        path = f"/v1/hosts/{host}/run"
         reply: dict[str, Any] = self._call(
-            "POST", path, body, timeout_s=timeout_s + ANSWER_S
+            "POST", route, body, timeout_s=timeout_s + ANSWER_S
         )
         return reply
 

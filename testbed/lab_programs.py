@@ -13,7 +13,7 @@ from ringlight.testbed.lab import Lab
 
 if TYPE_CHECKING:
     from ringlight.fabric.topology import Fabric
-    from ringlight.testbed.forkserver import Process
+    from ringlight.testbed.process_start import Process
 
 
 class LabProgram(Protocol):

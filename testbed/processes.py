@@ -4,233 +4,44 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
-from ringlight.containers.image import image_present, image_tag
-from ringlight.testbed import deaths, services
+from ringlight.testbed import deaths
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.certificates import trusting
 from ringlight.testbed.deaths import Death, DeathLog
-from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.freezes import FreezeWatch, Watched
-from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
+from ringlight.testbed.lab import Lab, LabError, new_lab
 from ringlight.testbed.lab_programs import ProgramOptions
-from ringlight.testbed.packages import check_packages
+from ringlight.testbed.other_parts import OtherParts
+from ringlight.testbed.process_start import Process, start_process
+from ringlight.testbed.readiness import check_ready
+from ringlight.testbed.standing_labs import DOWN_S, STANDING_FILE, late_end, remove
 from ringlight.testbed.supervision import ended
 
 log = logging.getLogger(__name__)
 
-#: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
-UP_S, ANSWER_S, DOWN_S = 180.0, 30.0, 30.0
+
+#: Deadlines in seconds: the testbed's bring-up, and the controller's first answer.
+UP_S, ANSWER_S = 180.0, 30.0
+
+
 #: So long parts elsewhere may take to say why they could not be built, seconds.
 REASON_S = 4.0
-#: What is known of a lab that was left standing, in its state directory.
-_STANDING = "standing.json"
-#: State of a socket that waits for callers, in /proc/net/tcp.
-_LISTENS = "0A"
+
+
 #: Which controller the testbed is to keep running.
 _KEEPS = "controller-plan.json"
-
-
-@dataclass(frozen=True)
-class Addresses:
-    """Addresses at which the controller listens, as ``host:port``, and their protection.
-
-    ``token``: required from every caller. ``tls``: files of REST's certificate and its key. ``insecure``:
-    which of ``rest`` and ``openflow`` may be open beyond loopback without TLS.
-    """
-
-    rest: str = "127.0.0.1:8080"
-    openflow: str = "127.0.0.1:6653"
-    token: str | None = None
-    tls: tuple[Path, Path] | None = None
-    insecure: frozenset[str] = frozenset()
-
-    @property
-    def url(self) -> str:
-        """Base URL of the REST API."""
-        return f"http{'s' if self.tls else ''}://{self.rest}"
-
-    @property
-    def cacert(self) -> str | None:
-        """Return the file that the controller's certificate is checked with; None without TLS."""
-        return None if self.tls is None else str(self.tls[0].absolute())
-
-
-def check_ready(
-    runtime: str, addresses: Addresses, programs: Sequence[ProgramOptions] = ()
-) -> None:
-    """Raise LabError, one line with the remedy, for what stands in a lab's way now. Makes nothing.
-
-    ``programs``: what is to run next to the controller.
-    """
-    check_packages()
-    try:
-        services.check_privileges()
-        _check_services(runtime)
-    except services.ServiceError as error:
-        raise LabError(str(error)) from None
-    _check_doors(addresses)
-    needed = {"--rest": addresses.rest, "--openflow": addresses.openflow}
-    for program in programs:
-        needed |= program.listens()
-    _check_free(needed)
-
-
-def _check_services(runtime: str) -> None:
-    """Raise LabError, or ServiceError, for a service of the machine that does not run."""
-    if not services.open_vswitch_running():
-        raise LabError("Open vSwitch is not running; start it with: ringlight setup")
-    if runtime == "docker":
-        if not services.docker_running():
-            remedy = "start it with: ringlight setup  (or choose --runtime namespace)"
-            raise LabError(f"Docker is not running; {remedy}")
-        if not image_present():
-            raise LabError(
-                f"the worker image {image_tag()} is missing; make it with: ringlight setup"
-            )
-
-
-def _check_doors(addresses: Addresses) -> None:
-    """Raise LabError for what would be open to more than was stated."""
-    # Here, as a simulation loads this module with the backends.
-    from ringlight.controller.errors import StartError
-    from ringlight.controller.web.access import check_doors, check_tls
-
-    try:
-        check_tls(*(addresses.tls or (None, None)))
-        check_doors(
-            addresses.rest,
-            addresses.openflow,
-            token=addresses.token is not None,
-            tls=addresses.tls is not None,
-            rest_insecure="rest" in addresses.insecure,
-            openflow_insecure="openflow" in addresses.insecure,
-        )
-    except StartError as error:
-        raise LabError(str(error)) from None
-
-
-def _check_free(addresses: Mapping[str, str]) -> None:
-    """Raise LabError naming all TCP ports that are needed and taken, and the labs that have them.
-
-    ``addresses``: by the options that choose them.
-    """
-    taken: dict[str, str] = {}
-    for option, address in addresses.items():
-        if (why := _why_taken(address, option)) is not None:
-            taken[option] = why
-    if not taken:
-        return
-    ports = {option: int(addresses[option].rpartition(":")[2]) for option in taken}
-    text = " and ".join(f"port {port} ({option})" for option, port in ports.items())
-    reasons = "; ".join(dict.fromkeys(taken.values()))
-    labs = labs_at(ports.values())
-    owner = (
-        "; ".join(_ending(lab) for lab in labs)
-        if labs
-        else "another program has it; stop that one"
-    )
-    options = " and ".join(ports)
-    raise LabError(
-        f"{text} cannot be used: {reasons}; {owner}, or choose other ports with {options}"
-    )
-
-
-def _why_taken(address: str, option: str) -> str | None:
-    """Return why nothing can listen at an address now; None if it is free.
-
-    Raises LabError if the text is not an address.
-    """
-    host, _, number = address.rpartition(":")
-    if not host or not number.isdigit() or not 0 < int(number) < 65536:
-        raise LabError(
-            f"{option}: {address!r} is not host:port, such as 127.0.0.1:8080"
-        )
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host.strip("[]"), int(number)))
-        except OSError as error:
-            return error.strerror or str(error)
-    return None
-
-
-def _ending(lab: str) -> str:
-    """Return a text that names the lab that has a port, and how that lab ends."""
-    if (STATE_ROOT / lab / _STANDING).exists():
-        return f"lab {lab} has it, which ends with: ringlight down {lab}"
-    return f"lab {lab} has it, whose run or shell goes on"
-
-
-def labs_at(ports: Iterable[int]) -> list[str]:
-    """Return the ids of labs of which a process listens at one of these TCP ports."""
-    hex_ports = {f"{port:04X}" for port in ports}
-    sockets = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        with suppress(OSError):
-            for line in table.read_text(encoding="ascii").splitlines()[1:]:
-                words = line.split()
-                if words[3] == _LISTENS and words[1].rpartition(":")[2] in hex_ports:
-                    sockets.add(f"socket:[{words[9]}]")
-    labs: dict[str, None] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        # It may end, or be another user's.
-        with suppress(OSError):
-            if not any(
-                os.readlink(open_file) in sockets for open_file in process.glob("fd/*")
-            ):
-                continue
-            for entry in (process / "environ").read_bytes().split(b"\0"):
-                name, _, lab = entry.decode(errors="replace").partition("=")
-                if name == ENVIRONMENT:
-                    labs[lab] = None
-    return list(labs)
-
-
-class OtherParts(Protocol):
-    """Parts of a lab that are elsewhere. ``mtu_bytes``: IP packets of workers are no longer."""
-
-    mtu_bytes: int
-
-    def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
-        """Have them built with the options of all testbeds.
-
-        Return the words after ``python`` that start the testbed of what is here, before its usual options: a
-        program that calls ``testbed.emulation.__main__.main``. ``state``: the lab's. Raises LabError.
-        """
-
-    def check(self) -> None:
-        """Check that all are being built or stand. Raises LabError if one could not be built or has ended."""
-
-    def ended(self) -> list[Death]:
-        """Return what ended, or is back, since the last call, besides what the testbed tells."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return facts of the lab that follow from its parts, as they are now."""
-
-    def loads(self) -> list[Mapping[str, float]]:
-        """Return the load of the processors of each other machine since the last call, as
-        ``testbed.load.Shares``.
-        """
-
-    def end(self, state: Path, logs: Path) -> None:
-        """Wait until they have ended, and keep what they leave.
-
-        ``state``: folder of the lab's files, ``logs``: for the output of its processes.
-        """
 
 
 class LabProcesses:
@@ -557,7 +368,7 @@ class LabProcesses:
                 try:
                     self._testbed.wait(DOWN_S)
                 except subprocess.TimeoutExpired:
-                    self._notice(_slow("testbed"))
+                    self._notice(late_end("testbed"))
                     self._testbed.kill()
                     self._testbed.wait(5.0)
             self._testbed = None
@@ -591,12 +402,12 @@ class LabProcesses:
             "pids": self.pids,
             **facts,
         }
-        (self.state / _STANDING).write_text(json.dumps(document), encoding="utf-8")
+        (self.state / STANDING_FILE).write_text(json.dumps(document), encoding="utf-8")
         return document
 
     def is_standing(self) -> bool:
         """Return whether other commands can find the lab, and none has ended it."""
-        return (self.state / _STANDING).exists()
+        return (self.state / STANDING_FILE).exists()
 
     def _last(self) -> str:
         """Return the last line that the testbed wrote; of a structured log line its message."""
@@ -634,116 +445,3 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def remove(lab: Lab) -> None:
-    """Remove whatever is left of a lab, by its labels."""
-    # Here, as a simulation loads this module with the backends.
-    from ringlight.testbed.emulation.clean import clean
-
-    clean(lab.id)
-
-
-def remove_stale() -> None:
-    """Remove all that is left of labs that no process holds any more."""
-    from ringlight.testbed.emulation.clean import clean_stale
-
-    clean_stale()
-
-
-def _slow(name: str) -> str:
-    return f"the {name} did not end within {DOWN_S:.0f} s and was killed"
-
-
-def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]:
-    """End one lab that was left running, or all of them. Return the ids of the labs that were ended.
-
-    Raises LabError if the lab ``lab_id`` is not running.
-    """
-    ids = _standing()
-    if lab_id is not None:
-        Lab(lab_id)
-        if lab_id not in ids:
-            raise LabError(
-                f"lab {lab_id} is not up; there is {', '.join(ids) or 'none'}"
-            )
-        ids = [lab_id]
-    for lab in map(Lab, ids):
-        # The testbed ends its controller; one whose testbed is dead is ended here.
-        for name, pid in (_read_standing(lab)["pids"] | _kept_pids(lab)).items():
-            _end_stranger(lab, name, pid, notice)
-        remove(lab)
-    return ids
-
-
-def what_helps(address: str) -> str:
-    """Return in one line which command helps if no controller answers at ``host:port``."""
-    for lab in map(Lab, _standing()):
-        # Only root may read them.
-        with suppress(OSError, ValueError):
-            known = _read_standing(lab)
-            if known["rest"] == address:
-                if lab.is_alive():
-                    log_file = Path(known["logs"], "controller.log")
-                    return f"lab {lab.id} is starting it again: try again in some seconds, or read {log_file}"
-                return gone(lab)
-    return "start one with: ringlight up SCENARIO"
-
-
-def gone(lab: Lab) -> str:
-    """Return the message about a lab that was left running and whose testbed is dead."""
-    return f"the testbed of lab {lab.id} has ended; remove what is left with: ringlight down {lab.id}"
-
-
-def dead_labs() -> list[Lab]:
-    """Return the labs that were left running and whose testbed is dead."""
-    return [lab for lab in map(Lab, _standing()) if not lab.is_alive()]
-
-
-def _standing() -> list[str]:
-    return sorted(path.parent.name for path in STATE_ROOT.glob(f"*/{_STANDING}"))
-
-
-def _read_standing(lab: Lab) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(
-        (lab.state_dir / _STANDING).read_text(encoding="utf-8")
-    )
-    return document
-
-
-def _kept_pids(lab: Lab) -> dict[str, int]:
-    """Return the ids of the processes that the testbed keeps running now, by name."""
-    try:
-        inventory = json.loads(
-            (lab.state_dir / "inventory.json").read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError):
-        return {}
-    return {
-        name: entry["pid"] for name, entry in inventory.get("processes", {}).items()
-    }
-
-
-def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) -> None:
-    """End a process that is not this one's child."""
-    deadline = time.monotonic() + DOWN_S
-    with suppress(ProcessLookupError):
-        if belongs_to(lab, pid):
-            os.kill(pid, signal.SIGTERM)
-        while belongs_to(lab, pid):
-            if time.monotonic() > deadline:
-                notice(_slow(name))
-                os.kill(pid, signal.SIGKILL)
-                return
-            time.sleep(0.05)
-
-
-def belongs_to(lab: Lab, pid: int) -> bool:
-    """Return whether a process lives and belongs to a lab: its number may have been given to another process
-    since.
-    """
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return f"{ENVIRONMENT}={lab.id}".encode() in environment

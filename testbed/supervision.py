@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ringlight.testbed.forkserver import Process
+from ringlight.testbed.process_start import Process
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from typing import IO, TextIO
 import pytest
 
 from ringlight.fabric.extension import extensions
-from ringlight.testbed.forkserver import SOCKET, ForkServer, Process, start_process
+from ringlight.testbed.forkserver import ForkServer
 from ringlight.testbed.preloaded import lab_modules
+from ringlight.testbed.process_start import SOCKET, Process, start_process
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ringlight.containers.image import ROOT
-from ringlight.testbed.forkserver import SOCKET
+from ringlight.testbed.process_start import SOCKET
 
 COMMAND = (sys.executable, "-m", "ringlight.experiments.cli.app")
 

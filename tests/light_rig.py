@@ -27,8 +27,8 @@ from ringlight.fabric.crossconnect import Mode as DriverMode
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
-from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
+from ringlight.testbed.process_start import Process, start_process
 from ringlight.testbed.rigs.changing import converge
 from ringlight.testbed.rigs.emulated import forget
 from ringlight.testbed.rigs.network import run

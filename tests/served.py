@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from ringlight.testbed.forkserver import Process
+from ringlight.testbed.process_start import Process
 from tests import forks
 
 WAIT_S = 30.0

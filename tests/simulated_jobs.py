@@ -7,15 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.jobs import (
-    Event,
-    Gate,
-    Iteration,
-    Job,
-    JobResult,
-    Simulation,
-)
+from ringlight.testbed.simulation.jobs import Event, Gate, Iteration, Job, JobResult
 from ringlight.testbed.simulation.networks import Network
+from ringlight.testbed.simulation.simulation import Simulation
 
 
 def simulate(
@@ -33,7 +27,7 @@ def simulate(
     """
     jobs, events = list(jobs), list(events)
     run = Simulation(
-        network, engine, gate=gate, disturbed=bool(events) or len(jobs) > 1
+        network, engine or Engine(), gate=gate, disturbed=bool(events) or len(jobs) > 1
     )
     for event in events:
         run.engine.at(event.time_s, run.happen, event)

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from ringlight.experiments.cli.suite import OF_ALL
 from ringlight.fabric.extension import extensions
-from ringlight.testbed.forkserver import dying_with_starter
+from ringlight.testbed.process_start import dying_with_starter
 
 ROOT = Path(__file__).resolve().parents[1]
 _OF_EXTENSIONS = Path("tests/extensions")

@@ -53,7 +53,7 @@ def down(
 ) -> None:
     """End labs that `up` left running."""
     from ringlight.testbed import services
-    from ringlight.testbed.processes import end_standing
+    from ringlight.testbed.standing_labs import end_standing
 
     # Another user does not see whether there is one.
     if os.geteuid() != 0:
@@ -70,7 +70,7 @@ def test(context: typer.Context) -> None:
     With --core: ruff, mypy and the unit tests in a copy of the tree without any extension.
     Without root nothing of the machine is set up, and tests that need it are skipped.
     """
-    from ringlight.testbed.forkserver import dying_with_starter
+    from ringlight.testbed.process_start import dying_with_starter
 
     if not (ROOT / "tests").is_dir():
         fail(

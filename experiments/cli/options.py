@@ -26,7 +26,7 @@ from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment, ScaleFor
     from ringlight.experiments.language.plan import Setting
-    from ringlight.testbed.processes import Addresses
+    from ringlight.testbed.addresses import Addresses
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST = "127.0.0.1:8080"
@@ -211,7 +211,7 @@ class LabOptions:
 
     def addresses(self) -> Addresses:
         """Return the listen addresses of the controller, with the environment's token (None without one)."""
-        from ringlight.testbed.processes import Addresses
+        from ringlight.testbed.addresses import Addresses
 
         return Addresses(
             self.rest, self.openflow, os.environ.get("RINGLIGHT_TOKEN") or None

@@ -17,7 +17,7 @@ from ringlight.experiments.analysis.scaling import choose_scale
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
 from ringlight.experiments.record.environment import describe_machine
 from ringlight.experiments.record.writing import write_json, writing
-from ringlight.testbed.devices import any_carries
+from ringlight.testbed.devices import any_forwards
 
 #: Seconds of a lab's bring-up, of each batch of links that are measured besides filling them, and of a run
 #: besides its jobs; and what each GPU adds. Measured with 64 GPUs on two processors (2026-11-26): 6.4 to
@@ -203,6 +203,6 @@ def scale_here(
         if calibration is None
         else (calibration.costs, calibration.name)
     )
-    if any_carries(devices):
+    if any_forwards(devices):
         costs = costs.past_switches()
     return choose_scale(plans, costs, os.cpu_count() or 1, name)

@@ -34,8 +34,9 @@ from ringlight.experiments.scripting.runs import Figures
 from ringlight.experiments.scripting.study import Study
 from ringlight.fabric.text import visible
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.lab import LabError
-from ringlight.testbed.processes import Addresses, check_ready
+from ringlight.testbed.readiness import check_ready
 from ringlight.testbed.services import ServiceError
 from ringlight.testbed.setup import check_programs
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ringlight.testbed.forkserver import Process
     from ringlight.testbed.lab import Lab
+    from ringlight.testbed.process_start import Process
 
 #: What the fabric file calls them.
 APP = "app"
@@ -38,7 +38,7 @@ class Applications:
     def start(self, lab: Lab, ready: Path) -> Process:
         """Start the process of the applications and return it. The process writes ``ready`` once the
         applications run. Raises OSError."""
-        from ringlight.testbed.forkserver import start_process
+        from ringlight.testbed.process_start import start_process
 
         ready.unlink(missing_ok=True)
         environment = {**lab.environment(), "RINGLIGHT_REST": self.controller}

@@ -169,7 +169,7 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
     places = {name: lab.place(name) for name in (client, server)}
     what = f"iperf from {client} to {server}"
     words = ["iperf", "-p", str(IPERF_PORT), "-y", "C"]
-    if places[server].host is not None:
+    if places[server].elsewhere is not None:
         return _iperf_elsewhere(lab, places, client, server, seconds)
     try:
         serving = subprocess.Popen(

@@ -271,7 +271,11 @@ class Prompt(CLI):  # type: ignore[misc]
     def default(self, line: str) -> None:
         """A command at a node, as in Mininet."""
         first, *words = line.split()
-        if words and first in self.mn and self.mn.lab.place(first).host is not None:
+        if (
+            words
+            and first in self.mn
+            and self.mn.lab.place(first).elsewhere is not None
+        ):
             output(self.mn[first].cmd(*(self._address(word) or word for word in words)))
             return
         super().default(line)

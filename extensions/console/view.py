@@ -80,7 +80,7 @@ class LabNode(Node):  # type: ignore[misc]
     def enter(self) -> None:
         """Have a shell where the node is now. Raises LabError."""
         current = self.lab.place(self.name)
-        place = NodePlace(current.namespace, host=current.host)
+        place = NodePlace(current.namespace, elsewhere=current.elsewhere)
         if self.shell is not None and (
             place != self._place or self.shell.poll() is not None
         ):
@@ -110,7 +110,10 @@ class LabNode(Node):  # type: ignore[misc]
 
         If the node is on another host, each command has a shell of its own.
         """
-        if not self._starting and (there := self.lab.place(self.name)).host is not None:
+        if (
+            not self._starting
+            and (there := self.lab.place(self.name)).elsewhere is not None
+        ):
             words = " ".join(
                 map(
                     str,
@@ -143,7 +146,7 @@ class LabNode(Node):  # type: ignore[misc]
             place = self.lab.place(self.name)
         except LabError:
             return {}
-        if place.host is not None:
+        if place.elsewhere is not None:
             return _states_of(
                 self.lab.run(place, ["ip", "-j", "link"], timeout_s=10.0).stdout
             )

@@ -17,7 +17,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from ringlight.extensions.fast_path.openflow import (
     Told,
 )
 from ringlight.extensions.fast_path.table import compile_table
-from ringlight.testbed.devices import Device
+from ringlight.testbed.devices import Device, Forwarder
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.kernel import ebpf, netlink, network_errors
 
@@ -203,8 +203,6 @@ class Carrier(Device):
     Raises EbpfError, BuildError or OSError where this machine cannot do it.
     """
 
-    forwards = True
-
     def __init__(
         self,
         bridges: Mapping[str, int],
@@ -263,9 +261,13 @@ class Carrier(Device):
         os.close(self._wake_write)
         self._datapath.close()
 
-    def carries(self, bridge: str) -> bool:
-        """Return whether the carrier handles the packets of a bridge."""
-        return bridge in self._tables
+    @property
+    def forwarder(self) -> Forwarder:
+        return self
+
+    @property
+    def bridges(self) -> Collection[str]:
+        return self._tables.keys()
 
     def take_up(self, interfaces: Iterable[str]) -> None:
         """Attach the programs to ports of Open vSwitch. Raises NetworkError, OpenVSwitchError."""

@@ -7,7 +7,7 @@ from ringlight.testbed.devices import Device, DeviceKind, Site
 
 class FastPath(DeviceKind):
     help = "Forward packets in the kernel, by the flow tables of our controller's packet switches."
-    carries = True
+    forwards = True
 
     def plan(self, site: Site) -> Device | None:
         """Return the fast path of a lab, None where Open vSwitch forwards in the kernel.

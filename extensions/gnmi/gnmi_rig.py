@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
+from ringlight.testbed.rigs.emulated import ScpiRig
+from ringlight.testbed.rigs.proxy import Proxy
 
 _PREFACE_BYTES, _HEAD_BYTES = 24, 9
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 
 from ringlight.extensions.hosts.cluster import OwnWorker
 from ringlight.extensions.hosts.parts.plan import LOG, tail
-from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import STATE_ROOT, Lab, LabError, new_lab
-from ringlight.testbed.processes import belongs_to, remove
+from ringlight.testbed.process_start import Process, start_process
+from ringlight.testbed.standing_labs import belongs_to, remove
 
 #: Longest orderly end, and longest wait for another task that looks after it, seconds.
 END_S, TAKEN_S = 30.0, 40.0

@@ -8,9 +8,9 @@ import socket
 from contextlib import suppress
 
 from ringlight.containers.image import image_present as image_present
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.lab import LabError
-from ringlight.testbed.processes import Addresses, check_ready
-from ringlight.testbed.processes import remove_stale as remove_stale
+from ringlight.testbed.readiness import check_ready
 from ringlight.testbed.services import ServiceError
 
 #: The kernel's name for such interfaces.
@@ -24,6 +24,13 @@ def why_not_ready(runtime: str) -> str | None:
     except (LabError, ServiceError) as error:
         return str(error)
     return None
+
+
+def remove_stale() -> None:
+    """Remove all that is left of labs on this host that no process holds any more. Runs on the host."""
+    from ringlight.testbed.emulation.clean import clean_stale
+
+    clean_stale()
 
 
 def why_not_encrypted(ip: str) -> str | None:

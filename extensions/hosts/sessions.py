@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from ringlight import IMPORT_PATH
-from ringlight.testbed.forkserver import SOCKET
 from ringlight.testbed.lab import LabError
+from ringlight.testbed.process_start import SOCKET
 
 #: A session ends so long after the last question, seconds; and once it has said so much, bytes.
 FORSAKEN_S, MOST_BYTES = 60.0, 64 << 20

@@ -107,7 +107,7 @@ class AgentOfAll(FaultClient):
 
 class SpreadLab:
     """The parts of one lab except the first, which consists of the lab's own processes
-    (``testbed.processes.OtherParts``).
+    (``testbed.other_parts.OtherParts``).
 
     ``hosts``: in the order of the cut's parts. Methods raise LabError, one line naming the host.
     """

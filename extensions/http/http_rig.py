@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from io import BufferedReader
 
-from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
+from ringlight.testbed.rigs.emulated import ScpiRig
+from ringlight.testbed.rigs.proxy import Proxy
 
 
 class HttpProxy(Proxy):

@@ -11,7 +11,7 @@ from ringlight.extensions.impairments.end import End, FrameCounts
 from ringlight.extensions.impairments.log import COUNTERS
 from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.parts import Port
-from ringlight.testbed.devices import Device, Direction
+from ringlight.testbed.devices import Device, Direction, LinkEffector
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, Lab
 
 
@@ -24,6 +24,10 @@ class ImpairedEnds(Device):
         self._ends: dict[Port, End] = {}
         self._counted: dict[Port, FrameCounts] = {}
         self._out: dict[Port, Port] = {}
+
+    @property
+    def effector(self) -> LinkEffector:
+        return self
 
     def affect(
         self, effects: Effects, rate_bps: float, directions: Sequence[Direction]

@@ -64,7 +64,7 @@ class AveragerCarrier(Carrier):
             self.cost(),
         )
         stream_s = self.plane.averaging.stream_s(size, self.share, self.latency_s)
-        return replace(job, synchronised=True, averaged_s=scales.total_s + stream_s)
+        return replace(job, synchronised=True, stepless_s=scales.total_s + stream_s)
 
     @staticmethod
     def records(fabric: Fabric, **where: Any) -> Iterator[Record]:

@@ -5,7 +5,6 @@ Functions import what needs numpy: every lab of a fabric with averagers imports 
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.extensions.optinc.averager import Averager, averagers_in
-from ringlight.fabric.parts import Link
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.devices import Device, Site, StartAt
+from ringlight.testbed.devices import Device, NodeProcess, NodeProcesses, Site
 from ringlight.testbed.emulation.device_cables import address_of, cables_at
-from ringlight.testbed.forkserver import Process
 
 #: Where every averager listens.
 TCP_PORT = 7070
@@ -91,60 +88,50 @@ def place_of(
     }
 
 
-class Averagers:
-    """The averagers' processes of a lab: how each is started, and what it tells. ``directory``: for their
-    files."""
+class AveragerDevice(Device):
+    """The averagers of one lab, each a process in the namespace of its node.
 
-    kind, part, start_s = "averager", "averagers", TABLES_S
+    ``site``: of a lab whose fabric is ``fabric``.
+    """
 
-    def __init__(
-        self, fabric: Fabric, directory: Path, rate_bps: Callable[[float], float]
-    ) -> None:
-        self._fabric, self._directory, self._rate_bps = fabric, directory, rate_bps
+    def __init__(self, fabric: Fabric, site: Site) -> None:
+        self._fabric, self._directory, self._rate_bps = (
+            fabric,
+            site.state,
+            site.rate_bps,
+        )
+        self._processes = NodeProcesses(
+            "averager",
+            "averagers",
+            TABLES_S,
+            {
+                averager.name: self._process(averager)
+                for averager in averagers_in(fabric).values()
+            },
+        )
 
-    def status_file(self, name: str) -> Path:
-        """Return the path of the status file, which an averager writes once it listens and again every
-        second."""
-        return self._directory / f"{name}.averager.json"
+    @property
+    def processes(self) -> NodeProcesses:
+        return self._processes
 
-    def log_file(self, name: str) -> Path:
-        return self._directory / f"{name}.averager.log"
+    def _process(self, averager: Averager) -> NodeProcess:
+        status = self._file(averager.name, "json")
+        return NodeProcess(
+            partial(self._command_anew, averager.name),
+            self._file(averager.name, "log"),
+            status.exists,
+            {"status": str(status)},
+            under_way(averager),
+        )
 
-    def remove_files(self) -> None:
-        for name in averagers_in(self._fabric):
-            for path in (
-                self.status_file(name),
-                self.log_file(name),
-                self._weights_file(name),
-            ):
-                with suppress(OSError):
-                    path.unlink()
+    def _file(self, name: str, suffix: str) -> Path:
+        """Return a file of an averager: its ``log``, its weights (``npz``), or its status (``json``), which
+        it writes once it listens and again every second."""
+        return self._directory / f"{name}.averager.{suffix}"
 
-    def starts(self, start: StartAt) -> Mapping[str, Callable[[], Process]]:
-        """Return functions that start each averager, by name.
-
-        ``start`` runs a command in an averager's namespace, with its output in a file.
-        """
-        return {
-            name: partial(self._start, name, start)
-            for name in averagers_in(self._fabric)
-        }
-
-    def _start(self, name: str, start: StartAt) -> Process:
-        self.status_file(name).unlink(missing_ok=True)
-        return start(self._command(name), self.log_file(name), name)
-
-    def entry(self, name: str) -> dict[str, Any]:
-        """Return what the inventory says of an averager besides its ``pid``."""
-        return {"status": str(self.status_file(name))}
-
-    def answers(self, name: str) -> bool:
-        return self.status_file(name).exists()
-
-    def status(self, name: str) -> dict[str, Any]:
-        """Return the latest status that an averager has written. Raises OSError."""
-        status: dict[str, Any] = json.loads(self.status_file(name).read_text())
-        return status
+    def _command_anew(self, name: str) -> list[str]:
+        self._file(name, "json").unlink(missing_ok=True)
+        return self._command(name)
 
     def _command(self, name: str) -> list[str]:
         from ringlight.extensions.optinc.averaging import coding
@@ -171,7 +158,7 @@ class Averagers:
                 "--listen",
                 f"0.0.0.0:{TCP_PORT}",
                 "--status",
-                str(self.status_file(name)),
+                str(self._file(name, "json")),
             ),
             *(
                 "--bits",
@@ -197,9 +184,6 @@ class Averagers:
             command += ["--unit", str(up.b.number - 1), "--units", str(above.ports)]
         return command
 
-    def _weights_file(self, name: str) -> Path:
-        return self._directory / f"{name}.averager.npz"
-
     def _weights(self, averager: Averager) -> str:
         from ringlight.extensions.optinc.unit.designed import designed
         from ringlight.extensions.optinc.unit.structure import CASES
@@ -218,25 +202,9 @@ class Averagers:
                 resources.files("ringlight.extensions.optinc.unit.weights")
                 / f"{case}.npz"
             )
-        path = self._weights_file(averager.name)
+        path = self._file(averager.name, "npz")
         path.write_bytes(pack(designed(CASES[case])))
         return str(path)
-
-
-class AveragerDevice(Device):
-    """The averagers of one lab, for its testbed."""
-
-    def __init__(self, fabric: Fabric, site: Site) -> None:
-        self._fabric, self._rate_bps = fabric, site.rate_bps
-        self._averagers = Averagers(fabric, site.state, site.rate_bps)
-
-    @property
-    def processes(self) -> Averagers:
-        return self._averagers
-
-    def queue_bytes(self, cable: Link) -> int:
-        averager = averagers_in(self._fabric).get(cable.b.node)
-        return 0 if averager is None else under_way(averager)
 
     def worker_keys(
         self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int
@@ -249,4 +217,7 @@ class AveragerDevice(Device):
         return {"place": place_of(self._fabric, gpus, rank, self._rate_bps)}
 
     def stop(self) -> None:
-        self._averagers.remove_files()
+        for name in self._processes.by_node:
+            for suffix in ("json", "log", "npz"):
+                with suppress(OSError):
+                    self._file(name, suffix).unlink()

@@ -12,7 +12,8 @@ from ringlight.extensions.tl1.tl1_grammar import (
     format_report,
     parse_command,
 )
-from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
+from ringlight.testbed.rigs.emulated import ScpiRig
+from ringlight.testbed.rigs.proxy import Proxy
 
 WHEN = "26-11-23 08:45:20"
 #: What comes between each command and its reply: a report with a first ``;`` that is not the end.

@@ -34,9 +34,10 @@ from ringlight.fabric.light import Optics
 from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
-from ringlight.testbed.simulation.jobs import Job, Simulation
+from ringlight.testbed.simulation.jobs import Job
 from ringlight.testbed.simulation.networks import Network
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
+from ringlight.testbed.simulation.simulation import Simulation
 
 
 @dataclass(frozen=True)

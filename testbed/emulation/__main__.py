@@ -16,9 +16,6 @@ from ringlight.testbed.devices import optional_kinds
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 from ringlight.testbed.lab_programs import LabProgram, program_kinds
 
-#: Longest wait for a request to stop before the next, seconds.
-_WAIT_S = 1.0
-
 if TYPE_CHECKING:
     from ringlight.fabric.topology import Fabric
     from ringlight.testbed.emulation.shared_lab import SharedLab
@@ -164,14 +161,10 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None, program: str) -> i
         os.execv(sys.executable, [sys.executable, "-m", program, *sys.argv[1:]])
 
     from ringlight.testbed.emulation.bridges import ControllerAddress
-    from ringlight.testbed.emulation.network import Emulation
+    from ringlight.testbed.emulation.scale import Emulation
+    from ringlight.testbed.emulation.settings import KeptController, Settings, Stopped
     from ringlight.testbed.emulation.shared_lab import SharedLab
-    from ringlight.testbed.emulation.testbed import (
-        KeptController,
-        Settings,
-        Stopped,
-        Testbed,
-    )
+    from ringlight.testbed.emulation.testbed import Testbed
 
     testbed = Testbed(
         Settings(
@@ -212,8 +205,7 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None, program: str) -> i
         logging.info(
             "lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"])
         )
-        while not testbed.wait(_WAIT_S):
-            pass
+        testbed.wait()
     finally:
         testbed.stop()
     return 130 if signal.SIGINT in received else 0

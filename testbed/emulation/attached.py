@@ -16,28 +16,37 @@ from ringlight.testbed import services
 from ringlight.testbed.emulation.__main__ import load_fabric
 from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.lab import NIC, SECOND_NIC, STATE_ROOT, Lab, LabError
-from ringlight.testbed.processes import dead_labs, gone
+from ringlight.testbed.standing_labs import dead_labs, gone
+
+
+@dataclass(frozen=True)
+class OtherMachine:
+    """Another machine of a lab. ``name``: as messages have it. ``run``: route of the lab's server agent that
+    runs commands there."""
+
+    name: str
+    run: str
 
 
 @dataclass(frozen=True)
 class NodePlace:
     """Place of a node's interfaces. ``namespace``: path of its network namespace, None: the machine's own.
 
-    ``container``: of the job that holds the GPU. ``host``: another host of the lab, where it is.
+    ``container``: of the job that holds the GPU. ``elsewhere``: the machine, if it is another.
     """
 
     namespace: str | None
     container: str | None = None
-    host: str | None = None
+    elsewhere: OtherMachine | None = None
 
     def command(self, words: Sequence[str]) -> list[str]:
         """Return ``words`` as a command in this network, with the machine's programs and files.
 
-        Raises LabError if the network is on another host.
+        Raises LabError if the network is on another machine.
         """
-        if self.host is not None:
+        if self.elsewhere is not None:
             raise LabError(
-                f"{words[0]}: only on host {self.host} itself, where that node is"
+                f"{words[0]}: only on {self.elsewhere.name} itself, where that node is"
             )
         return (
             [*words]
@@ -122,13 +131,16 @@ class Attached:
         if kind == "gpu":
             return self._of_host(self.hosts()[name])
         optical = self.fabric.optical_switches.get(name)
-        host = self._entry(name).get("host")
-        if kind == "packet switch" or (optical is not None and optical.is_bridge):
-            return NodePlace(None, host=host)
-        return NodePlace(f"/run/netns/{self._lab_of(name).namespace(name)}", host=host)
+        is_bridge = optical is not None and optical.is_bridge
+        namespace = (
+            None
+            if kind == "packet switch" or is_bridge
+            else f"/run/netns/{self._lab_of(name).namespace(name)}"
+        )
+        return NodePlace(namespace, elsewhere=_elsewhere(self._entry(name)))
 
     def bridge(self, switch: str) -> str:
-        """Return the name of a packet switch's Open vSwitch bridge on the host of the switch."""
+        """Return the name of a packet switch's Open vSwitch bridge on the machine of the switch."""
         return self._lab_of(switch).bridge(switch)
 
     def _entry(self, node: str) -> Mapping[str, Any]:
@@ -140,7 +152,7 @@ class Attached:
         return next((entries[node] for entries in there if node in entries), {})
 
     def _lab_of(self, node: str) -> Lab:
-        """The lab by which things of a node are named: of another host's part its own."""
+        """The lab by which things of a node are named: another machine's has an id of its own."""
         return Lab(self._entry(node).get("lab", self.lab.id))
 
     def _of_host(self, entry: Mapping[str, Any]) -> NodePlace:
@@ -152,7 +164,7 @@ class Attached:
                 else "it is not plugged into anything"
             )
             raise LabError(f"nothing is at {entry['gpu']}'s NIC: {why}")
-        return NodePlace(entry["namespace"], entry.get("container"), entry.get("host"))
+        return NodePlace(entry["namespace"], entry.get("container"), _elsewhere(entry))
 
     def places(self) -> dict[str, NodePlace]:
         """Return the place of each GPU's host, for GPUs that have a host."""
@@ -193,12 +205,12 @@ class Attached:
     def run(
         self, place: NodePlace, words: Sequence[str], *, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command in a node's network, on any host. Return the finished command with its captured
-        output. Raises TimeoutExpired, OSError, and LabError if another host reports a failure."""
-        if place.host is not None:
+        """Run one command in a node's network, on any machine. Return the finished command with its captured
+        output. Raises TimeoutExpired, OSError, and LabError if another machine reports a failure."""
+        if (there := place.elsewhere) is not None:
             try:
                 with FaultClient(str(self.inventory["agent"])) as agent:
-                    reply = agent.run(place.host, place.namespace, words, timeout_s)
+                    reply = agent.run(there.run, place.namespace, words, timeout_s)
             except FaultError as error:
                 raise LabError(str(error)) from None
             return subprocess.CompletedProcess(
@@ -213,6 +225,12 @@ class Attached:
             check=False,
             env=self.environment(),
         )
+
+
+def _elsewhere(entry: Mapping[str, Any]) -> OtherMachine | None:
+    """Return the machine that an entry of the inventory, or of the hosts at NICs, names; None: this."""
+    there = entry.get("elsewhere")
+    return None if there is None else OtherMachine(**there)
 
 
 def attach(lab_id: str | None) -> Attached:

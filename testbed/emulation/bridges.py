@@ -24,7 +24,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
     Without a controller it forwards nothing (fail mode secure), unless it is to do without one
     (``controller``: none), and then learns and floods. ``qos``: the record that tells Open vSwitch
     to leave queueing to others; without it the shaping of a port would be removed as the port is added.
-    ``carried``: a device forwards by its tables, which it reads with OpenFlow 1.5.
+    ``forwarded``: a device forwards by its tables, which it reads with OpenFlow 1.5.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
         dpid: int,
         qos: str = "@noop",
         controller: str = OURS,
-        carried: bool = False,
+        forwarded: bool = False,
         **params: Any,
     ) -> None:
         # Others' applications may be older than ours.
@@ -50,7 +50,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
             dpid=f"{dpid:x}",
             failMode="standalone" if controller == "none" else "secure",
             datapath="kernel" if has_kernel_datapath() else "user",
-            protocols=f"{protocols},OpenFlow15" if carried else protocols,
+            protocols=f"{protocols},OpenFlow15" if forwarded else protocols,
             reconnectms=RECONNECT_MS,
             batch=True,
             **params,

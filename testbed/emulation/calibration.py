@@ -105,7 +105,7 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
     carriers = {
         name.replace("_", " "): kind
         for name, kind in device_kinds().items()
-        if kind.carries
+        if kind.forwards
     }
     if has_kernel_datapath():
         carriers = {}
@@ -257,10 +257,10 @@ def _switched(
             if carrier is None
             else carrier.plan(Site(lab, Path(directory), {bridge: 1}))
         )
-        if device is not None:
+        if device is not None and device.forwarder is not None:
             undo.callback(device.stop)
             device.start()
-            device.take_up(names[:2])
+            device.forwarder.take_up(names[:2])
         for here_port, there in ((1, 2), (2, 1)):
             for kind in ("ip", "arp"):
                 flow = f"priority=9,{kind},in_port={here_port},actions=output:{there}"

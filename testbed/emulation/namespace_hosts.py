@@ -25,7 +25,7 @@ from ringlight.testbed.emulation.worker_hosts import (
     WorkerHost,
     worker_environment,
 )
-from ringlight.testbed.forkserver import Process, pidfd_of, start_process
+from ringlight.testbed.process_start import Process, pidfd_of, start_process
 
 
 class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]

@@ -24,8 +24,8 @@ import httpx
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.optical.datapath import remove_pins
-from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
+from ringlight.testbed.process_start import Process, start_process
 from ringlight.testbed.rigs.network import run
 
 START_S = 30.0

@@ -22,7 +22,8 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import namespaces
-from ringlight.testbed.emulation.testbed import Settings, Testbed
+from ringlight.testbed.emulation.settings import Settings
+from ringlight.testbed.emulation.testbed import Testbed
 from ringlight.testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
 
 #: Nobody listens there: a controller that runs on this machine must not see these bridges.

@@ -21,7 +21,7 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.routing import forwarding_rules
 from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
 from ringlight.testbed.emulation.optical.datapath import Datapath
-from ringlight.testbed.forkserver import start_process
+from ringlight.testbed.process_start import start_process
 from ringlight.testbed.rigs.network import run
 from tests import forks
 from tests.integration.controller_rig import FABRIC, ControllerRig

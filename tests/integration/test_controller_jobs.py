@@ -15,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.faults import FaultClient
-from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.graph import Collective, Split
 from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack

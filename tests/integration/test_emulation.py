@@ -29,7 +29,8 @@ from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.bridges import has_kernel_datapath
 from ringlight.testbed.emulation.kernel import namespaces, network_errors, shaping
-from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.scale import Emulation
+from ringlight.testbed.emulation.settings import Settings, TestbedError
 from ringlight.testbed.emulation.worker_hosts import WORKER_UID
 from ringlight.testbed.lab import Lab, new_lab
 from tests import forks
@@ -823,10 +824,10 @@ def test_a_service_that_is_stopped_is_named(
 ) -> None:
     monkeypatch.setattr(services, service, Path("/nonexistent.sock"))
     testbed = emulated.Testbed(
-        emulated.Settings(lab=lab, fabric=two_switches(), state=lab.state_dir)
+        Settings(lab=lab, fabric=two_switches(), state=lab.state_dir)
     )
     with pytest.raises(
-        emulated.TestbedError,
+        TestbedError,
         match=r"(Docker|Open vSwitch) is not running or does not answer",
     ):
         testbed.start()
@@ -840,7 +841,7 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
     fabric = build_fabric(FabricSpec.model_validate(OPTICAL))
     scale = Emulation(payload_scale=400)
     testbed = emulated.Testbed(
-        emulated.Settings(
+        Settings(
             lab=lab,
             fabric=fabric,
             state=tmp_path,

@@ -46,8 +46,8 @@ from ringlight.experiments.record.lines import line_of, record_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.parts import canonical
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces
 

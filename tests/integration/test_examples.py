@@ -20,7 +20,7 @@ from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.machine import scale_here
-from ringlight.testbed.processes import Addresses
+from ringlight.testbed.addresses import Addresses
 from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures

@@ -18,7 +18,7 @@ from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.lab_records import ProcessFrozen, SwitchDrifted
 from ringlight.experiments.record.lines import read_records
 from ringlight.testbed.deaths import FILE, DeathLog
-from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.scale import Emulation
 from tests.integration.labs import running_testbed
 from tests.integration.test_run import RunningCommand, running_command
 from tests.unit.fabrics import six_gpu_fabric

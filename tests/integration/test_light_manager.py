@@ -23,8 +23,8 @@ import pytest
 
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.optical.datapath import remove_pins
-from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
+from ringlight.testbed.process_start import Process, start_process
 from ringlight.testbed.rigs.network import run
 from tests.forks import ringlight
 from tests.integration.controller_rig import free_port

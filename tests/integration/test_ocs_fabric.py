@@ -13,7 +13,7 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import ActionEnded
 from ringlight.experiments.record.lab_records import LinkRate
 from ringlight.experiments.record.light_records import Circuits
-from ringlight.testbed.processes import Addresses
+from ringlight.testbed.addresses import Addresses
 from tests.drivers import PROTOCOLS
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces

@@ -32,7 +32,7 @@ from ringlight.controller.onic.control_messages import REQUEST, Message
 from ringlight.controller.onic.kept_files import EPOCH_FILE, MAP_FILE
 from ringlight.controller.onic.lease_times import Times
 from ringlight.controller.onic.wire import VERSION, VERSION_MESSAGE, encode
-from ringlight.testbed.forkserver import Process, start_process
+from ringlight.testbed.process_start import Process, start_process
 from tests.null_onic import NullLaser, NullRoutes
 
 HOST = "127.83.7.1"

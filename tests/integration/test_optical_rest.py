@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
-from ringlight.testbed.forkserver import start_process
 from ringlight.testbed.lab import new_lab
+from ringlight.testbed.process_start import start_process
 from tests import forks
 
 pytestmark = pytest.mark.root

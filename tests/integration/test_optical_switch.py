@@ -32,7 +32,7 @@ from ringlight.testbed.emulation.optical.datapath import (
     Datapath,
     remove_pins,
 )
-from ringlight.testbed.forkserver import Process, start_process
+from ringlight.testbed.process_start import Process, start_process
 
 pytestmark = pytest.mark.root
 

@@ -15,8 +15,8 @@ import pytest
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.client import Api, ApiError
 from ringlight.experiments.language.expand import load
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 

@@ -24,8 +24,8 @@ import yaml
 
 from ringlight.experiments.backends.emulation import lab_of_setting
 from ringlight.experiments.cli import app as cli
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.lab import LabError
-from ringlight.testbed.processes import Addresses
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"

@@ -32,13 +32,15 @@ from ringlight.experiments.record.events import JobState
 from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import deaths, services, supervision
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.deaths import Death, DeathLog, Deaths, ProcessKind
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.docker_hosts import docker_reason
+from ringlight.testbed.emulation.settings import KeptController, Settings
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.processes import Addresses, check_ready
+from ringlight.testbed.readiness import check_ready
 from ringlight.testbed.supervision import Supervisor
 from tests.simulated import experiment
 from tests.unit.fabrics import six_gpus
@@ -201,8 +203,8 @@ def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
 ) -> None:
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
     fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
-    testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path))
-    kept = testbed._supervised(
+    testbed = emulated.Testbed(Settings(Lab("zz9z"), fabric, tmp_path))
+    kept = testbed.processes.supervise(
         "O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics"
     )
     try:
@@ -223,11 +225,9 @@ def test_the_controller_of_a_standing_lab_is_started_again_and_its_new_process_i
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
-    keeps = emulated.KeptController(("sleep", "60"), "127.0.0.1:1", tmp_path / "log")
+    keeps = KeptController(("sleep", "60"), "127.0.0.1:1", tmp_path / "log")
     fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
-    testbed = emulated.Testbed(
-        emulated.Settings(Lab("zz9z"), fabric, tmp_path, keeps=keeps)
-    )
+    testbed = emulated.Testbed(Settings(Lab("zz9z"), fabric, tmp_path, keeps=keeps))
     testbed._launch_controller()
     kept = testbed.controller
     assert kept is not None

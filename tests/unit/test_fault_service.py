@@ -11,7 +11,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from ringlight.testbed.emulation import faults as module
+from ringlight.testbed.emulation import fault_courses as module
+from ringlight.testbed.emulation.fault_courses import FaultCourses
 from ringlight.testbed.emulation.fault_targets import read_request
 from ringlight.testbed.emulation.faults import Faults
 from tests.unit.test_controller_circuits import FABRIC
@@ -20,7 +21,9 @@ from tests.unit.test_controller_circuits import FABRIC
 def test_a_fault_that_fails_as_nobody_expected_is_told_as_failed() -> None:
     server = MagicMock()
     server.stop.side_effect = TypeError("an integer is required")
-    faults = Faults(FABRIC, MagicMock(), MagicMock(), server, {}, None)
+    network = MagicMock()
+    courses = FaultCourses(FABRIC, network, MagicMock(), server, {}, None)
+    faults = Faults(FABRIC, network, courses)
     _, start = faults.ask(
         read_request({"do": "kill", "target": "server agent", "back_after_s": 1})
     )
@@ -59,9 +62,9 @@ def test_the_disturbance_that_was_asked_for_last_stays(
     )
     fabric = replace(FABRIC, onics={"g0": MagicMock(transmitters="tunable")})
     kept = {"agent": MagicMock()}
-    faults = Faults(
-        fabric, MagicMock(), MagicMock(), MagicMock(), kept, {"g0": Path("agent.sock")}
-    )  # type: ignore[arg-type]
+    network, manage = MagicMock(), {"g0": Path("agent.sock")}
+    courses = FaultCourses(fabric, network, MagicMock(), MagicMock(), kept, manage)  # type: ignore[arg-type]
+    faults = Faults(fabric, network, courses)
     ask = {"do": "disturb", "target": "control network"}
     run_backwards(faults, *({**ask, "control": {"loss": loss}} for loss in (0.1, 0.2)))
     assert told[-1] == 0.2

@@ -15,15 +15,8 @@ from pathlib import Path
 import pytest
 
 from ringlight.testbed.emulation.namespace_hosts import program_is_readable
-from ringlight.testbed.forkserver import (
-    SOCKET,
-    Forked,
-    ForkServer,
-    Process,
-    forking,
-    prepare,
-    start_process,
-)
+from ringlight.testbed.forkserver import ForkServer, forking, prepare
+from ringlight.testbed.process_start import SOCKET, Forked, Process, start_process
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -162,7 +155,7 @@ def test_nobody_waits_without_end_for_a_server_that_is_stopped(
     process = place.start("60", "0")
     place.until_said()
     # Not before: on a full machine a server that runs may take longer, too.
-    monkeypatch.setattr("ringlight.testbed.forkserver._ANSWER_S", 0.1)
+    monkeypatch.setattr("ringlight.testbed.process_start.ANSWER_S", 0.1)
     assert isinstance(place.server._process, subprocess.Popen)
     place.server._process.send_signal(signal.SIGSTOP)
     try:
@@ -293,7 +286,8 @@ def test_a_server_that_still_imports_keeps_nobody_waiting(
 
 FOR_A_WHILE = """
 import os, time
-from ringlight.testbed.forkserver import SOCKET, forking
+from ringlight.testbed.forkserver import forking
+from ringlight.testbed.process_start import SOCKET
 with forking(["json"]):
     print(os.environ[SOCKET], flush=True)
     time.sleep(60)
@@ -318,7 +312,8 @@ def test_the_server_of_a_command_that_is_killed_leaves_no_folder(
 SERVING = """
 import os, sys
 from pathlib import Path
-from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, start_process
+from ringlight.testbed.forkserver import ForkServer
+from ringlight.testbed.process_start import SOCKET, Forked, start_process
 held = open("held", "w")
 server = ForkServer(Path("own"), sys.argv[1:], os.environ)
 with open("child", "wb") as output:

@@ -24,7 +24,8 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import netlink, shaping
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
-from ringlight.testbed.emulation.network import Emulation, LabNetwork
+from ringlight.testbed.emulation.network import LabNetwork
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.emulation.share import Share
 from ringlight.testbed.lab import Lab
 
@@ -165,7 +166,7 @@ def window(fabric: Fabric, scale: float, *, bounded: bool = True) -> int | None:
     emulation = Emulation(payload_scale=scale, bounded=bounded)
     return LabNetwork(
         Lab("win1"), fabric, emulation, ControllerAddress("127.0.0.1", 6653)
-    )._most_under_way()
+    ).under_way.window_bytes
 
 
 def test_routes_of_workers_have_no_window_where_light_is_not_asked_for() -> None:

@@ -24,6 +24,7 @@ from ringlight.experiments.record.lab_records import (
     SwitchMended,
 )
 from ringlight.testbed import freezes
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.deaths import Death
 from ringlight.testbed.emulation.network_watch import Astray
 from ringlight.testbed.freezes import (
@@ -39,7 +40,7 @@ from ringlight.testbed.freezes import (
     stands_still,
     with_children,
 )
-from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.processes import LabProcesses
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.testbed import lab, processes
+from ringlight.testbed import lab, standing_labs
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.emulation import clean, testbed
 from ringlight.testbed.emulation.agent.files import (
     make_worker_directory,
@@ -27,10 +28,10 @@ from ringlight.testbed.emulation.agent.files import (
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.kernel import shaping
 from ringlight.testbed.emulation.namespace_hosts import readable_by_others
-from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.emulation.worker_hosts import Outcome, describe
 from ringlight.testbed.lab import Lab, LabError
-from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.processes import LabProcesses
 
 IDS = st.from_regex(r"[a-z0-9]{3,4}", fullmatch=True)
 NODES = st.from_regex(r"[a-z][a-z0-9-]{0,11}", fullmatch=True)
@@ -287,21 +288,21 @@ def test_what_a_dead_owner_left_beside_a_testbed_that_ended_is_stale(
 def test_who_finds_no_controller_is_told_what_helps(
     roots: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "STATE_ROOT", lab.STATE_ROOT)
+    monkeypatch.setattr(standing_labs, "STATE_ROOT", lab.STATE_ROOT)
     anew = "start one with: ringlight up SCENARIO"
-    assert processes.what_helps("127.0.0.1:8080") == anew
+    assert standing_labs.what_helps("127.0.0.1:8080") == anew
     made = Lab("abc")
     with made.hold():
         known = {"rest": "127.0.0.1:8080", "logs": "/logs", "pids": {}}
         (made.state_dir / "standing.json").write_text(json.dumps(known))
         back = "lab abc is starting it again: try again in some seconds, or read /logs/controller.log"
-        assert processes.what_helps("127.0.0.1:8080") == back
-        assert processes.what_helps("127.0.0.1:8081") == anew
+        assert standing_labs.what_helps("127.0.0.1:8080") == back
+        assert standing_labs.what_helps("127.0.0.1:8081") == anew
     gone = (
         "the testbed of lab abc has ended; remove what is left with: ringlight down abc"
     )
-    assert processes.what_helps("127.0.0.1:8080") == gone
-    assert [one.id for one in processes.dead_labs()] == ["abc"]
+    assert standing_labs.what_helps("127.0.0.1:8080") == gone
+    assert [one.id for one in standing_labs.dead_labs()] == ["abc"]
 
 
 @pytest.mark.parametrize("thread", ["main", "another"])

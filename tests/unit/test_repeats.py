@@ -39,7 +39,8 @@ from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import Outcome, run_group
 from ringlight.testbed import load as machine
-from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.addresses import Addresses
+from ringlight.testbed.processes import LabProcesses
 from tests.simulated import experiment, late, records_of, with_links, with_workers
 from tests.unit.page import Page, text_of
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from ringlight.testbed import lab as lab_module
-from ringlight.testbed import processes, services
+from ringlight.testbed import readiness, services, standing_labs
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 from ringlight.testbed.services import ServiceError
 
@@ -50,11 +51,11 @@ def test_open_vswitch_that_does_not_come_up_is_named(
 def test_a_standing_labs_process_may_end_before_it_is_told_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processes, "belongs_to", lambda lab, pid: True)
+    monkeypatch.setattr(standing_labs, "belongs_to", lambda lab, pid: True)
     told: list[str] = []
     gone = os.posix_spawnp("true", ["true"], os.environ)
     os.waitpid(gone, 0)
-    processes._end_stranger(Lab("test"), "controller", gone, told.append)
+    standing_labs._end_stranger(Lab("test"), "controller", gone, told.append)
     assert told == []
 
 
@@ -68,7 +69,7 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
         "print(*(one.getsockname()[1] for one in held), flush=True)\n"
         "time.sleep(60)\n"
     )
-    monkeypatch.setattr(processes, "STATE_ROOT", tmp_path)
+    monkeypatch.setattr(readiness, "STATE_ROOT", tmp_path)
     with subprocess.Popen(
         [sys.executable, "-c", listen],
         stdout=subprocess.PIPE,
@@ -83,7 +84,7 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
                 "--openflow": f"127.0.0.1:{openflow}",
             }
             with pytest.raises(LabError) as refused:
-                processes._check_free(wanted)
+                readiness._check_free(wanted)
             both = (
                 f"port {rest} (--rest) and port {openflow} (--openflow) cannot be used"
             )
@@ -94,10 +95,10 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
             with pytest.raises(
                 LabError, match="lab abcd has it, which ends with: ringlight down abcd"
             ):
-                processes._check_free(wanted)
+                readiness._check_free(wanted)
         finally:
             child.kill()
-    processes._check_free(wanted)
+    readiness._check_free(wanted)
 
 
 @pytest.mark.parametrize(
@@ -125,35 +126,35 @@ def test_no_lab_is_open_to_more_than_was_stated(
     where: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "check_privileges", lambda: None)
-    monkeypatch.setattr(processes, "_check_services", lambda runtime: None)
+    monkeypatch.setattr(readiness, "_check_services", lambda runtime: None)
     with pytest.raises(LabError, match=said):
-        processes.check_ready("docker", processes.Addresses(**where), [Path(__file__)])
+        readiness.check_ready("docker", Addresses(**where), [Path(__file__)])
 
 
 def test_where_no_controller_answers_the_command_that_helps_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (lab_module, processes):
+    for module in (lab_module, standing_labs):
         monkeypatch.setattr(module, "STATE_ROOT", tmp_path)
     one = Lab("abcd")
     with one.hold():
         known = {"rest": "127.0.0.1:8080", "logs": "/var/log/x"}
         (one.state_dir / "standing.json").write_text(json.dumps(known))
-        said = processes.what_helps("127.0.0.1:8080")
+        said = standing_labs.what_helps("127.0.0.1:8080")
         assert said == (
             "lab abcd is starting it again: try again in some seconds, or read /var/log/x/controller.log"
         )
         assert (
-            processes.what_helps("127.0.0.1:8081")
+            standing_labs.what_helps("127.0.0.1:8081")
             == "start one with: ringlight up SCENARIO"
         )
-        assert processes.dead_labs() == []
-    said = processes.what_helps("127.0.0.1:8080")
+        assert standing_labs.dead_labs() == []
+    said = standing_labs.what_helps("127.0.0.1:8080")
     assert (
         said
         == "the testbed of lab abcd has ended; remove what is left with: ringlight down abcd"
     )
-    assert processes.dead_labs() == [one]
+    assert standing_labs.dead_labs() == [one]
 
 
 def test_what_only_root_can_do_is_told_with_a_command_that_does_it(

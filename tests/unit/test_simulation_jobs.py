@@ -20,22 +20,12 @@ from ringlight.fabric.steps import Step, passes_on
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.jobs import (
-    Compute,
-    GpuLost,
-    Job,
-    Loss,
-    NetworkChange,
-    Simulation,
-)
+from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange
 from ringlight.testbed.simulation.maxmin import drain
-from ringlight.testbed.simulation.networks import (
-    PacketNetwork,
-    Routes,
-    without_link,
-)
+from ringlight.testbed.simulation.networks import PacketNetwork, Routes, without_link
 from ringlight.testbed.simulation.passing import PARTS
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
+from ringlight.testbed.simulation.simulation import Simulation
 from tests.simulated_jobs import all_reduce_s, duration_s, iteration_s, simulate
 from tests.unit.fabrics import six_gpu_fabric
 

@@ -10,7 +10,7 @@ import pytest
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation import jobs as jobs_module
+from ringlight.testbed.simulation import loop_run
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import (
     Compute,
@@ -19,10 +19,10 @@ from ringlight.testbed.simulation.jobs import (
     Job,
     JobResult,
     NetworkChange,
-    Simulation,
 )
 from ringlight.testbed.simulation.networks import PacketNetwork
 from ringlight.testbed.simulation.phases import StepCost
+from ringlight.testbed.simulation.simulation import Simulation
 
 RATE = 10e9
 COLLECTIVES = ("ring", "halving-doubling", "binary-tree", "bidirectional-ring")
@@ -161,7 +161,7 @@ def test_what_is_looked_up_ends_as_what_is_simulated(start: int) -> None:
 def test_rings_of_streams_end_as_what_is_simulated(
     start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "MOST_IN_PARTS", 0)
+    monkeypatch.setattr(loop_run, "MOST_IN_PARTS", 0)
     for seed in range(start, start + 50):
         assert differences(seed) < 1e-12, f"seed {seed}"
 

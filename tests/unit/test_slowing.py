@@ -18,7 +18,7 @@ from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.schedules import ring
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation import jobs, rankwise
+from ringlight.testbed.simulation import loop_run, rankwise
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import Compute, Job, NetworkChange
 from ringlight.testbed.simulation.link_flows import Passed
@@ -74,7 +74,7 @@ def test_what_is_computed_at_once_takes_as_long_as_every_part(
 def test_slowing_never_shortens_a_ring_of_streams(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (jobs, rankwise):
+    for module in (loop_run, rankwise):
         monkeypatch.setattr(module, "MOST_IN_PARTS", 0)
     case = replace(
         own_links(np.random.default_rng([seed, 78]), most=8), collective="ring"
@@ -102,7 +102,7 @@ def test_streams_of_a_large_ring_take_as_long_as_its_parts(
         events = [NetworkChange(0.03, PacketNetwork(half, latency_s=latency_s))]
     took_s = []
     for most in (10**6, 0):
-        monkeypatch.setattr(jobs, "MOST_IN_PARTS", most)
+        monkeypatch.setattr(loop_run, "MOST_IN_PARTS", most)
         result = simulate(PacketNetwork(fabric, latency_s=latency_s), [job], events)[
             "a"
         ]

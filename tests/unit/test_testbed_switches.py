@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,18 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.fault_targets import (
     FaultRequest,
     TargetError,
     find_target,
 )
-from ringlight.testbed.emulation.testbed import USER, importing, protocol_of
+from ringlight.testbed.emulation.kept_processes import KeptProcesses, importing
+from ringlight.testbed.emulation.optical_processes import (
+    USER,
+    OpticalProcesses,
+    protocol_of,
+)
+from ringlight.testbed.emulation.settings import Settings
 from ringlight.testbed.lab import Lab
 
 EMULATED = [name for name, kind in driver_kinds().items() if kind.protocol is not None]
@@ -34,16 +40,19 @@ def fabric(**switch: object) -> Fabric:
     return build_fabric(FabricSpec.model_validate(raw))
 
 
-def lab_with(made: Fabric, state: Path) -> emulated.Testbed:
-    return emulated.Testbed(emulated.Settings(lab=Lab("abc"), fabric=made, state=state))
+def switches_of(made: Fabric, state: Path) -> OpticalProcesses:
+    settings = Settings(lab=Lab("abc"), fabric=made, state=state)
+    return OpticalProcesses(
+        settings, KeptProcesses(settings, ExitStack(), lambda *_: None)
+    )
 
 
 @pytest.mark.parametrize("driver", EMULATED)
 def test_only_the_owner_may_read_who_may_use_a_switch(
     driver: str, tmp_path: Path
 ) -> None:
-    testbed = lab_with(fabric(driver=driver), tmp_path)
-    testbed._make_user("ocs0")
+    switches = switches_of(fabric(driver=driver), tmp_path)
+    switches._make_user("ocs0")
     files = {path.name: path for path in tmp_path.iterdir()}
     if not driver_kinds()[driver].login:
         assert not files
@@ -54,23 +63,23 @@ def test_only_the_owner_may_read_who_may_use_a_switch(
     assert len(password) >= 32
     assert files["ocs0.users"].read_text() == f"{USER}:{password}\n"
     # Another lab has another one.
-    testbed._make_user("ocs0")
+    switches._make_user("ocs0")
     assert files["ocs0.password"].read_text().strip() != password
 
 
 @pytest.mark.parametrize("driver", EMULATED)
 def test_the_inventory_is_what_the_driver_needs(driver: str, tmp_path: Path) -> None:
     switch = fabric(driver=driver).optical_switches["ocs0"]
-    testbed = lab_with(fabric(driver=driver), tmp_path)
-    testbed._make_user("ocs0")
-    testbed._addresses["ocs0"] = {
+    switches = switches_of(fabric(driver=driver), tmp_path)
+    switches._make_user("ocs0")
+    switches.addresses["ocs0"] = {
         protocol_of(switch): "127.0.0.1:7",
         "rest": "127.0.0.1:8",
     }
     entry = {
         "driver": driver,
         "profile": switch.device.declared(),
-        **testbed._login(switch),
+        **switches._login(switch),
     }
     made = make_driver("ocs0", entry, switch.size)
     assert made.capabilities().timing.settle_s == 0

@@ -21,7 +21,7 @@ from ringlight.containers.worker import model
 from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import BadSpec, parse_spec
-from ringlight.testbed.forkserver import SOCKET, Process, start_process
+from ringlight.testbed.process_start import SOCKET, Process, start_process
 from tests.forks import place
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,8 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import shaping
-from ringlight.testbed.emulation.network import Emulation, LabNetwork
+from ringlight.testbed.emulation.network import LabNetwork
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.emulation.windows import window_bytes
 from ringlight.testbed.lab import Lab
 from tests.delays import with_delay
@@ -53,7 +54,7 @@ def windows(fabric: Fabric, *, bounded: bool = True) -> list[int]:
     network = LabNetwork(
         Lab("win2"), fabric, emulation, ControllerAddress("127.0.0.1", 6653)
     )
-    return network.windows_to("g0", [gpu.ip for gpu in fabric.gpus.values()])
+    return network.under_way.windows_to("g0", [gpu.ip for gpu in fabric.gpus.values()])
 
 
 def test_a_window_is_half_of_the_smallest_queue_of_a_packet_switch_on_its_path() -> (
@@ -98,7 +99,9 @@ def test_only_over_links_that_delay_a_connection_has_no_slow_start() -> None:
     def first_segments(fabric: Fabric) -> int | None:
         emulation = Emulation(payload_scale=100, bounded=True)
         controller = ControllerAddress("127.0.0.1", 6653)
-        return LabNetwork(Lab("win3"), fabric, emulation, controller)._first_segments()
+        return LabNetwork(
+            Lab("win3"), fabric, emulation, controller
+        ).under_way.first_segments()
 
     fabric = leaves({"rate": "3 Gbit/s", "queue": "12 ms"})
     assert first_segments(fabric) is None

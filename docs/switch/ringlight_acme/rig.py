@@ -2,7 +2,8 @@
 
 import re
 
-from ringlight.testbed.rigs.emulated import Proxy, ScpiRig
+from ringlight.testbed.rigs.emulated import ScpiRig
+from ringlight.testbed.rigs.proxy import Proxy
 
 
 class AcmeProxy(Proxy):

@@ -33,10 +33,13 @@ from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import under
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.devices import optional_kinds
 from ringlight.testbed.emulation.buildable import building_problem
 from ringlight.testbed.lab_programs import ProgramOptions, waiting, writers
-from ringlight.testbed.processes import Addresses, LabProcesses, OtherParts, check_ready
+from ringlight.testbed.other_parts import OtherParts
+from ringlight.testbed.processes import LabProcesses
+from ringlight.testbed.readiness import check_ready
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,9 @@ from ringlight.controller.optical.registry import check_driver
 from ringlight.experiments.language.plan import Setting
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.emulation.optical.session import protocol_named
-from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.processes import LabProcesses
 
 
 def processes_of(

@@ -11,8 +11,8 @@ from typing import Any
 
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.record.writing import writing
-from ringlight.testbed.forkserver import start_process
 from ringlight.testbed.lab import Lab
+from ringlight.testbed.process_start import start_process
 
 #: Deadline of one such training, seconds.
 REFERENCE_S = 120.0

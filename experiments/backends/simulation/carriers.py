@@ -20,7 +20,7 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, compact
 from ringlight.fabric.topology import Fabric, circuit_switches
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.jobs import Gate, Job, Simulation
+from ringlight.testbed.simulation.jobs import Gate, Job
 from ringlight.testbed.simulation.networks import (
     Network,
     PacketNetwork,
@@ -28,6 +28,7 @@ from ringlight.testbed.simulation.networks import (
     scaled,
 )
 from ringlight.testbed.simulation.phases import Phases, StepCost
+from ringlight.testbed.simulation.simulation import Simulation
 
 #: What a simulation takes for granted: of what, the value, and why.
 Assumed = tuple[str, str, str]

@@ -18,11 +18,7 @@ from ringlight.experiments.backends.simulation.passed_traffic import (
     Stillness,
     port_rates,
 )
-from ringlight.experiments.backends.simulation.regrouping import (
-    Change,
-    change,
-    light,
-)
+from ringlight.experiments.backends.simulation.regrouping import Change, change, light
 from ringlight.experiments.backends.simulation.workloads import fidelity_of
 from ringlight.experiments.language.plan import (
     EventPlan,
@@ -50,13 +46,7 @@ from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine, TooManyEvents
-from ringlight.testbed.simulation.jobs import (
-    Compute,
-    GpuLost,
-    Job,
-    NetworkChange,
-    Simulation,
-)
+from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange
 from ringlight.testbed.simulation.link_courses import LinkCourse, Passage
 from ringlight.testbed.simulation.networks import (
     Network,
@@ -64,6 +54,7 @@ from ringlight.testbed.simulation.networks import (
     scaled,
     without_link,
 )
+from ringlight.testbed.simulation.simulation import Simulation
 
 #: As the workers do, shorter times without a byte are not reported one by one, seconds.
 STALL_S = 0.02

@@ -55,6 +55,11 @@ class OtherPart:
         #: How many ends and returns of its processes are known.
         self.deaths = 0
 
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """Return what the inventory tells of the machine of a node there."""
+        return {"name": f"host {self.host}", "run": f"/v1/hosts/{self.host}/run"}
+
     def ask(
         self,
         method: str,
@@ -339,7 +344,7 @@ class WorkersOfAll:
                 "POST" if fill else "GET", "/v1/hosts", timeout_s=30.0
             ):
                 if entry["gpu"] in other.nodes:
-                    entries[entry["gpu"]] = entry | {"host": other.host}
+                    entries[entry["gpu"]] = entry | {"elsewhere": other.elsewhere}
         return list(entries.values())
 
     def announce(self, gpus: Collection[str], *, forget: bool) -> list[str]:

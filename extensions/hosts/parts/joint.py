@@ -268,7 +268,7 @@ class Joint(SharedLab):
                     entry["password_file"] = str(
                         self._secret(f"{name}.password", password)
                     )
-            where = {"host": other.host, "lab": theirs["lab"]}
+            where = {"elsewhere": other.elsewhere, "lab": theirs["lab"]}
             for part in ("packet_switches", "optical_switches"):
                 named = {name: entry | where for name, entry in theirs[part].items()}
                 inventory[part] = {**inventory[part], **named}

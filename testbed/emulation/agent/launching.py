@@ -106,7 +106,9 @@ class Launcher:
                 make_directory(place.checkpoint, worker.host.uid)
                 spec = spec | {"checkpoint": worker.host.checkpoint}
             spec = spec | self._keys_of_devices(request)
-            if windows := self._network.windows_to(place.gpu, addresses(spec)):
+            if windows := self._network.under_way.windows_to(
+                place.gpu, addresses(spec)
+            ):
                 spec = spec | {"windows_bytes": windows}
             graph = (
                 None

@@ -278,6 +278,19 @@ def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
     return channels(fabric, Port(gpu, 0))
 
 
+def light_peers(fabric: Fabric) -> dict[str, set[str]]:
+    """Return the O-NICs that each O-NIC may reach by light, by GPU: those at the same optical switches."""
+    peers: dict[str, set[str]] = {gpu: set() for gpu in fabric.onics}
+    for switch in fabric.optical_switches.values():
+        ends = [Port(switch.name, number) for number in range(1, switch.size + 1)]
+        there = {
+            fabric.link_at[end].other(end).node for end in ends if end in fabric.link_at
+        }
+        for gpu in there & peers.keys():
+            peers[gpu] |= there & peers.keys() - {gpu}
+    return peers
+
+
 def standing_light(
     fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]
 ) -> Standing | None:

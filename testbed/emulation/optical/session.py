@@ -166,7 +166,7 @@ class Switch:
 
     @property
     def model(self) -> str:
-        """Name of the model as Polatis names them."""
+        """Return the name of its model, by kind, size and profile."""
         size = self.device.size
         kind = "WSS" if self.device.wavelengths else "EMU"
         return f"N-{kind}-{size}x{size}-{self.device.profile.name.upper()}"

@@ -27,7 +27,7 @@ from ringlight.extensions.bench.fixture_lab import (
     request_of,
 )
 from ringlight.extensions.bench.measuring import Measured
-from ringlight.testbed import processes, services
+from ringlight.testbed import readiness, services
 
 pytest_plugins = ("pytester",)
 
@@ -81,7 +81,7 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda program, path: f"/usr/bin/{program}")
     for name in ("open_vswitch_running", "docker_running"):
         monkeypatch.setattr(services, name, lambda: True)
-    monkeypatch.setattr(processes, "image_present", lambda: False)
+    monkeypatch.setattr(readiness, "image_present", lambda: False)
 
 
 @pytest.mark.usefixtures("any_user")

@@ -25,6 +25,7 @@ from ringlight.extensions.hosts.parts.plan import CutEnds, Parts, Place, Tls, Tu
 from ringlight.extensions.hosts.parts.pulse import Pulse
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.deaths import DeathLog, Deaths
 from ringlight.testbed.devices import Site
 from ringlight.testbed.emulation.agent.refusals import AgentError
@@ -32,7 +33,7 @@ from ringlight.testbed.emulation.agent.worker_requests import WorkerRequest
 from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.processes import LabProcesses
 
 
 def plan(tls: Tls | None = None) -> Parts:

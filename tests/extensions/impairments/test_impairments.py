@@ -16,9 +16,10 @@ from ringlight.experiments.record.events import ActionEnded, Iteration
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.impairments.effect import Impairments
 from ringlight.extensions.impairments.log import since
+from ringlight.testbed.addresses import Addresses
+from ringlight.testbed.emulation.fault_courses import FaultCourses
 from ringlight.testbed.emulation.fault_targets import TargetError, read_request
 from ringlight.testbed.emulation.faults import Faults
-from ringlight.testbed.processes import Addresses
 from ringlight.testbed.simulation.tcp import DELAYED_ACK_S
 from tests.unit.test_controller_circuits import FABRIC
 from tests.unit.test_fault_service import run_backwards
@@ -213,12 +214,13 @@ def test_a_request_for_impairments_names_its_key() -> None:
 
 def test_the_impairment_that_was_asked_for_last_stays() -> None:
     network, link = MagicMock(), FABRIC.links[0]
-    faults = Faults(FABRIC, network, MagicMock(), MagicMock(), {}, None)
+    courses = FaultCourses(FABRIC, network, MagicMock(), MagicMock(), {}, None)
+    faults = Faults(FABRIC, network, courses)
     ask = {"do": "impair", "target": f"link {link.a} {link.b}"}
     run_backwards(
         faults, *({**ask, "impairments": {"loss": loss}} for loss in (0.1, 0.2))
     )
-    assert network.affect.call_args.args[1]["impairments"].loss == 0.2
+    assert network.affected.affect.call_args.args[1]["impairments"].loss == 0.2
     faults.close()
 
 

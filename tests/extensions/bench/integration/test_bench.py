@@ -17,7 +17,7 @@ from ringlight.extensions.bench.measuring import (
     measured,
     slow_links,
 )
-from ringlight.testbed.processes import Addresses
+from ringlight.testbed.addresses import Addresses
 from ringlight.workloads.graph import Collective, Split
 from tests.integration.controller_rig import free_port
 from tests.unit.test_simulated_workloads import SWITCH

@@ -30,12 +30,12 @@ from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
 from ringlight.extensions.fast_path.carrier import Carrier
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.bridges import has_kernel_datapath
 from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.kernel.netns import entered
 from ringlight.testbed.lab import OVS_LABEL, new_lab
-from ringlight.testbed.processes import Addresses
 from tests.fault_client import FaultClient
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until

@@ -20,7 +20,7 @@ from pathlib import Path
 from ringlight.containers.image import image_tag
 from ringlight.extensions.hosts.certificates import make_certificates
 from ringlight.testbed.emulation.kernel.namespaces import in_namespace
-from ringlight.testbed.forkserver import SOCKET
+from ringlight.testbed.process_start import SOCKET
 from tests.forks import COMMAND, Command
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -28,17 +28,17 @@ from ringlight.extensions.oddl.wavelengths import cross_connects, wavelength_map
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed import forkserver
 from ringlight.testbed.emulation import clean
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.counting import read_switch
 from ringlight.testbed.emulation.onic.tables import Counters, read_counters
 from ringlight.testbed.emulation.onic.transmitters import BpfLaser, BpfRoutes
 from ringlight.testbed.emulation.onic.wiring import laser_ids
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.lab import new_lab
+from ringlight.testbed.process_start import SOCKET
 from tests import forks
 from tests.drivers import converge
 from tests.integration.labs import (
@@ -652,7 +652,7 @@ def test_agents_talk_over_the_control_network_only(with_agents: Rig) -> None:
 def test_a_testbed_of_many_switches_and_agents_forks_them_and_does_without_its_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(forkserver.SOCKET)
+    monkeypatch.delenv(SOCKET)
     side = {
         "rows": 2,
         "columns": 2,

@@ -39,7 +39,7 @@ from ringlight.extensions.optinc.unit import wire
 from ringlight.extensions.optinc.unit.averaging import Coding, goal, mean_of_means
 from ringlight.fabric.whole_numbers import blocks
 from ringlight.testbed.emulation.kernel import addressing, namespaces, netlink, shaping
-from ringlight.testbed.forkserver import Process, start_process
+from ringlight.testbed.process_start import Process, start_process
 
 ROOT = Path(__file__).resolve().parents[4]
 PORT = 7070

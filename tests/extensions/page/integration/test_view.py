@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.faults import FaultClient
-from ringlight.testbed.processes import Addresses, LabProcesses
+from ringlight.testbed.processes import LabProcesses
 from tests.extensions.page.browser import CHROMIUM, Browser, browser
 from tests.integration.controller_rig import FABRIC, free_port
 

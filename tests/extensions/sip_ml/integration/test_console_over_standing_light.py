@@ -18,8 +18,8 @@ from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import read_counters
+from ringlight.testbed.emulation.scale import Emulation
 from tests.drivers import converge
 from tests.forks import ringlight as run
 from tests.integration.labs import agent_client, running_testbed

@@ -14,7 +14,7 @@ from ringlight.experiments.language.expand import parse, put
 from ringlight.experiments.language.text import parse_yaml, read_text
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.fabric.frames import LARGEST_MTU_BYTES
-from ringlight.testbed.processes import Addresses
+from ringlight.testbed.addresses import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures
 from tests.simulated import bundled

@@ -30,7 +30,6 @@ from ringlight.fabric.keys import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import (
     LightTable,
     PathCount,
@@ -41,6 +40,7 @@ from ringlight.testbed.emulation.onic.tables import (
     read_counters,
     read_traffic,
 )
+from ringlight.testbed.emulation.scale import Emulation
 from tests.drivers import converge
 from tests.integration.labs import (
     Ends,

@@ -17,7 +17,7 @@ from ringlight.extensions.sip_ml.divided.planes import Lightpath, Paths
 from ringlight.extensions.sip_ml.light.demand import left, stranded
 from ringlight.fabric.crossconnect import Mode
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.network import Emulation
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.workloads.packed import pack
 from tests.drivers import converge
 from tests.extensions.sip_ml.integration.test_standing_onic import (

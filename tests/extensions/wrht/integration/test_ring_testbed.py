@@ -36,7 +36,6 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
-from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import (
     Counters,
     RouteTable,
@@ -49,6 +48,7 @@ from ringlight.testbed.emulation.optical.datapath import (
     remove_pins,
 )
 from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.lab import new_lab
 from tests.drivers import converge
 from tests.integration.labs import (
@@ -271,7 +271,7 @@ def test_the_lab_has_wss_of_micro_rings_and_onics_without_agents() -> None:
             }
             # Where a controller puts that socket, and nothing is yet.
             assert list(place.iterdir()) == []
-        assert "onics" not in rig.testbed.supervisors
+        assert "onics" not in rig.testbed.processes.by_part
         for name in rig.ring.switches:
             entry = inventory["optical_switches"][name]
             assert entry["wavelengths"] == WAVELENGTHS
