@@ -31,7 +31,6 @@ from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.packets.watching import TableView, TableWatch
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
-from ringlight.fabric.extension import loaded
 from ringlight.fabric.paths import Router
 from ringlight.fabric.table_writers import programs
 from ringlight.fabric.topology import Fabric
@@ -208,8 +207,6 @@ class Controller:
         #: Lines of health about what is none of the controller's own parts, None where all is well.
         self.complaints: list[Callable[[], str | None]] = [lambda: plane.complaint]
         self.started_at = time.monotonic()
-        for add_service in loaded("services"):
-            add_service(self)
 
     def start(self, switches_timeout_s: float) -> None:
         """Wait for the switches, take over what they carry, follow the jobs.

@@ -42,10 +42,10 @@ from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.onic.place import OnicPlace
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.extension import loaded
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes
+from ringlight.fabric.planes.kinds import parts_of_planes
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -341,7 +341,7 @@ class Provider(ABC, Generic[L]):
 
 def providers() -> list[type[Provider[Any]]]:
     """Return the providers of all kinds of planes. Raises ExtensionError if one cannot be loaded."""
-    return loaded("light")
+    return list(parts_of_planes("provider").values())
 
 
 class Player(Protocol):

@@ -221,8 +221,8 @@ def create_app(
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
-    for add_routes in loaded("routes"):
-        add_routes(app, controller)
+    for add_to in loaded("controller"):
+        add_to(controller, app)
     app.add_middleware(OwnPagesOnly, names=hosts)
     app.add_middleware(InTurn, first=[_HEALTH])
     app.add_middleware(Timed, calls=calls)

@@ -24,11 +24,11 @@ from ringlight.experiments.record.lab_records import (
     SwitchDrifted,
     process_called,
 )
-from ringlight.experiments.record.light_records import RingSetUps
+from ringlight.experiments.record.light_records import StepSetUps
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
 #: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.
-NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
+NEVER_STEPPED = ("dark_drops", "unset_drops", "unrouted")
 
 #: Ends of workers that others bring about: what a program does wrong ends it otherwise.
 KILLED = ("killed by SIGKILL", "killed by SIGTERM")
@@ -278,5 +278,5 @@ def astray(context: Context) -> Iterator[Reason]:
         job.state == SUCCEEDED and not job.losses for job in run.jobs.values()
     ):
         yield Reason("payload_lost", "bad", {"run": run.name, "bytes": lost})
-    for name in NEVER_ON_RINGS if run.of(RingSetUps) else ():
+    for name in NEVER_STEPPED if run.derived(StepSetUps) else ():
         yield from light("doubtful", name.replace("_", " "), counted.get(name, 0))

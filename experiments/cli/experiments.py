@@ -90,7 +90,7 @@ def _run(
 ) -> None:
     with emulation(lab, context, remote, lab.wanted_programs) as backend:
         experiment = with_programs(which.load(scenario, options.machine(lab)), lab)
-        lab.heed_flags()
+        lab.announce_pages()
         again = functools.partial(_again_at, experiment, lab)
         _carry_out(experiment, backend, which, runs, as_json, at=again)
 

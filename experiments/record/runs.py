@@ -171,6 +171,15 @@ class Run:
             else [record for record in matching if getattr(record, "job", None) == job]
         )
 
+    def derived(self, kind: type[AnyRecord]) -> list[AnyRecord]:
+        """Return the records of all kinds that are derived from one, kind by kind."""
+        return [
+            cast(AnyRecord, record)
+            for own, records in self._by_kind.items()
+            if issubclass(own, kind)
+            for record in records
+        ]
+
     @property
     def drifts(self) -> list[tuple[SwitchDrifted, SwitchMended | None]]:
         """Deviations of switches from their settings, each with its repair; None if no repair is on

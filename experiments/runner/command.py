@@ -54,8 +54,8 @@ from ringlight.experiments.runner.experiment import Done, carry_out, choose, run
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.larger import TooFast, at_scale, larger
 from ringlight.experiments.runner.machine import scale_here
+from ringlight.experiments.runner.page_kinds import page_kinds
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.fabric.extension import loaders
 from ringlight.testbed.lab_programs import program_kinds
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
@@ -367,7 +367,7 @@ def finish(
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
     with writing(path, f"make room, then: ringlight report {path}"):
-        pages = [load()(path, watched) for load in loaders("pages").values()]
+        pages = [page.beside(path, watched) for page in page_kinds().values()]
         view, result = view_of_folder(path, experiment, foretell)
         if early is not None:
             early(result)

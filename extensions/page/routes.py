@@ -9,6 +9,6 @@ from ringlight.extensions.page.middleware import Page
 from ringlight.extensions.page.page_files import PAGE
 
 
-def add(app: FastAPI, controller: Controller) -> None:
+def add(controller: Controller, app: FastAPI) -> None:
     """Serve the page's files, which are the same for everybody and say nothing of the lab."""
     app.add_middleware(Page, directory=PAGE)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import echo, fail, say
+from ringlight.experiments.cli.common import echo, fail
 from ringlight.extensions.page.page_files import VIEW
 
 
@@ -99,11 +99,6 @@ def _lab(name: str | None) -> None:
     with calls.connection() as api:
         api.get("/v1/health")
         echo(f"{api.url}{VIEW}")
-
-
-def tell_address(url: str) -> None:
-    """Print the address of the page that shows the lab's light."""
-    say(f"watch the light at {url}{VIEW}")
 
 
 def register(app: typer.Typer) -> None:

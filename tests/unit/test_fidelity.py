@@ -37,7 +37,7 @@ from ringlight.experiments.record.lab_records import (
     ProcessThawed,
     SwitchDrifted,
 )
-from ringlight.experiments.record.light_records import LightCounters, RingSetUps
+from ringlight.experiments.record.light_records import LightCounters, StepSetUps
 from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import runs_of
 from tests.simulated import experiment, late, records_of, with_links, with_workers
@@ -453,7 +453,7 @@ def test_dark_drops_are_condemned_on_a_ring_alone(
     """There a step's light stands before anybody sends; elsewhere TCP sends again what is lost."""
     dark = counters(dark_drops=5)
     assert "light_astray" not in codes(judged(two, dark))
-    ring = beside(lambda end: RingSetUps(t=end.t, run=end.run, ring={}, set_ups=[]))
+    ring = beside(lambda end: StepSetUps(t=end.t, run=end.run, set_ups=[]))
     found = judged(two, lambda records: dark(ring(records)))
     assert {r["level"] for r in found["reasons"] if r["code"] == "light_astray"} == {
         "doubtful"

@@ -27,7 +27,6 @@ EXTENSION = Extension(
     "acme",
     drivers={"acme-tl9": "switches:TL9", "acme-none": "switches:NONE", "acme-gone": "switches:GONE",
         "acme-half": "switches:HALF", "acme-dumb": "switches:DUMB", "acme-torn": "switches:TORN"},
-    protocols={"acme-torn": "torn:PROTOCOL"},
     profiles={"acme-fast": "switches:FAST"},
 )
 """
@@ -59,7 +58,7 @@ NONE = DriverKind("switches:nothing")
 GONE = DriverKind("switches:removed")
 HALF = DriverKind("switches:Half", protocol="scpi")
 DUMB = DriverKind("switches:build", protocol="acme-dumb")
-TORN = DriverKind("switches:build", protocol="acme-torn")
+TORN = DriverKind("switches:build", protocol="acme-torn", emulated_by="torn:PROTOCOL")
 """
 
 
