@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop, PacketView
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, passes_on
 from ringlight.fabric.topology import Fabric
 

@@ -70,7 +70,7 @@ class Extension:
     #: By its name, a kind of planes, each a :class:`fabric.planes.kinds.PlaneKind`: which planes a fabric has,
     #: who lights them for jobs, and what simulates jobs there. Its module is loaded with every fabric.
     planes: Mapping[str, str] = field(default_factory=dict)
-    #: By name, a :class:`fabric.schedules.Algorithm` of an all-reduce.
+    #: By name, a :class:`fabric.algorithms.Algorithm` of an all-reduce.
     collectives: Mapping[str, str] = field(default_factory=dict)
     #: Modules that workers import, which go into their image with the package's own module. An object in one
     #: is a ``workloads.following.Following``, what the light of a job's workload may follow.

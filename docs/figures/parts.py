@@ -13,7 +13,7 @@ from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.papers import paper
 from ringlight.experiments.report.view import View
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 
 RunKind = Literal["measured", "simulated"]
 #: The runs of a block's scenario, by how their figures are known.

@@ -21,10 +21,10 @@ from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.lab_records import LinkRate, ProcessorLoad
 from ringlight.experiments.record.light_records import Flow, StepSetUps
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.frames import ETHERNET_BYTES
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ringlight.experiments.language.checks import Draft, check_run, loss_rule
+from ringlight.experiments.language.checks import check_run
+from ringlight.experiments.language.draft import Draft
+from ringlight.experiments.language.event_checks import loss_rule
 from ringlight.experiments.language.job_keys import ALL
 from ringlight.experiments.language.job_sources import Sourced, job_source, source_of
 from ringlight.experiments.language.paths import AUTO, names_of
@@ -50,8 +52,8 @@ from ringlight.experiments.language.workloads import (
     problem_of,
     workload_of,
 )
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.keys import fabric_keys
-from ringlight.fabric.schema import build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import under
 from ringlight.workloads.graph import Workload

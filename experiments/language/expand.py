@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.language.build import Builder, Concrete
-from ringlight.experiments.language.checks import check_file, circle_in
+from ringlight.experiments.language.event_checks import circle_in
+from ringlight.experiments.language.file_checks import check_file
 from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.paths import AUTO, like, put
 from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting

@@ -120,8 +120,8 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop(Training):
-    """Training of a ``model``. ``collective``: with what the job's plane decides of it. ``synchronised``: no rank begins a step before all have ended the one
-    before."""
+    """Training of a ``model``. ``collective``: with what the job's plane decides of it. ``synchronised``: no
+    rank begins a step before all have ended the one before."""
 
     model: str
     synchronised: bool = False

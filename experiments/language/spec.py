@@ -26,10 +26,10 @@ from ringlight.experiments.language.link_events import DO, LinkEventKeys
 from ringlight.experiments.language.plan import OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.extension import entries
 from ringlight.fabric.guests import guest_kinds
 from ringlight.fabric.keys import device_words
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
 from ringlight.fabric.values import Duration, Name, Rate, Size, Strict

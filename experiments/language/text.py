@@ -47,7 +47,7 @@ def at(where: str) -> Iterator[None]:
 
 @contextmanager
 def within(section: str) -> Iterator[None]:
-    """Put the section in front of the message of a ValueError raised in the block (``fabric.schema.under``).
+    """Put the section in front of the message of a ValueError raised in the block (``fabric.values.under``).
 
     For blocks whose message may name a key of the section.
     """

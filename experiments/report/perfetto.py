@@ -17,7 +17,7 @@ from ringlight.experiments.record.events import Iteration, Operations
 from ringlight.experiments.record.light_records import Flow, StepSetUps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.record.writing import WriteError
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.workloads.formats.timeline import Span, write
 from ringlight.workloads.summary import kind_named
 

@@ -24,7 +24,7 @@ from ringlight.experiments.record.runs import Run
 from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.extensions.wrht.schedule import WrhtPlan, exchange_wavelengths, plan
 from ringlight.extensions.wrht.wdm import stripes
-from ringlight.fabric.schedules import Collective, fitting_group, parse_collective
+from ringlight.fabric.algorithms import Collective, fitting_group, parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, format_time
 

@@ -39,7 +39,7 @@ from ringlight.experiments.report.words import count, seconds
 from ringlight.extensions.wrht.ring import CLOCKWISE
 from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.extensions.wrht.wdm import RingPlan, RingStep
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.units import format_rate
 
 #: Most different lights of a collective's steps that are drawn, most arms of which there is a picture, and

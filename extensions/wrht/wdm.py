@@ -28,10 +28,10 @@ from ringlight.extensions.wrht.ring import (
     plugged_ring,
 )
 from ringlight.fabric import light
+from ringlight.fabric.algorithms import parse_collective, unstriped_steps
 from ringlight.fabric.crossconnect import CrossConnect, Emit, Mode, plan_changes
 from ringlight.fabric.light import Optics, received_dbm
 from ringlight.fabric.parts import Wss
-from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.steps import (
     BoolArray,
     IntArray,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.kinds import parts_of_planes
 from ringlight.fabric.planes.packets import packets
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 
 

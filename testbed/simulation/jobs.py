@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.steps import Step, Steps, check_ranks, streams
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine

@@ -12,6 +12,7 @@ import pytest
 from ringlight.controller.light.provider import providers
 from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.fabric import extension, keys
+from ringlight.fabric.algorithms import algorithm_names, parse_collective
 from ringlight.fabric.extension import (
     Extension,
     ExtensionError,
@@ -23,7 +24,6 @@ from ringlight.fabric.parts import Gpu, Link, Plugged, Port
 from ringlight.fabric.planes.base import Lighting, Plane
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.planes.kinds import PlaneKind, parts_of_planes
-from ringlight.fabric.schedules import algorithm_names, parse_collective
 from ringlight.fabric.topology import Fabric
 from tests.door import door
 

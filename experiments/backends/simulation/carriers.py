@@ -12,10 +12,10 @@ from ringlight.experiments.backends.simulation.workloads import Tell, WorkloadRu
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.light_records import Circuits
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.kinds import parts_of_planes
 from ringlight.fabric.planes.packets import packets
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, compact
 from ringlight.fabric.topology import Fabric, circuit_switches
 from ringlight.testbed.simulation.engine import Engine

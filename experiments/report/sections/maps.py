@@ -31,7 +31,7 @@ from ringlight.experiments.report.page import (
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View, short
 from ringlight.experiments.report.words import called, said, upper_first
-from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.algorithms import parse_collective
 
 #: So many values of two paths, and so many arms, make a map; of workloads, so many of them do.
 _VALUES, _ARMS, _WORKLOADS = 4, 3, 2

@@ -25,7 +25,7 @@ from ringlight.experiments.report.view import (
     swept_columns,
 )
 from ringlight.experiments.report.words import amount, called, figure, said, seconds
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 
 
 @section(22, "Where it stops winning")

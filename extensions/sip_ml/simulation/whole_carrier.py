@@ -33,7 +33,7 @@ from ringlight.extensions.sip_ml.simulation.workload_runs import (
     demand_of_jobs,
 )
 from ringlight.extensions.sip_ml.wholes.whole_plane import WholePlane
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.steps import sent_in_steps
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.networks import Network

@@ -40,10 +40,11 @@ from ringlight.extensions.sip_ml.light.demand import (
 )
 from ringlight.extensions.sip_ml.light.divided import DividedProvider
 from ringlight.extensions.sip_ml.light.documents import DividedPart
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.commands import Rewire
 from ringlight.workloads.graph import Collective, Workload

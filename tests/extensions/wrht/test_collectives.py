@@ -48,8 +48,8 @@ from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.paper import closed_form, on_ring, verdict
 from ringlight.extensions.wrht.schedule import plan
 from ringlight.extensions.wrht.wdm import collective_on_ring, stripes
+from ringlight.fabric.algorithms import fitting_group, parse_collective, steps_named
 from ringlight.fabric.planes.base import NETWORK_S
-from ringlight.fabric.schedules import fitting_group, parse_collective, steps_named
 from ringlight.fabric.steps import compact
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.maxmin import drain
