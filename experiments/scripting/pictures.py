@@ -20,8 +20,8 @@ from ringlight.experiments.report.charts import (
     legend,
     prefixed,
 )
+from ringlight.experiments.report.columns import short
 from ringlight.experiments.report.drawing import STYLE
-from ringlight.experiments.report.view import short
 from ringlight.experiments.report.words import called, said, upper_first
 
 #: Units whose values are written with a prefix, such as ms.

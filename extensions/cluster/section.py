@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.report.charts import LOOKS, chart, legend, sheet
+from ringlight.experiments.report.columns import ARM, JOB, Cell, arm_title, figures
 from ringlight.experiments.report.page import (
     NOTHING,
     Columns,
@@ -23,16 +24,7 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
-    ARM,
-    JOB,
-    Cell,
-    Draw,
-    Figures,
-    View,
-    arm_title,
-    figures,
-)
+from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import percent
 from ringlight.extensions.cluster.records import TraceReplayed
 

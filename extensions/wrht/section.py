@@ -22,6 +22,7 @@ from ringlight.experiments.report.charts import (
     note,
     pictures,
 )
+from ringlight.experiments.report.columns import seconds_and_real
 from ringlight.experiments.report.drawing import (
     FACE,
     INK,
@@ -34,7 +35,7 @@ from ringlight.experiments.report.drawing import (
 from ringlight.experiments.report.light_tables import counted, of_fabric, times
 from ringlight.experiments.report.page import NOTHING, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import Draw, View, seconds_and_real
+from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
 from ringlight.extensions.wrht.ring import CLOCKWISE
 from ringlight.extensions.wrht.ring_plane import RingPlane

@@ -11,6 +11,7 @@ from ringlight.experiments.analysis.rows import Row, key_of
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import SearchSpec, quantity
 from ringlight.experiments.report.charts import along, curves, prefixed, sheet
+from ringlight.experiments.report.columns import of_points, short, swept
 from ringlight.experiments.report.page import (
     NOTHING,
     Columns,
@@ -20,15 +21,7 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
-    Draw,
-    Figures,
-    Point,
-    View,
-    of_points,
-    short,
-    swept,
-)
+from ringlight.experiments.report.view import Draw, Figures, Point, View
 from ringlight.experiments.report.words import called, figure, said, upper_first
 
 

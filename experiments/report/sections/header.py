@@ -7,17 +7,11 @@ from collections.abc import Iterator
 
 from ringlight.experiments.analysis.latency import latency_words
 from ringlight.experiments.analysis.statistics import percentile
+from ringlight.experiments.report.columns import real
 from ringlight.experiments.report.page import NO_RESULT, hero, mark, text
 from ringlight.experiments.report.page import header as head_of
 from ringlight.experiments.report.sections import DOUBTS, section
-from ringlight.experiments.report.view import (
-    MOST_JOBS,
-    Compared,
-    Draw,
-    Figures,
-    View,
-    real,
-)
+from ringlight.experiments.report.view import MOST_JOBS, Compared, Draw, Figures, View
 from ringlight.experiments.report.words import (
     HARD_SPACE,
     apart,

@@ -11,6 +11,12 @@ from matplotlib.ticker import MaxNLocator
 from ringlight.experiments.analysis.statistics import percentile
 from ringlight.experiments.record.runs import JobRun
 from ringlight.experiments.report.charts import chart, legend
+from ringlight.experiments.report.columns import (
+    JOB,
+    arm_title,
+    figures,
+    seconds_and_real,
+)
 from ringlight.experiments.report.drawing import PALETTE, QUIET, job_colours
 from ringlight.experiments.report.page import (
     NOTHING,
@@ -25,17 +31,13 @@ from ringlight.experiments.report.page import (
 )
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import (
-    JOB,
     MOST_JOBS,
     PUBLISHED,
     SLOWEST,
     Draw,
     Figures,
     View,
-    arm_title,
-    figures,
     in_small,
-    seconds_and_real,
 )
 from ringlight.experiments.report.words import (
     HARD_SPACE,

@@ -19,6 +19,7 @@ from ringlight.experiments.analysis.metrics.built import PARTS
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import SweepSpec, quantity
 from ringlight.experiments.report.charts import legend, shaded, sheet
+from ringlight.experiments.report.columns import short
 from ringlight.experiments.report.drawing import MORE, PALETTE
 from ringlight.experiments.report.page import (
     NOTHING,
@@ -29,7 +30,7 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import Draw, Figures, View, short
+from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, said, upper_first
 from ringlight.fabric.algorithms import parse_collective
 

@@ -13,13 +13,12 @@ from ringlight.experiments.analysis.published import (
     standing_of,
     subject_of,
 )
-from ringlight.experiments.analysis.published import (
-    means as published_means,
-)
+from ringlight.experiments.analysis.published import means as published_means
 from ringlight.experiments.analysis.rows import WORTH, Row, where
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import PublishedSpec
 from ringlight.experiments.papers import paper
+from ringlight.experiments.report.columns import short
 from ringlight.experiments.report.page import (
     NOTHING,
     Columns,
@@ -30,7 +29,7 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import PUBLISHED, Draw, View, short
+from ringlight.experiments.report.view import PUBLISHED, Draw, View
 from ringlight.experiments.report.words import (
     called,
     figure,

@@ -12,20 +12,16 @@ from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import CompareSpec, SweepSpec, quantity
 from ringlight.experiments.record.events import JobsComputed
 from ringlight.experiments.report.charts import LOOKS, along, chart, legend, shaded
-from ringlight.experiments.report.page import folded, quiet, tag, text
-from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
+from ringlight.experiments.report.columns import (
     JOB,
-    Compared,
-    Draw,
-    Figures,
-    Point,
-    View,
     figures,
     short,
     swept,
     swept_columns,
 )
+from ringlight.experiments.report.page import folded, quiet, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import Compared, Draw, Figures, Point, View
 from ringlight.experiments.report.words import called, said, upper_first
 
 #: A table of more rows is folded away.

@@ -11,19 +11,17 @@ from matplotlib.figure import Figure
 from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.language.spec import BreakEvenSpec
 from ringlight.experiments.report.charts import chart, key, legend, note, plain_ticks
-from ringlight.experiments.report.drawing import PALETTE, QUIET
-from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
-from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
+from ringlight.experiments.report.columns import (
     Cell,
-    Draw,
-    Figures,
-    View,
     figures,
     short,
     swept,
     swept_columns,
 )
+from ringlight.experiments.report.drawing import PALETTE, QUIET
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import amount, called, figure, said, seconds
 from ringlight.fabric.algorithms import steps_named
 

@@ -20,17 +20,11 @@ from ringlight.experiments.report.charts import (
     scaled,
     sheet,
 )
+from ringlight.experiments.report.columns import of_points, short
 from ringlight.experiments.report.page import Columns, folded, mark, table_of, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.sweeps import MOST_ROWS
-from ringlight.experiments.report.view import (
-    Draw,
-    Figures,
-    Point,
-    View,
-    of_points,
-    short,
-)
+from ringlight.experiments.report.view import Draw, Figures, Point, View
 from ringlight.experiments.report.words import called, is_share, said, upper_first
 
 #: So many values of a second path stand side by side.

@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 from ringlight.experiments.language.spec import quantity
 from ringlight.experiments.record.runs import Run
 from ringlight.experiments.report.charts import along, key, legend, prefixed, sheet
+from ringlight.experiments.report.columns import ARM, figures, short, swept
 from ringlight.experiments.report.drawing import LIGHT, PALETTE
 from ringlight.experiments.report.page import quiet, tag
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import ARM, Draw, View, figures, short, swept
+from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, said
 from ringlight.extensions.sip_ml.records import LightDecisions, LightGiven
 
