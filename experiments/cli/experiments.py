@@ -200,7 +200,8 @@ def check(
 ) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
     from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
-    from ringlight.experiments.cli.show import check_document, show_check
+    from ringlight.experiments.cli.show import show_check
+    from ringlight.experiments.runner.check_document import check_document
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.machine import scale_here
 

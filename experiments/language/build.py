@@ -12,6 +12,7 @@ from ringlight.experiments.language.draft import Draft
 from ringlight.experiments.language.event_checks import loss_rule
 from ringlight.experiments.language.job_keys import ALL
 from ringlight.experiments.language.job_sources import Sourced, job_source, source_of
+from ringlight.experiments.language.model_keys import EITHER, inside, keys_of
 from ringlight.experiments.language.paths import AUTO, names_of
 from ringlight.experiments.language.plan import (
     EventPlan,
@@ -36,14 +37,11 @@ from ringlight.experiments.language.plan_values import (
 )
 from ringlight.experiments.language.sections import Resolver, checked, text_of
 from ringlight.experiments.language.spec import (
-    EITHER,
     EventSpec,
     JobSpec,
     RunSpec,
     TitledFabricSpec,
     TrainingSpec,
-    inside,
-    keys_of,
 )
 from ringlight.experiments.language.text import at, resolved, within
 from ringlight.experiments.language.workloads import (

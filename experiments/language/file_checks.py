@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from ringlight.experiments.language.model_keys import references
 from ringlight.experiments.language.paths import check_known, like
-from ringlight.experiments.language.spec import (
-    FileSpec,
-    PublishedSpec,
-    SweepSpec,
-    references,
-)
+from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 
 
 def check_file(

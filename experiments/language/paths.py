@@ -9,14 +9,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ringlight.experiments.language.spec import (
+from ringlight.experiments.language.model_keys import (
     EITHER,
-    FileSpec,
-    RunSpec,
     inside,
     keys_of,
     may_be_made,
 )
+from ringlight.experiments.language.spec import FileSpec, RunSpec
 from ringlight.experiments.language.text import joined
 
 #: What a file says of its scale where a machine is to choose it.

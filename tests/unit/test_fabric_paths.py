@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.backends.emulation.linktest import trunk_tests
-from ringlight.experiments.cli.show import check_document, show_check
+from ringlight.experiments.cli.show import show_check
 from ringlight.experiments.language.expand import load
+from ringlight.experiments.runner.check_document import check_document
 from ringlight.fabric.building import build_fabric
 from ringlight.fabric.cost import RingJob, all_reduce_time, predict, steps_time
 from ringlight.fabric.parts import Port
