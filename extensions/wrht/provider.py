@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.errors import InvalidError, UnavailableError
+from ringlight.controller.light.alone import Alone
 from ringlight.controller.light.documents import LitPair, OnicDocument
-from ringlight.controller.light.provider import Alone, LightContext, on_all
+from ringlight.controller.light.provider import LightContext, on_all
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.extensions.wrht.conducting import RingConductor

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ringlight.controller.errors import InvalidError, UnavailableError
+from ringlight.controller.light.alone import Alone
 from ringlight.controller.light.documents import LitPair, OnicDocument
-from ringlight.controller.light.provider import Alone, LightContext
+from ringlight.controller.light.provider import LightContext
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.extensions.sip_ml.allocation.circuits import check_degree
