@@ -82,12 +82,12 @@ class SimulatedLab:
         """Raises BackendError where a job has no way or no room on the fabric."""
         self._plan = plan
         self._records: list[Record] = []
-        self._now = FabricNow(
+        self._fabric = FabricNow(
             tuned(self._rates, plan, self._setting.scale), plan.circuits
         )
         #: Schedules, of which jobs that do the same have the same one.
         self._steps: dict[tuple[int, str, int], Steps] = {}
-        fabric = self._now.whole
+        fabric = self._fabric.whole
         first = plan.jobs[0].plane(fabric)
         traced = len(fabric.gpus) <= MOST_TRACED and carriers()[first.kind].traced
         self._engine = Engine(trace=traced, most_events=self._most_events)
@@ -174,7 +174,7 @@ class SimulatedLab:
 
     def _add(self, job: JobPlan, ranks: tuple[str, ...]) -> None:
         """A job with a training loop. Raises ValueError."""
-        carrier, loop = self._carrier_of(job.plane(self._now.whole, ranks)), job.loop
+        carrier, loop = self._carrier_of(job.plane(self._fabric.whole, ranks)), job.loop
         key = id(carrier), loop.collective, len(ranks)
         if key not in self._steps:
             self._steps[key] = carrier.steps(loop.collective, len(ranks))
@@ -227,13 +227,13 @@ class SimulatedLab:
             self._sim.run(self.now_s() + self._carrier.after_s)
         now_s, run = self.now_s(), self._plan.name
         if self._engine.passed is not None:
-            switches, gpus = self._now.whole.packet_switches, self._now.whole.gpus
+            switches, gpus = self._fabric.whole.packet_switches, self._fabric.whole.gpus
             self._records += port_rates(
                 self._engine, switches, gpus, run, now_s, self._share
             )
-        self._carrier.end(self._now.circuits)
+        self._carrier.end(self._fabric.circuits)
         for carrier in carriers().values():
-            self._records += carrier.records(self._now.whole, t=now_s, run=run)
+            self._records += carrier.records(self._fabric.whole, t=now_s, run=run)
         self._count(self._engine.events)
         records, self._records = self._records, []
         return records
@@ -245,7 +245,7 @@ class SimulatedLab:
 
     def _network(self) -> Network:
         """Return the network for transfers, from the fabric as it is lit and plugged now."""
-        return self._carrier.network(self._now.plugged(), self._now.circuits)
+        return self._carrier.network(self._fabric.plugged(), self._fabric.circuits)
 
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
@@ -253,7 +253,7 @@ class SimulatedLab:
         if lost := next((gpu for gpu in job.ranks if gpu in self._losses.gpus), None):
             raise ConflictError(f"GPU {lost} is lost")
         holders |= dict.fromkeys(self._losses.gpus, "none")
-        plane = job.plane(self._now.whole)
+        plane = job.plane(self._fabric.whole)
         # What can never be is no conflict, which is over some day.
         if not job.ranks and plane.fit.place(job.gpus, plane.nodes) is not None:
             try:
@@ -265,7 +265,7 @@ class SimulatedLab:
             assert chosen is not None
             return chosen
         return reserve(
-            plane.nodes, holders, self._now.switch_of(), job.ranks or job.gpus
+            plane.nodes, holders, self._fabric.switch_of(), job.ranks or job.gpus
         )
 
     def _held(self, name: str) -> tuple[str, ...]:
@@ -353,19 +353,19 @@ class SimulatedLab:
                 self._affect(target.names, event.effects)
                 self._over(event)
             case "restore", "link" if (
-                not self._now.ends_of("link", target.names if target else ())
-                & self._now.cut
+                not self._fabric.ends_of("link", target.names if target else ())
+                & self._fabric.cut
             ):
                 assert target is not None
                 self._affect(target.names, {})
                 self._over(event)
             case ("cut", _) | ("restore", _) | ("lose", "nic"):
                 assert target is not None
-                ends = self._now.ends_of(target.kind, target.names)
+                ends = self._fabric.ends_of(target.kind, target.names)
                 if event.do == "restore":
-                    self._now.cut -= ends
+                    self._fabric.cut -= ends
                 else:
-                    self._now.cut |= ends
+                    self._fabric.cut |= ends
                 self._replug()
                 self._over(event)
             case ("lose", _) | (_, "worker"):
@@ -389,7 +389,7 @@ class SimulatedLab:
     def _affect(self, names: Sequence[str], effects: Effects) -> None:
         """Set what a link does to frames from now on, besides or in place of what the fabric states."""
         ends = frozenset(Port.parse(name) for name in names)
-        link = self._now.affect(ends, effects)
+        link = self._fabric.affect(ends, effects)
         self._varying.end(ends)
         self._replug()
         self._varying.begin(link)
@@ -399,16 +399,16 @@ class SimulatedLab:
         assert event.target is not None
         name = event.target.names[0]
         mine = (
-            self._now.ends_of("switch", (name,)) - self._now.cut
-            if name in self._now.whole.packet_switches
+            self._fabric.ends_of("switch", (name,)) - self._fabric.cut
+            if name in self._fabric.whole.packet_switches
             else set()
         )
-        self._now.cut |= mine
+        self._fabric.cut |= mine
         if mine:
             self._replug()
 
         def back() -> None:
-            self._now.cut -= mine
+            self._fabric.cut -= mine
             if mine:
                 self._replug()
             self._over(event)
@@ -448,8 +448,8 @@ class SimulatedLab:
             and not self._sim.runs[job.name].over
             and (not event.jobs or job.name in event.jobs)
         ]
-        now = [(Port.parse(a), Port.parse(b)) for a, b in self._now.circuits]
-        plan = regroup(self._now.whole, now, jobs)
+        now = [(Port.parse(a), Port.parse(b)) for a, b in self._fabric.circuits]
+        plan = regroup(self._fabric.whole, now, jobs)
         circuits = canonical([(str(a), str(b)) for a, b in plan.circuits])
         document = {**plan.document(), "circuits": [list(pair) for pair in circuits]}
         told = {"jobs": [job.name for job in jobs], "plan": document}
@@ -457,7 +457,9 @@ class SimulatedLab:
 
     def _relit(self, circuits: Sequence[tuple[str, str]]) -> Change:
         """Return the change to these circuits. Raises ValueError."""
-        return change(self._now.whole, self._profiles, self._now.circuits, circuits)
+        return change(
+            self._fabric.whole, self._profiles, self._fabric.circuits, circuits
+        )
 
     def _move_light(
         self, event: EventPlan, made: Change, document: Mapping[str, Any]
@@ -474,11 +476,11 @@ class SimulatedLab:
         }
 
         def moved() -> None:
-            self._now.circuits = made.circuits
-            patient = bool(self._now.cut)
+            self._fabric.circuits = made.circuits
+            patient = bool(self._fabric.cut)
             lit_links = [
                 link
-                for link in self._now.whole.links
+                for link in self._fabric.whole.links
                 if {link.a.node, link.b.node} & {*self._profiles}
             ]
             time_outs_s = (moved_time_out_s(self._setting, link) for link in lit_links)
