@@ -172,7 +172,7 @@ class AgentClient:
             self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s)
         )
 
-    def others(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
+    def foreign(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
         """Return ``{"programs", "controllers"}``, each in its present state.
 
         ``programs``: the processes of the lab's programs by name. ``controllers``: other controllers by

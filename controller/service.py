@@ -349,7 +349,7 @@ class Controller:
         """True if packet switches are left to other controllers, of which the testbed's agent knows."""
         return self.agent is not None and bool(self.fabric.foreign_switches)
 
-    def others(self) -> Others:
+    def foreign(self) -> Others:
         """Return the processes of programs, and the controllers of the switches that are left to others.
 
         The testbed's agent is read now. Empty if it does not answer; its own status reports that.
@@ -357,7 +357,7 @@ class Controller:
         if self.agent is None:
             return NO_OTHERS
         try:
-            return {**NO_OTHERS, **self.agent.others()}  # type: ignore[typeddict-item]
+            return {**NO_OTHERS, **self.agent.foreign()}  # type: ignore[typeddict-item]
         except ControllerError as error:
             log.warning("who writes the switches of others is not known: %s", error)
             return NO_OTHERS

@@ -321,7 +321,7 @@ class LeafSpineSpec(_TreeSpec):
             )
         )
         if self.core is not None:
-            return made.lit(self.core)
+            return made.with_optical_core(self.core)
         return (
             made
             if self.through is None

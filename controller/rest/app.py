@@ -135,7 +135,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     health_form = health_model()
     send_health = sender(health_form)
     shared_others = Shared(
-        lambda: to_thread.run_sync(controller.others, limiter=others_thread)
+        lambda: to_thread.run_sync(controller.foreign, limiter=others_thread)
     )
 
     @app.get(_HEALTH, tags=["controller"], **answers(health_form))

@@ -123,7 +123,7 @@ def drifted(run: Run) -> Iterator[Reason]:
         data = {
             "switch": drift.switch,
             "what": drift.what,
-            "said": drift.said,
+            "said": drift.sentence,
             "then": then,
         }
         yield Reason("switch_drifted", "doubtful", {"run": run.name, **data})
@@ -152,7 +152,7 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
         yield Reason("frozen_outside_runs", "doubtful", standstill.data())
     for drift in records_outside:
         if isinstance(drift, SwitchDrifted) and not drift.planned:
-            data = {"switch": drift.switch, "what": drift.what, "said": drift.said}
+            data = {"switch": drift.switch, "what": drift.what, "said": drift.sentence}
             yield Reason("drifted_outside_runs", "doubtful", data)
 
 

@@ -92,7 +92,7 @@ def _run(
         experiment = with_programs(which.load(scenario, options.machine(lab)), lab)
         lab.announce_pages()
         again = functools.partial(_again_at, experiment, lab)
-        _carry_out(experiment, backend, which, runs, as_json, at=again)
+        _carry_out(experiment, backend, which, runs, as_json, rescaled=again)
 
 
 def _again_at(

@@ -43,7 +43,7 @@ from ringlight.experiments.language.spec import (
     TitledFabricSpec,
     TrainingSpec,
 )
-from ringlight.experiments.language.text import at, resolved, within
+from ringlight.experiments.language.text import at_key, resolved, within
 from ringlight.experiments.language.workloads import (
     WorkloadSpec,
     emulated,
@@ -137,7 +137,7 @@ class Builder:
         else:
             jobs = self._jobs(raw, scale, fabric, events)
         section = self._section(raw, "control")
-        with at("control"):
+        with at_key("control"):
             control = faults_of(section, scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)

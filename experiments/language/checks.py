@@ -13,7 +13,7 @@ from ringlight.experiments.language.draft import Draft
 from ringlight.experiments.language.event_checks import check_event, check_order
 from ringlight.experiments.language.paths import check_known, nearest_of
 from ringlight.experiments.language.plan import Guest, JobPlan
-from ringlight.experiments.language.text import at
+from ringlight.experiments.language.text import at_key
 from ringlight.fabric.algorithms import parse_collective, unstriped_steps
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Port
@@ -169,7 +169,7 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
     """Check that a job's graph can be executed on its GPUs. Raises ValueError."""
     where = f"jobs.{job.name}.workload"
     plane = _plane(run, job)
-    with at(where):
+    with at_key(where):
         check_standing(plane)
     if job.on_loss != "fail":
         raise ValueError(
@@ -205,16 +205,16 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
         raise ValueError(
             f"{what}: only a ring of wavelengths has several for one transfer"
         )
-    with at(what):
+    with at_key(what):
         steps = unstriped_steps(collective, job.gpus)
     if collective.bits is not None and plane.light != "stands":
         raise ValueError(
             f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
         )
-    with at(where):
+    with at_key(where):
         plane.fit.check_size(job.gpus)
     if not collective.striped:
-        with at(f"{what} on {run.where}"):
+        with at_key(f"{what} on {run.where}"):
             plane.fit.check(job.ranks, steps)
     if plane.shared and job.ranks:
         _check_joined(run, job)
@@ -235,7 +235,7 @@ def _check_joined(run: Draft, job: JobPlan) -> None:
         fabric,
         electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)),
     )
-    with at(f"{run.where}.links"):
+    with at_key(f"{run.where}.links"):
         for a, b in itertools.pairwise((*job.ranks, job.ranks[0])):
             router.path(a, b)
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ringlight.experiments.language.draft import Draft
 from ringlight.experiments.language.paths import check_known
 from ringlight.experiments.language.plan import EventPlan, OnLoss
-from ringlight.experiments.language.text import at
+from ringlight.experiments.language.text import at_key
 from ringlight.fabric.keys import device_words, link_keys
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
@@ -132,7 +132,7 @@ def _check_circuits(run: Draft, event: EventPlan) -> None:
     where = f"events.{event.name}.circuits"
     if not event.circuits:
         raise ValueError(f"{where}: missing")
-    with at(where):
+    with at_key(where):
         ends = [(Port.parse(a), Port.parse(b)) for a, b in event.circuits]
         for port in itertools.chain.from_iterable(ends):
             if port not in run.fabric.link_at:
@@ -208,7 +208,7 @@ def _check_target(run: Draft, event: EventPlan) -> None:
 
 
 def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
-    with at(where):
+    with at_key(where):
         a = Port.parse(names[0])
         for cable in fabric.cables:
             if a in (cable.a, cable.b):

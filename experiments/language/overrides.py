@@ -1,4 +1,4 @@
-"""What arms, points of sweeps and --set put into a scenario file: values for dotted paths."""
+"""Put the values that arms, points of sweeps and --set give for dotted paths into a scenario file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ringlight.experiments.language.event_checks import circle_in
 from ringlight.experiments.language.paths import like, put
 from ringlight.experiments.language.spec import FileSpec
-from ringlight.experiments.language.text import at
+from ringlight.experiments.language.text import at_key
 
 #: The arm of a file that has none.
 BASE = "base"
@@ -41,7 +41,7 @@ class Put:
         key = tuple(override.where for override in overrides)
         if key not in self._found:
             before, last = self(overrides[:-1]), overrides[-1]
-            with at(last.where):
+            with at_key(last.where):
                 self._found[key] = put(before, last.path, last.value)
         return self._found[key]
 
@@ -53,7 +53,7 @@ def under_override(
     arm: str,
     point: Mapping[str, Any],
 ) -> str:
-    """A problem under the key where the user wrote the value, else with the arm and point that show it."""
+    """Return a problem under the key where the user wrote the value, else with the arm and point that show it."""
     key, _, what = problem.partition(": ")
     for override in reversed(overrides):
         if is_set(key, [override.path]):
@@ -104,7 +104,7 @@ def overrides_of_arms(spec: FileSpec) -> dict[str, list[Override]]:
 def overrides_of_points(
     spec: FileSpec, arm: str, sets: Collection[str]
 ) -> list[list[Override]]:
-    """The points of an arm's sweeps; one without anything where it is not swept. Nothing is swept over what
+    """Return the points of an arm's sweeps; one without values if it is not swept. Nothing is swept over what
     is set."""
     overrides: list[list[Override]] = []
     for number, sweep in enumerate(spec.sweep):

@@ -275,7 +275,7 @@ class EventPlan:
     effects: Effects = field(default_factory=dict)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def record_fields(self) -> dict[str, Any]:
         """Return the first fields of the event's records."""
         return {"name": self.name, "do": self.do, "target": str(self.target or "")}
 

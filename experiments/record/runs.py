@@ -127,7 +127,7 @@ class Action:
     error: str | None
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The event in words: ``kill agent n1``."""
         return f"{self.plan.do} {self.plan.target or ''}".strip()
 

@@ -9,7 +9,7 @@ from ringlight.experiments.analysis.table import Point
 from ringlight.experiments.language.plan import Scale
 from ringlight.experiments.report.page import NOTHING, table_of, text
 from ringlight.experiments.report.view import Figures, in_small
-from ringlight.experiments.report.words import said, seconds
+from ringlight.experiments.report.words import as_text, seconds
 
 
 def swept(points: Iterable[Point]) -> list[str]:
@@ -50,7 +50,7 @@ def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
 
 
 def _swept(point: Point, path: str) -> str:
-    return text(said(point.get(path, NOTHING)))
+    return text(as_text(point.get(path, NOTHING)))
 
 
 def seconds_and_real(time_s: float | None, scale: Scale) -> str:

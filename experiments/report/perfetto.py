@@ -178,5 +178,11 @@ def _of_actions(run: Run) -> Iterator[Span]:
         args = {"event": action.plan.name, "error": action.error}
         # Each on a thread of its own: events may overlap, and spans of a thread must not.
         yield Span(
-            "events", action.plan.name, action.said, action.begun, end, "event", args
+            "events",
+            action.plan.name,
+            action.sentence,
+            action.begun,
+            end,
+            "event",
+            args,
         )

@@ -271,7 +271,7 @@ class View:
         """Figures looked up from the values that the file has."""
         return AtBase(self.experiment, self.table)
 
-    def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
+    def figures_at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
         """Return the figures of a subject at ``point``; None: the arm's first point."""
         return Figures(
             self,
@@ -283,14 +283,14 @@ class View:
     def having(self, metric: str) -> list[Figures]:
         """Return the figures of each subject and point that has this metric over all repeats."""
         rows = (row for row in self.rows if row.metric == metric and row.repeat is None)
-        return [self.at(row.arm, row.subject, row.point) for row in rows]
+        return [self.figures_at(row.arm, row.subject, row.point) for row in rows]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
         """Yield the figures of all subjects of a kind, such as ``job``, in ``arms``; None: arms with one
         point."""
         for arm in self.fixed if arms is None else arms:
             for subject in self._subjects.get((arm, kind), ()):
-                yield self.at(arm, subject)
+                yield self.figures_at(arm, subject)
 
     def listed(self, arm: str) -> list[str]:
         """Return names of an arm's jobs that a page lists: all, or some where there are more than it can."""

@@ -147,7 +147,7 @@ def carry_out_experiment(
     watched: bool = False,
     facts: Mapping[str, Any] | None = None,
     again: Sequence[str] = (),
-    at: Callable[[ChosenScale], Experiment] | None = None,
+    rescaled: Callable[[ChosenScale], Experiment] | None = None,
     many: float = MANY,
     early: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
@@ -161,7 +161,7 @@ def carry_out_experiment(
     result before the report is drawn, which takes longer.
 
     If the machine does not carry the scale that was chosen for it, all runs are made again at a larger scale,
-    in another folder. ``at``: returns the experiment at that scale. ``many``: number of simulated runs from
+    in another folder. ``rescaled``: returns the experiment at that scale. ``many``: number of simulated runs from
     which on they are spread over this machine's processors. Raises ScenarioError, BackendError,
     WriteError and what the backend raises.
     """
@@ -250,7 +250,10 @@ def carry_out_experiment(
             progress.say(
                 f"all runs are made again with time {scale.time:g}, in another folder"
             )
-            experiment, resume = (at or partial(at_scale, experiment))(scale), None
+            experiment, resume = (
+                (rescaled or partial(at_scale, experiment))(scale),
+                None,
+            )
 
 
 @contextmanager

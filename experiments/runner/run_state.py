@@ -109,7 +109,7 @@ class RunState:
         ]
         return [process_called(*key) for key in dict.fromkeys(frozen)]
 
-    def said(self, job: str) -> str:
+    def state_in_words(self, job: str) -> str:
         """Return a job's state, with its reason if there is one, in words."""
         state, reason = self.states[job].lower(), self.reasons.get(job)
         return f"{state}: {reason}" if reason else state

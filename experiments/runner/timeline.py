@@ -213,7 +213,7 @@ class _Run:
         )
         for name in names:
             if name in self._at.ended:
-                raise self._error(f"job {name} {self._at.said(name)}")
+                raise self._error(f"job {name} {self._at.state_in_words(name)}")
 
     def _arrive(self, name: str) -> None:
         self._queue.append(self._to_come.pop(name))
@@ -349,7 +349,7 @@ class _Run:
         self._note_late(event, self._due_s(event.when), self._begun_s[event.name])
         if event.do == "start" and event.target is not None:
             self._arrive(event.target.names[0])
-            self._note(ActionEnded, **event.told)
+            self._note(ActionEnded, **event.record_fields)
         else:
             self._lab.perform(event)
 
@@ -394,7 +394,12 @@ class _Run:
             "frozen": frozen,
         }
         self._note(
-            EventLate, t=came, **event.told, planned=planned, came=came_text, **how_late
+            EventLate,
+            t=came,
+            **event.record_fields,
+            planned=planned,
+            came=came_text,
+            **how_late,
         )
 
     def _begun_are_over(self) -> bool:
@@ -442,7 +447,8 @@ class _Run:
             self._at.take(record)
             if isinstance(record, JobState) and record.state == "FAILED":
                 self._reporter.say(
-                    f"  job {record.job} {self._at.said(record.job)}", style="red"
+                    f"  job {record.job} {self._at.state_in_words(record.job)}",
+                    style="red",
                 )
             if isinstance(record, ProcessEnded):
                 planned = record.planned
@@ -458,7 +464,7 @@ class _Run:
                 called = process_called(record.kind, record.name)
                 self._reporter.say(f"  {called} is back after {record.away_s:.1f} s")
             if isinstance(record, EventLate | SwitchDrifted):
-                self._reporter.say(f"  {record.said}", style="red")
+                self._reporter.say(f"  {record.sentence}", style="red")
             if isinstance(record, SwitchMended):
                 what = f"{record.what} of {record.switch}"
                 self._reporter.say(
@@ -484,7 +490,7 @@ class _Run:
     def _failures(self) -> Iterator[str]:
         for job in self._plan.jobs:
             if self._at.states.get(job.name) == "FAILED" and not job.may_fail:
-                yield f"{self._plan.title}: job {job.name} {self._at.said(job.name)}"
+                yield f"{self._plan.title}: job {job.name} {self._at.state_in_words(job.name)}"
         for name, error in self._at.actions.items():
             if error is not None:
                 yield f"{self._plan.title}: events.{name}: {error}"

@@ -21,7 +21,7 @@ from ringlight.experiments.language.plan import (
     When,
 )
 from ringlight.experiments.language.profiles import ELEMENT_BYTES, LEAST_GRADIENT_BYTES
-from ringlight.experiments.language.text import at
+from ringlight.experiments.language.text import at_key
 from ringlight.experiments.language.workload_keys import FileName
 from ringlight.extensions.cluster.clusters import (
     Cluster,
@@ -315,7 +315,7 @@ class TraceSpec(Strict):
     ) -> FaultsPlan | None:
         if self.faults is None or trace is None:
             return None
-        with at("jobs.trace.faults"):
+        with at_key("jobs.trace.faults"):
             return self.faults.plan(trace, leaves)
 
 
@@ -353,7 +353,7 @@ def planned(
             plan.fit,
             plan.policies.placement,
         )
-        with at("jobs.trace"):
+        with at_key("jobs.trace"):
             files.once(key, lambda: len(jobs_of(plan, plan.seed)))
     return plan
 
@@ -362,7 +362,7 @@ def _jobs_read(spec: TraceSpec, files: Files) -> JobTrace | None:
     if spec.file is None:
         return None
     skip, blocks = spec.bad_rows == "skip", spec.placement == "blocks"
-    with at("jobs.trace.file"):
+    with at_key("jobs.trace.file"):
         return files.read(
             spec.file,
             lambda path: read_job_trace(path, skip_bad=skip, keep_shapes=blocks),
@@ -374,7 +374,7 @@ def _faults_read(spec: TraceSpec, files: Files) -> FaultTrace | None:
     if spec.faults is None:
         return None
     servers = spec.faults.servers
-    with at("jobs.trace.faults.file"):
+    with at_key("jobs.trace.faults.file"):
         return files.read(
             spec.faults.file, lambda path: read_fault_trace(path, servers), servers
         )

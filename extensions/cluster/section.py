@@ -118,7 +118,7 @@ def traces(view: View, draw: Draw) -> str:
     replays = _replays(view)
     if not replays:
         return ""
-    subjects = [view.at(arm, "run") for arm in replays]
+    subjects = [view.figures_at(arm, "run") for arm in replays]
     parts = [
         figures(subjects, _TIMES),
         figures(subjects, _CLUSTER),
@@ -169,7 +169,8 @@ def beside_replay(view: View, draw: Draw) -> str:
         f"<b>{text(view.title(arm))}</b>: {count:g} of {len(view.plans[arm].jobs)} jobs are at another place "
         "in the order of starts than in the replay."
         for arm in view.first
-        if (count := view.at(arm, "run").number("starts_out_of_order")) is not None
+        if (count := view.figures_at(arm, "run").number("starts_out_of_order"))
+        is not None
     ]
     return (
         shown

@@ -109,7 +109,7 @@ def _shown(view: View, run: Run, job: JobRun, averaging: Averaging) -> _Shown:
     title, sent = "", None
     for other, theirs in _jobs(view, sums=False):
         if sent is None and other.plan.setting.fabric == run.plan.setting.fabric:
-            sent = view.at(
+            sent = view.figures_at(
                 other.plan.arm, f"job {theirs.name}", other.plan.point
             ).number("port_sent")
             title = "" if sent is None else view.title(other.plan.arm)

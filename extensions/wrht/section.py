@@ -141,7 +141,7 @@ def _steps(run: Run) -> int:
 
 def _times(view: View, run: Run) -> tuple[float | None, float | None, float | None]:
     """Seconds of the all-reduce: as it was, by the model without set-ups, and with those of the run."""
-    took, ideal_s = view.at(run.plan.arm, f"job {_job(run).name}").numbers(
+    took, ideal_s = view.figures_at(run.plan.arm, f"job {_job(run).name}").numbers(
         "allreduce", "allreduce_ideal"
     )
     each_s, sets = of_fabric(view, run).numbers("setup_p50", "set_ups_per_allreduce")

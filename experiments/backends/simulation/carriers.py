@@ -247,7 +247,7 @@ class Carrier:
             standing=True,
         )
 
-    def asked(self, steps: Steps) -> Mapping[int, int]:
+    def requests(self, steps: Steps) -> Mapping[int, int]:
         """Return how often each rank requests light in an all-reduce, by rank; {} without requests."""
         return {}
 

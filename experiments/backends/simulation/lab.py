@@ -191,7 +191,7 @@ class SimulatedLab:
         )
         self._sim.add(carrier.put(made, self._sim.network))
         self._on[job.name] = carrier
-        self._flows_of[job.name] = carrier.asked(steps)
+        self._flows_of[job.name] = carrier.requests(steps)
 
     def release(self, jobs: Sequence[str]) -> None:
         now_s = self.now_s()
@@ -202,7 +202,7 @@ class SimulatedLab:
         self._varying.wake()
 
     def perform(self, event: EventPlan) -> None:
-        self._tell(ActionBegun, **event.told)
+        self._tell(ActionBegun, **event.record_fields)
         try:
             self._do(event)
         except ValueError as error:
@@ -334,7 +334,7 @@ class SimulatedLab:
         result: Mapping[str, Any] | None = None,
         error: str | None = None,
     ) -> None:
-        self._tell(ActionEnded, **event.told, result=result or {}, error=error)
+        self._tell(ActionEnded, **event.record_fields, result=result or {}, error=error)
 
     def _do(self, event: EventPlan) -> None:
         target = event.target
@@ -451,9 +451,9 @@ class SimulatedLab:
         now = [(Port.parse(a), Port.parse(b)) for a, b in self._fabric.circuits]
         plan = regroup(self._fabric.whole, now, jobs)
         circuits = canonical([(str(a), str(b)) for a, b in plan.circuits])
-        document = {**plan.document(), "circuits": [list(pair) for pair in circuits]}
-        told = {"jobs": [job.name for job in jobs], "plan": document}
-        self._move_light(event, self._relit(circuits), told)
+        planned = {**plan.document(), "circuits": [list(pair) for pair in circuits]}
+        document = {"jobs": [job.name for job in jobs], "plan": planned}
+        self._move_light(event, self._relit(circuits), document)
 
     def _relit(self, circuits: Sequence[tuple[str, str]]) -> Change:
         """Return the change to these circuits. Raises ValueError."""

@@ -89,7 +89,7 @@ def _faults(run: Run) -> list[Action]:
 def _lines(view: View, run: Run) -> Iterator[Line]:
     for action in _faults(run):
         for job in view.each_job([run.plan.arm]):
-            event = view.at(job.arm, f"event {action.plan.name} {job.subject}")
+            event = view.figures_at(job.arm, f"event {action.plan.name} {job.subject}")
             if any(event.row(metric) for _, metric in _FIGURES):
                 yield event, job, action
 
@@ -100,7 +100,9 @@ def _of_event(metric: str) -> Callable[[Line], str]:
 
 def _said(action: Action) -> str:
     return (
-        f"{action.said}, then {action.plan.then}" if action.plan.then else action.said
+        f"{action.sentence}, then {action.plan.then}"
+        if action.plan.then
+        else action.sentence
     )
 
 
@@ -114,7 +116,7 @@ def _told(view: View, run: Run) -> str:
     """Return the facts about each fault in addition to times; empty if there are none."""
     sentences = []
     for action in _faults(run):
-        away = view.at(run.plan.arm, f"event {action.plan.name}").number("away")
+        away = view.figures_at(run.plan.arm, f"event {action.plan.name}").number("away")
         if away is not None:
             sentences.append(
                 f"{text(_said(action))}: away for {seconds(away)}, until it answered again."
@@ -173,7 +175,7 @@ def _iterations(run: Run, last: float) -> Figure:
             axis,
             begin,
             level,
-            action.said,
+            action.sentence,
             va="top",
             color=INK,
             xycoords=("data", "axes fraction"),
@@ -257,4 +259,4 @@ def _moved(run: Run, switch: str) -> int:
 def _events(view: View, run: Run) -> Iterator[tuple[Action, Figures]]:
     for action in run.later:
         if action.plan.do in MOVES_LIGHT:
-            yield action, view.at(run.plan.arm, f"event {action.plan.name}")
+            yield action, view.figures_at(run.plan.arm, f"event {action.plan.name}")

@@ -335,7 +335,7 @@ def _event(event: Figures) -> str:
     name = event.subject.removeprefix("event ").partition(" job ")[0]
     actions = event.view.first[event.arm].later
     return text(
-        next((action.said for action in actions if action.plan.name == name), name)
+        next((action.sentence for action in actions if action.plan.name == name), name)
     )
 
 

@@ -224,7 +224,7 @@ def collectives(view: View, draw: Draw) -> str:
     base, analytic = view.base, tag("analytic")
 
     def of(metric: str) -> Callable[[str], str]:
-        return lambda arm: figure(base.at(arm, metric))
+        return lambda arm: figure(base.row_at(arm, metric))
 
     columns: Columns[str] = [
         ("arm", lambda arm: text(view.title(arm))),
@@ -387,7 +387,7 @@ def _loss(job: Figures) -> str:
 
 
 def _of_run(metric: str) -> Callable[[Figures], str]:
-    return lambda job: job.view.at(job.arm, "run").figure(metric)
+    return lambda job: job.view.figures_at(job.arm, "run").figure(metric)
 
 
 def _as_baseline(job: Figures) -> bool | None:

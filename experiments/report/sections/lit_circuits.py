@@ -1,4 +1,4 @@
-"""Which GPU hangs on which packet switch: the circuits before and after they were moved."""
+"""Draw the circuits before and after they were moved, and the packet switches of the GPUs."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def regroup(view: View, draw: Draw) -> str:
 
 
 def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
-    event = view.at(run.plan.arm, f"event {action.plan.name}")
+    event = view.figures_at(run.plan.arm, f"event {action.plan.name}")
     moved, when = event.number("fibres_moved"), action.plan.when
     began = f"{seconds(action.begun - run.released)} after the release"
     if when.job is not None:
@@ -106,7 +106,9 @@ def _pace(view: View, arm: str, event: str) -> str:
     """Return a sentence on how the jobs' iteration times changed."""
     sentences = []
     for job in view.each_job([arm]):
-        before, after, *model = view.at(arm, f"{event} {job.subject}").numbers(*_PACE)
+        before, after, *model = view.figures_at(arm, f"{event} {job.subject}").numbers(
+            *_PACE
+        )
         if before is not None and after is not None:
             modelled = (
                 f" (model: {' to '.join(map(seconds, model))})"

@@ -1,4 +1,4 @@
-"""What the ports of the compared jobs' NICs carried, and when their GPUs computed."""
+"""Draw the traffic of the compared jobs' NICs, and when their GPUs computed."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class _Happened:
 def _happened(run: Run) -> list[_Happened]:
     """Return the events of a run and the unplanned changes of its switches, in order of time."""
     lines = [
-        _Happened(run, action.said, action.begun, _took(action), _came(action))
+        _Happened(run, action.sentence, action.begun, _took(action), _came(action))
         for action in run.later
     ]
     for drift, mended in run.drifts:
@@ -132,7 +132,7 @@ def _happened(run: Run) -> list[_Happened]:
             if mended is None
             else "put right by the controller"
         )
-        lines.append(_Happened(run, drift.said, drift.t, took, came))
+        lines.append(_Happened(run, drift.sentence, drift.t, took, came))
     return sorted(lines, key=lambda line: line.t)
 
 
@@ -214,7 +214,7 @@ def _run(
         )
         place = begin
         box = {"facecolor": FACE, "alpha": 0.75, "linewidth": 0, "pad": 0.6}
-        note(axis, begin, level - 0.42, action.said, color=INK, zorder=6, bbox=box)
+        note(axis, begin, level - 0.42, action.sentence, color=INK, zorder=6, bbox=box)
 
 
 def _strange(run: Run) -> list[SwitchDrifted]:

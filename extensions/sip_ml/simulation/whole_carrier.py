@@ -91,7 +91,9 @@ class WholeCarrier(Carrier):
             divided = DividedRun(*made, disturbed=disturbed, standing=False)
             divided.divide(interconnect, interconnect.division, self.share)
             return divided
-        return WorkloadRun(*made, disturbed=disturbed, standing=not interconnect.asked)
+        return WorkloadRun(
+            *made, disturbed=disturbed, standing=not interconnect.requests_light
+        )
 
     @staticmethod
     def emulated(

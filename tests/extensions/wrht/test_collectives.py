@@ -920,9 +920,9 @@ def test_nothing_in_the_file_is_not_zero() -> None:
         Row("ring", "job train", "jct", 1.0, "s", "simulated", {loss: 0, "costs": {}})
     ]
     base = AtBase(of(raw), Table(rows))
-    assert base.at("ring", "jct") is None
-    assert base.at("ring", "jct", {loss: 0}) == rows[0]
-    assert base.at("ring", "jct", {loss: 0, "training.gradient": "1 MB"}) is None
+    assert base.row_at("ring", "jct") is None
+    assert base.row_at("ring", "jct", {loss: 0}) == rows[0]
+    assert base.row_at("ring", "jct", {loss: 0, "training.gradient": "1 MB"}) is None
 
 
 def map_of(over: dict[str, list[Any]]) -> Figure | None:
