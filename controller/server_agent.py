@@ -239,3 +239,10 @@ def _detail(answer: httpx.Response) -> str:
     except (ValueError, KeyError, TypeError):
         detail = answer.text[:200] or f"HTTP status {answer.status_code}"
     return " ".join(str(detail).split())
+
+
+def required_agent(agent: AgentClient | None) -> AgentClient:
+    """Return the agent. Raises UnavailableError if the inventory names none."""
+    if agent is None:
+        raise UnavailableError("the inventory names no server agent")
+    return agent

@@ -10,6 +10,7 @@ from ringlight.controller.errors import ConflictError, ControllerError
 from ringlight.controller.jobs.light_provider import L
 from ringlight.controller.light.provider import LightContext, Provider
 from ringlight.controller.light.switches import WRITE_S, Lights
+from ringlight.controller.server_agent import required_agent
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.base import Plane
 
@@ -92,7 +93,7 @@ class Alone(Provider[L], Generic[L, P]):
         """Tell the O-NICs that their peers have no light. Raises ControllerError."""
 
     def _check_onics(self, light: L) -> None:
-        self._need_agent().health()
+        required_agent(self._agent).health()
 
     def _light(self, job_id: str, light: L) -> dict[str, float]:
         took: dict[str, float] = {}

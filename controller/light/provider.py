@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
-from ringlight.controller.errors import ControllerError, NotFoundError, UnavailableError
+from ringlight.controller.errors import ControllerError, NotFoundError
 from ringlight.controller.jobs.light_provider import L
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import (
@@ -190,11 +190,6 @@ class Provider(ABC, Generic[L]):
             switches=list(light.switches),
             **more,
         )
-
-    def _need_agent(self) -> AgentClient:
-        if self._agent is None:
-            raise UnavailableError("the inventory names no server agent")
-        return self._agent
 
     # Looking
 

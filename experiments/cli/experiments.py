@@ -138,10 +138,8 @@ def simulate(
     backend = simulation_of(mtu, latency)
     chosen = [f"{name}:{address}" for name, address in executors.items()]
     chosen += [] if executor is None else [executor]
-    if len(chosen) > 1 or (chosen and processes is not None):
-        named = ", ".join(
-            f"--{name}" for name in ("processes", *executor_kinds(), "executor")
-        )
+    if len(chosen) > 1:
+        named = ", ".join(f"--{name}" for name in (*executor_kinds(), "executor"))
         fail(f"{named}: give one of them", 2)
     experiment = which.load(which.file(scenario), real_scale)
     spread = {"processes": processes, "executor": chosen[0] if chosen else None}

@@ -40,8 +40,6 @@ from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
 from ringlight.extensions.cluster.formats.job_traces import read_job_trace
 from ringlight.extensions.cluster.job_traces import (
     Fit,
-    FloatArray,
-    IntArray,
     JobTrace,
     Larger,
     Pattern,
@@ -56,6 +54,7 @@ from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.steps import FloatArray, IntArray
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import Duration, Strict
 from ringlight.workloads.job_settings import Training

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from ringlight.fabric.parts import (
     Link,
@@ -15,10 +14,7 @@ from ringlight.fabric.parts import (
     Wss,
     servers_of_one,
 )
-
-#: Which steps of a collective set light: each one, all of its light again, also what is set already; or only
-#: those that need light that does not stand.
-Reconfigure = Literal["each-step", "changed-only"]
+from ringlight.fabric.planes.base import Reconfigure
 
 
 @dataclass(frozen=True)

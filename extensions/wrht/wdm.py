@@ -22,7 +22,6 @@ from ringlight.extensions.wrht.ring import (
     COUNTER,
     EAST,
     WEST,
-    Reconfigure,
     WdmRing,
     make_ring,
     plugged_ring,
@@ -32,6 +31,7 @@ from ringlight.fabric.algorithms import parse_collective, unstriped_steps
 from ringlight.fabric.crossconnect import CrossConnect, Emit, Mode, plan_changes
 from ringlight.fabric.light import Optics, received_dbm
 from ringlight.fabric.parts import Wss
+from ringlight.fabric.planes.base import Reconfigure
 from ringlight.fabric.steps import (
     BoolArray,
     IntArray,

@@ -51,8 +51,9 @@ from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import count, percent, seconds
 from ringlight.fabric.kinds import KINDS
+from ringlight.fabric.steps import FloatArray
 from ringlight.fabric.units import format_size
-from ringlight.workloads.graph import FloatArray, Workload
+from ringlight.workloads.graph import Workload
 from ringlight.workloads.summary import (
     MESSAGE,
     PURPOSES,

@@ -20,7 +20,6 @@ from ringlight.controller.errors import ControllerError, UnavailableError
 from ringlight.controller.light.documents import quantiles
 from ringlight.controller.light.switches import Lights, Setting
 from ringlight.controller.server_agent import AgentClient
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Paths
@@ -39,6 +38,7 @@ from ringlight.extensions.sip_ml.light.documents import (
     DecisionStatistics,
     Lightpaths,
 )
+from ringlight.fabric.steps import FloatArray
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ringlight.extensions.sip_ml.allocation.circuits import single_shot
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath
@@ -16,7 +15,7 @@ from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec
-from ringlight.fabric.steps import sent_in_steps
+from ringlight.fabric.steps import FloatArray, sent_in_steps
 from ringlight.fabric.topology import CrossConnects, Fabric
 
 
