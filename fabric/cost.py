@@ -257,10 +257,11 @@ def predict(
 ) -> dict[str, float]:
     """Return the seconds per iteration of every job, by name: compute, then its slowest ring edge.
 
-    ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of all jobs sending all the time, the edge's latency, and the way of its receiver's word back over links
-    that delay. Or, if that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency
-    (:func:`_ring_s`). It bounds the time in neither direction if jobs share a link. Raises ValueError naming
-    the GPU if an edge has no path, and for jobs that :func:`check_jobs` rejects.
+    ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of all jobs sending all the
+    time, the edge's latency, and the way of its receiver's word back over links that delay. Or, if that is
+    longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency (:func:`_ring_s`). It bounds
+    the time in neither direction if jobs share a link. Raises ValueError naming the GPU if an edge has no
+    path, and for jobs that :func:`check_jobs` rejects.
     """
     model = RingModel(view, jobs, latencies)
     return model.iteration_s(model.jobs)
