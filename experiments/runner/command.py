@@ -303,7 +303,7 @@ def _pool(
             else None
         )
     if processes is not None and executor is not None:
-        raise ScenarioError("processes, and other machines: give one of them")
+        raise ScenarioError("--processes, and other machines: give one of them")
     if isinstance(executor, str):
         return executor_of(executor)
     if executor is not None:

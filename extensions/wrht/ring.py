@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ringlight.fabric.light import Reconfigure
 from ringlight.fabric.parts import (
     Link,
     Onic,
@@ -14,7 +15,6 @@ from ringlight.fabric.parts import (
     Wss,
     servers_of_one,
 )
-from ringlight.fabric.planes.base import Reconfigure
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ from ringlight.extensions.wrht.ring import (
 from ringlight.fabric import light
 from ringlight.fabric.algorithms import parse_collective, unstriped_steps
 from ringlight.fabric.crossconnect import CrossConnect, Emit, Mode, plan_changes
-from ringlight.fabric.light import Optics, received_dbm
+from ringlight.fabric.light import Optics, Reconfigure, received_dbm
 from ringlight.fabric.parts import Wss
-from ringlight.fabric.planes.base import Reconfigure
 from ringlight.fabric.steps import (
     BoolArray,
     IntArray,

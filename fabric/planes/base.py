@@ -30,9 +30,6 @@ NETWORK_S = 2.7e-6
 
 #: How the light of a plane comes.
 Lighting = Literal["stands", "asked", "stepped"]
-#: Which steps of a collective set light: each one, all of its light again, also what is set already; or only
-#: those that need light that does not stand.
-Reconfigure = Literal["each-step", "changed-only"]
 
 
 class Misfit(ValueError):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringlight.fabric.planes.base import Reconfigure
+from ringlight.fabric.light import Reconfigure
 from ringlight.fabric.steps import Step, Steps, check_ranks
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.maxmin import drain

@@ -27,7 +27,7 @@ from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.extensions.wrht.provider import RingProvider, plan_light
 from ringlight.extensions.wrht.wdm import RingPlan
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.planes.base import Reconfigure
+from ringlight.fabric.light import Reconfigure
 from tests.extensions.wrht.test_ring_light import ring_fabric
 from tests.lights import Wss, light_context
 
