@@ -78,11 +78,10 @@ def died(run: Run) -> Iterator[Reason]:
         yield Reason(code, "doubtful", {"run": run.name, **data})
     for event in run.of(EventLate):
         if not event.asked:
-            event_data = {
-                key: getattr(event, key)
-                for key in ("name", "planned", "came", "late_s", "away_s", "said")
-            }
-            yield Reason("event_late", "doubtful", {"run": run.name, **event_data})
+            keys = ("name", "planned", "came", "late_s", "away_s")
+            event_data = {key: getattr(event, key) for key in keys}
+            data = {"run": run.name, **event_data, "said": event.sentence}
+            yield Reason("event_late", "doubtful", data)
     takes_workers = any(
         action.plan.target is not None and action.plan.target.kind in ("worker", "gpu")
         for action in run.actions
