@@ -113,3 +113,9 @@ class RunState:
         """Return a job's state, with its reason if there is one, in words."""
         state, reason = self.states[job].lower(), self.reasons.get(job)
         return f"{state}: {reason}" if reason else state
+
+
+def effect_s(record: ActionEnded) -> float:
+    """Return the time in seconds at which an event took effect. A fault takes effect when it is in force."""
+    done = record.result.get("t_done")
+    return record.t if done is None else float(done)

@@ -39,7 +39,7 @@ from ringlight.experiments.record.runs import AGAIN
 from ringlight.experiments.runner.larger import check_links, check_run
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
-from ringlight.experiments.runner.run_state import RunState
+from ringlight.experiments.runner.run_state import RunState, effect_s
 
 #: Deadlines in seconds of the lab's clock: GPUs given back by the run before, workers ready.
 FREE_S, READY_S = 30.0, 60.0
@@ -480,7 +480,7 @@ class _Run:
                     event for event in self._plan.events if event.name == record.name
                 ]
                 self._note_late(
-                    event, self._begun_s[record.name], _came_s(record), begun=False
+                    event, self._begun_s[record.name], effect_s(record), begun=False
                 )
             if isinstance(record, ActionEnded) and record.error is not None:
                 self._reporter.say(
@@ -494,9 +494,3 @@ class _Run:
         for name, error in self._at.actions.items():
             if error is not None:
                 yield f"{self._plan.title}: events.{name}: {error}"
-
-
-def _came_s(record: ActionEnded) -> float:
-    """Return the time in seconds at which an event took effect. A fault takes effect when it is in force."""
-    done = record.result.get("t_done")
-    return record.t if done is None else float(done)
