@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from typing_extensions import TypedDict, get_type_hints
 
@@ -31,9 +31,13 @@ from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.packets.watching import TableView, TableWatch
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
+from ringlight.fabric.extension import loaded
 from ringlight.fabric.paths import Router
 from ringlight.fabric.table_writers import programs
 from ringlight.fabric.topology import Fabric
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +211,10 @@ class Controller:
         #: Lines of health about what is none of the controller's own parts, None where all is well.
         self.complaints: list[Callable[[], str | None]] = [lambda: plane.complaint]
         self.started_at = time.monotonic()
+        #: Called with the application that answers REST calls, when it is made.
+        self.app_parts: list[Callable[[FastAPI], None]] = []
+        for add_to in loaded("controller"):
+            add_to(self)
 
     def start(self, switches_timeout_s: float) -> None:
         """Wait for the switches, take over what they carry, follow the jobs.

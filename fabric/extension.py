@@ -55,9 +55,9 @@ class Extension:
     #: By its name, an ``experiments.runner.executor_kinds.ExecutorKind``: other machines that make runs. The
     #: name is an option of commands that make runs, so its module is imported as that of ``commands``.
     executors: Mapping[str, str] = field(default_factory=dict)
-    #: Functions of the ``controller.service.Controller`` and its FastAPI application, called when both are
-    #: made, before the controller starts: what they add is the controller's. Routes that they add are as the
-    #: core's; middleware that they add is asked before the token is.
+    #: Functions that are called with the ``controller.service.Controller`` once its parts are made, before it
+    #: starts. What they append to its ``app_parts`` is called with the FastAPI application when that is made:
+    #: routes that they add are as the core's; middleware that they add is asked before the token is.
     controller: tuple[str, ...] = ()
     #: By its file's name in a run folder, an ``experiments.runner.page_kinds.PageKind``: a page that shows
     #: runs beside their report, and a lab. Its flag is an option of commands that build a lab, so its module

@@ -44,7 +44,6 @@ from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared
 from ringlight.controller.web.refusals import errors
 from ringlight.controller.web.timing import Timed, call_histogram
-from ringlight.fabric.extension import loaded
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import port_name
 
@@ -120,8 +119,8 @@ def create_app(
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
-    for add_to in loaded("controller"):
-        add_to(controller, app)
+    for add_part in controller.app_parts:
+        add_part(app)
     app.add_middleware(OwnPagesOnly, names=hosts)
     app.add_middleware(InTurn, first=[_HEALTH])
     app.add_middleware(Timed, calls=calls)

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from ringlight.controller.service import Controller
 
 
-def add_carried(controller: Controller, app: FastAPI) -> None:
+def add_carried(controller: Controller) -> None:
     """Have the controller add the traffic of the lab's fast path, if there is one, to switches' counters."""
     from ringlight.extensions.fast_path.carried import Carried
 

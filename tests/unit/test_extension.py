@@ -55,6 +55,7 @@ from ringlight.fabric.extension import (
     entries_of,
     extensions,
     in_order,
+    loaded,
     loaders,
 )
 from ringlight.fabric.optical_drivers import parts_of_drivers
@@ -435,12 +436,17 @@ def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(
             )
             await answer(scope, receive, send)
 
-    def add(controller: Controller, application: FastAPI) -> None:
-        application.get("/torus")(lambda: len(controller.fabric.gpus))
-        application.add_middleware(Sign)
+    def add(controller: Controller) -> None:
+        def add_to(application: FastAPI) -> None:
+            application.get("/torus")(lambda: len(controller.fabric.gpus))
+            application.add_middleware(Sign)
+
+        controller.app_parts.append(add_to)
 
     cube.__dict__["add"] = add
     with door(alone(controller=("torus:add",))):
+        for add_to in loaded("controller"):
+            add_to(controller)
         application = rest.create_app(controller, {"secret": "lab"})
     assert call(application, "GET", "/sign", {}) == (200, b"the torus")
     assert call(application, "GET", "/torus", {})[0] == 401

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fastapi import FastAPI
 
 from ringlight.controller.inventory import Inventory
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
@@ -308,8 +307,8 @@ def test_the_controller_counts_what_the_labs_fast_path_carries(tmp_path: Path) -
     )
     plane = SimpleNamespace(carried=None)
     lab = SimpleNamespace(inventory=Inventory(lab="abcd"), plane=plane)
-    add_carried(lab, FastAPI())  # type: ignore[arg-type]
+    add_carried(lab)  # type: ignore[arg-type]
     assert plane.carried is None
     lab = SimpleNamespace(inventory=inventory, plane=plane)
-    add_carried(lab, FastAPI())  # type: ignore[arg-type]
+    add_carried(lab)  # type: ignore[arg-type]
     assert isinstance(plane.carried, Carried)
