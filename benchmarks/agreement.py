@@ -31,7 +31,14 @@ CASES = ROOT / "tests" / "data" / "agreement"
 #: Their size, or a simulation of hours, is what they are about.
 LARGE = ("two_hundred_fifty_six",)
 BEGIN, END = "<!-- agreement -->\n", "<!-- end of agreement -->\n"
-HEADS = ("scenario", "jobs", "largest all-reduce difference", "arm, job", "verdict", "cause")
+HEADS = (
+    "scenario",
+    "jobs",
+    "largest all-reduce difference",
+    "arm, job",
+    "verdict",
+    "cause",
+)
 
 
 def files() -> list[Path]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.harness import ROOT, lab_up, need_root, processor_s, show, spread
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.agent.worker_requests import WorkerRequest
 from ringlight.testbed.emulation.scale import Emulation
 from ringlight.testbed.emulation.settings import Settings

@@ -30,7 +30,7 @@ from ringlight.extensions.sip_ml.simulation.zoo import (
     RelayedGridNetwork,
     WavelengthRingNetwork,
 )
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.networks import IdealNetwork, Network, PacketNetwork

@@ -34,7 +34,6 @@ from ringlight.extensions.models.catalogue import MODELS
 from ringlight.extensions.models.parallelism import generate
 from ringlight.extensions.models.settings import MIB, Parallel, Training
 from ringlight.extensions.sip_ml.allocation.circuits import check_degree, single_shot
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.allocation.dividing import PlanesDivider
 from ringlight.extensions.sip_ml.allocation.one_shot import circuits, one_shot
 from ringlight.extensions.sip_ml.divided.lightpaths import Division
@@ -45,7 +44,7 @@ from ringlight.extensions.sip_ml.simulation.zoo import CircuitNetwork, TorusNetw
 from ringlight.extensions.sip_ml.wholes.interconnect import PhaseLight
 from ringlight.extensions.sip_ml.wholes.torus import Torus
 from ringlight.extensions.sip_ml.workload_phases import phases_of
-from ringlight.fabric.steps import Step
+from ringlight.fabric.steps import FloatArray, Step
 from ringlight.fabric.units import format_size, format_time, parse_size
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.networks import IdealNetwork, Network, Routes

@@ -25,7 +25,7 @@ import numpy as np
 import yaml
 
 from benchmarks.harness import RINGLIGHT, ROOT, tell
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.jobs import Job
 from ringlight.testbed.simulation.networks import PacketNetwork

@@ -28,8 +28,9 @@ def _oddl(nodes: int) -> dict[str, Any]:
     from ringlight.extensions.oddl.control_units import ControlNetwork, OnicPlane
     from ringlight.extensions.oddl.network import GridNetwork
     from ringlight.extensions.oddl.wavelengths import wavelength_map
+    from ringlight.fabric.building import build_fabric
     from ringlight.fabric.schedules import halving_doubling
-    from ringlight.fabric.schema import FabricSpec, build_fabric
+    from ringlight.fabric.schema import FabricSpec
     from ringlight.testbed.simulation.engine import Engine
     from ringlight.testbed.simulation.jobs import Job
     from tests.simulated_jobs import simulate

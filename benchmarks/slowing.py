@@ -180,7 +180,7 @@ class Case:
         return PacketNetwork(replace(fabric, links=links))
 
     def run(self) -> Outcome:
-        from ringlight.fabric.schedules import steps_named
+        from ringlight.fabric.algorithms import steps_named
         from ringlight.testbed.simulation.engine import Engine
         from ringlight.testbed.simulation.jobs import Compute, Job
         from tests.simulated_jobs import simulate

@@ -102,6 +102,7 @@ def code_files() -> dict[str, Path]:
     """
     modules = (
         "__init__",
+        "algorithms",
         "alltoall",
         "collectives",
         "extension",

@@ -21,7 +21,7 @@ from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
 from ringlight.controller.web.serving import HttpServer
-from ringlight.fabric.schema import fabric_of_document
+from ringlight.fabric.building import fabric_of_document
 from ringlight.fabric.topology import Fabric, circuit_switches
 
 log = logging.getLogger("controller")

@@ -172,7 +172,7 @@ class AgentClient:
             self._call("POST", "/v1/announcements", json=body, timeout_s=timeout_s)
         )
 
-    def others(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
+    def foreign(self, *, timeout_s: float = 2.0) -> Mapping[str, Any]:
         """Return ``{"programs", "controllers"}``, each in its present state.
 
         ``programs``: the processes of the lab's programs by name. ``controllers``: other controllers by
@@ -239,3 +239,10 @@ def _detail(answer: httpx.Response) -> str:
     except (ValueError, KeyError, TypeError):
         detail = answer.text[:200] or f"HTTP status {answer.status_code}"
     return " ".join(str(detail).split())
+
+
+def required_agent(agent: AgentClient | None) -> AgentClient:
+    """Return the agent. Raises UnavailableError if the inventory names none."""
+    if agent is None:
+        raise UnavailableError("the inventory names no server agent")
+    return agent

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from typing_extensions import TypedDict, get_type_hints
 
@@ -35,6 +35,9 @@ from ringlight.fabric.extension import loaded
 from ringlight.fabric.paths import Router
 from ringlight.fabric.table_writers import programs
 from ringlight.fabric.topology import Fabric
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 
@@ -208,8 +211,10 @@ class Controller:
         #: Lines of health about what is none of the controller's own parts, None where all is well.
         self.complaints: list[Callable[[], str | None]] = [lambda: plane.complaint]
         self.started_at = time.monotonic()
-        for add_service in loaded("services"):
-            add_service(self)
+        #: Called with the application that answers REST calls, when it is made.
+        self.app_parts: list[Callable[[FastAPI], None]] = []
+        for add_to in loaded("controller"):
+            add_to(self)
 
     def start(self, switches_timeout_s: float) -> None:
         """Wait for the switches, take over what they carry, follow the jobs.
@@ -352,7 +357,7 @@ class Controller:
         """True if packet switches are left to other controllers, of which the testbed's agent knows."""
         return self.agent is not None and bool(self.fabric.foreign_switches)
 
-    def others(self) -> Others:
+    def foreign(self) -> Others:
         """Return the processes of programs, and the controllers of the switches that are left to others.
 
         The testbed's agent is read now. Empty if it does not answer; its own status reports that.
@@ -360,7 +365,7 @@ class Controller:
         if self.agent is None:
             return NO_OTHERS
         try:
-            return {**NO_OTHERS, **self.agent.others()}  # type: ignore[typeddict-item]
+            return {**NO_OTHERS, **self.agent.foreign()}  # type: ignore[typeddict-item]
         except ControllerError as error:
             log.warning("who writes the switches of others is not known: %s", error)
             return NO_OTHERS

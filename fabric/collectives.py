@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.algorithms import parse_collective, steps_named
 from ringlight.fabric.steps import Op, Steps
 
 
@@ -77,7 +77,7 @@ def chunk_bounds(
 def all_reduce(name: str, ranks: int) -> Schedule:
     """Return an all-reduce written out, transfer by transfer.
 
-    Raises ValueError for a name or ranks that :func:`fabric.schedules.steps_named` rejects, and for whole
+    Raises ValueError for a name or ranks that :func:`fabric.algorithms.steps_named` rejects, and for whole
     numbers, which no single vector holds.
     """
     if parse_collective(name).bits is not None:

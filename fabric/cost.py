@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop, PacketView
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, passes_on
 from ringlight.fabric.topology import Fabric
 
@@ -252,29 +252,16 @@ class RingModel:
         }
 
 
-def ring_rates(
-    view: PacketView, jobs: Iterable[RingJob]
-) -> dict[str, tuple[float, ...]]:
-    """Return the bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
-
-    All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths of
-    :class:`fabric.paths.Router`: if there are several, each edge takes one of them. Raises ValueError naming
-    the GPU when an edge has no path, and for jobs that :func:`check_jobs` rejects.
-    """
-    model = RingModel(view, jobs)
-    return model.rates_bps(model.jobs)
-
-
 def predict(
     view: PacketView, jobs: Iterable[RingJob], latencies: Latencies = Latencies()
 ) -> dict[str, float]:
     """Return the seconds per iteration of every job, by name: compute, then its slowest ring edge.
 
-    ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of :func:`ring_rates`: those
-    of all jobs sending all the time, the edge's latency, and the way of its receiver's word back over links
-    that delay. Or, if that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency
-    (:func:`_ring_s`). It bounds the time in neither direction if jobs share a link. Raises ValueError if
-    :func:`ring_rates` does.
+    ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of all jobs sending all the
+    time, the edge's latency, and the way of its receiver's word back over links that delay. Or, if that is
+    longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency (:func:`_ring_s`). It bounds
+    the time in neither direction if jobs share a link. Raises ValueError naming the GPU if an edge has no
+    path, and for jobs that :func:`check_jobs` rejects.
     """
     model = RingModel(view, jobs, latencies)
     return model.iteration_s(model.jobs)

@@ -52,38 +52,25 @@ class Extension:
     #: switches of which the fabric file says so have it as their controller. The module is loaded wherever a
     #: fabric file is read.
     processes: Mapping[str, str] = field(default_factory=dict)
-    #: Functions that are called with the ``controller.service.Controller`` once its parts are made, before it
-    #: starts.
-    services: tuple[str, ...] = ()
-    #: By its name, a flag of every command that builds a lab: a function of the URL of the lab's controller,
-    #: called if the flag was given. The function's docstring is the flag's help, and its module is imported
-    #: as that of ``commands``.
-    lab_flags: Mapping[str, str] = field(default_factory=dict)
     #: By its name, an ``experiments.runner.executor_kinds.ExecutorKind``: other machines that make runs. The
     #: name is an option of commands that make runs, so its module is imported as that of ``commands``.
     executors: Mapping[str, str] = field(default_factory=dict)
-    #: Functions of the FastAPI application and the ``controller.service.Controller``, called when the
-    #: application is made. Routes that they add are as the core's; middleware that they add is asked before
-    #: the token is.
-    routes: tuple[str, ...] = ()
-    #: By the name of a page beside the report of a run folder, a function of the folder and of whether a
-    #: person may want to watch its runs, called when the report is made. It may write the page, and returns
-    #: the HTML by which the report leads there.
+    #: Functions that are called with the ``controller.service.Controller`` once its parts are made, before it
+    #: starts. What they append to its ``app_parts`` is called with the FastAPI application when that is made:
+    #: routes that they add are as the core's; middleware that they add is asked before the token is.
+    controller: tuple[str, ...] = ()
+    #: By its file's name in a run folder, an ``experiments.runner.page_kinds.PageKind``: a page that shows
+    #: runs beside their report, and a lab. Its flag is an option of commands that build a lab, so its module
+    #: is imported as that of ``commands``.
     pages: Mapping[str, str] = field(default_factory=dict)
 
     #: Keys of the fabric file, and of its links, each a :class:`fabric.keys.FabricKey`. The scenario language
     #: and the fabric's schema read them when they are imported, so its module must be light.
     fabric: Mapping[str, str] = field(default_factory=dict)
-    #: By kind, a function of a fabric that returns its planes of this kind
-    #: (:class:`fabric.planes.base.Plane`).
+    #: By its name, a kind of planes, each a :class:`fabric.planes.kinds.PlaneKind`: which planes a fabric has,
+    #: who lights them for jobs, and what simulates jobs there. Its module is loaded with every fabric.
     planes: Mapping[str, str] = field(default_factory=dict)
-    #: Subclasses of :class:`controller.light.provider.Provider`, which the controller makes of a
-    #: ``LightContext`` when it starts.
-    light: tuple[str, ...] = ()
-    #: By kind of plane, a subclass of :class:`experiments.backends.simulation.carriers.Carrier`, which
-    #: simulates jobs there.
-    carriers: Mapping[str, str] = field(default_factory=dict)
-    #: By name, a :class:`fabric.schedules.Algorithm` of an all-reduce.
+    #: By name, a :class:`fabric.algorithms.Algorithm` of an all-reduce.
     collectives: Mapping[str, str] = field(default_factory=dict)
     #: Modules that workers import, which go into their image with the package's own module. An object in one
     #: is a ``workloads.following.Following``, what the light of a job's workload may follow.
@@ -99,17 +86,12 @@ class Extension:
     #: By name, kinds of programs that run beside the workers of a job (``fabric.guests.GuestKind``).
     guests: Mapping[str, str] = field(default_factory=dict)
     #: By its name, a driver of optical switches, described by a ``DriverKind``
-    #: (:mod:`fabric.optical_drivers`); fabric files and inventories ask for it.
+    #: (:mod:`fabric.optical_drivers`), with the protocol that the emulated switch serves for it and the rig
+    #: that it is tested on; fabric files and inventories ask for it.
     drivers: Mapping[str, str] = field(default_factory=dict)
-    #: By its name, a ``ManagementProtocol`` (:mod:`testbed.emulation.optical.session`), which the emulated
-    #: optical switch loads to serve it.
-    protocols: Mapping[str, str] = field(default_factory=dict)
     #: By its name, which the object has, too, a ``Profile`` (:mod:`fabric.optical_profiles`), the times and
     #: losses of a product, which fabric files name.
     profiles: Mapping[str, str] = field(default_factory=dict)
-    #: By name, which is its driver's, a subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument;
-    #: ``testbed.rigs.rigs()`` loads all.
-    rigs: Mapping[str, str] = field(default_factory=dict)
 
     #: Modules whose functions are metrics (``@metric``, ``experiments.analysis.metrics``), without an object.
     metrics: tuple[str, ...] = ()
@@ -166,7 +148,6 @@ CORE = InstalledExtension(
     Extension(
         "ringlight",
         drivers={"scpi": "fabric.optical_drivers:SCPI"},
-        protocols={"scpi": "testbed.emulation.optical.scpi:PROTOCOL"},
         profiles={
             "mems": "fabric.optical_profiles:MEMS",
             "piezo": "fabric.optical_profiles:PIEZO",
@@ -174,13 +155,7 @@ CORE = InstalledExtension(
             "mrr": "fabric.optical_profiles:MRR",
             "ideal": "fabric.optical_profiles:IDEAL",
         },
-        rigs={
-            "scpi": "testbed.rigs.emulated:ScpiRig",
-            "scpi-wss": "testbed.rigs.emulated:WssRig",
-        },
-        carriers={
-            "packets": "experiments.backends.simulation.carriers:Carrier",
-        },
+        planes={"packets": "fabric.planes.kinds:PACKETS"},
     ),
     "ringlight",
 )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric import alltoall, gathers
-from ringlight.fabric.schedules import STEPS, parse_collective, steps_named
+from ringlight.fabric.algorithms import STEPS, parse_collective, steps_named
 from ringlight.fabric.steps import BoolArray, IntArray, Steps, frozen
 
 Make = Callable[[int], Steps]
@@ -51,7 +51,7 @@ _ALGORITHMS: dict[str, dict[str, Make]] = {
     **dict.fromkeys(_EXCHANGING, _EXCHANGES),
 }
 #: Kind -> names of its algorithms; the first is the default. ``hierarchical`` may say ``-group-M``, and the
-#: all-reduces have the options of :class:`fabric.schedules.Collective` except bits, and extensions add some.
+#: all-reduces have the options of :class:`fabric.algorithms.Collective` except bits, and extensions add some.
 KINDS: dict[str, tuple[str, ...]] = {
     "all-reduce": tuple(STEPS),
     **{kind: tuple(algorithms) for kind, algorithms in _ALGORITHMS.items()},

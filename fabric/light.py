@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
+#: Which steps of a collective set light: each one, all of its light again, also what is set already; or only
+#: those that need light that does not stand.
+Reconfigure = Literal["each-step", "changed-only"]
+
 Modulation = Literal["nrz", "pam4"]
 #: Bits of PAM4 over decisions: 3/4 (six thresholds next to four levels, two bits each).
 _PAM4 = 0.75

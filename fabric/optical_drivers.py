@@ -6,11 +6,12 @@ The core's and those of extensions are in one table, :func:`driver_kinds`. Drive
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
-from ringlight.fabric.extension import loaders
+from ringlight.fabric.extension import entries, loaders
 
 #: Profiles of classes of switches rather than products; the switch of any driver can have one.
 CLASSES = ("mems", "piezo", "ideal")
@@ -20,17 +21,23 @@ CLASSES = ("mems", "piezo", "ideal")
 class DriverKind:
     """The facts of a driver that fabric files and testbeds need.
 
-    ``made_by``: ``"module:object"`` of the class or function that makes it, the module's name relative to the
-    extension's package, as ``controller/optical/registry.py`` calls it. ``products``: profiles that its
-    switch may have besides those of `CLASSES`, by their keys in ``profiles``. ``profile``: the one that it
-    has unless another is said. ``protocol``: what the emulated switch serves for it, by its key in
-    ``protocols`` (a driver with a rig has the same name); None if it cannot be emulated. ``login``: whether
-    there is a user to say.
+    Values are ``"module:object"``, as those of an extension.
+
+    ``made_by``: class or function that makes it, as ``controller/optical/registry.py`` calls it; or the name of
+    the driver that this one is for other products. ``products``: profiles that its switch may have besides those
+    of `CLASSES`, by their keys in ``profiles``. ``profile``: the one that it has unless another is said.
+    ``protocol``: name of the protocol that the emulated switch serves for it; None if it cannot be emulated.
+    ``login``: whether there is a user to say.
 
     ``options``: what can be said in ``options``, as the driver describes it; ``emulated_options``: those
     that make sense for an emulated switch, too; ``emulated``: keys of the inventory entry of every emulated
     switch. ``is_bridge``: the switch is a bridge of Open vSwitch, which a testbed makes, and which connects
     to the controller; it has any profile.
+
+    ``emulated_by``: the ``ManagementProtocol`` (:mod:`testbed.emulation.optical.session`) of the name
+    ``protocol``, empty if another driver brings that. ``rig``: the switch that the driver is tested on, a
+    subclass of :class:`~testbed.rigs.rig.Rig` that takes no argument; a driver that has one has the name of its
+    protocol, if any.
     """
 
     made_by: str
@@ -42,10 +49,18 @@ class DriverKind:
     emulated_options: frozenset[str] = frozenset()
     emulated: Mapping[str, object] = field(default_factory=dict)
     is_bridge: bool = False
+    emulated_by: str = ""
+    rig: str = ""
 
 
 #: Without a product in its name, for the fabric files that had it before there were others.
-SCPI = DriverKind("controller.optical.scpi:ScpiDriver", protocol="scpi", login=False)
+SCPI = DriverKind(
+    "controller.optical.scpi:ScpiDriver",
+    protocol="scpi",
+    login=False,
+    emulated_by="testbed.emulation.optical.scpi:PROTOCOL",
+    rig="testbed.rigs.emulated:ScpiRig",
+)
 
 #: Keys of an inventory entry that no option may take the place of.
 RESERVED = frozenset(
@@ -70,6 +85,18 @@ RESERVED = frozenset(
 def driver_kinds() -> Mapping[str, DriverKind]:
     """Return all drivers by name, the core's first. Raises ExtensionError."""
     return {name: load() for name, load in loaders("drivers").items()}
+
+
+def parts_of_drivers(part: str) -> Mapping[str, Callable[[], Any]]:
+    """Return what loads the objects that drivers name in a field, ``emulated_by`` or ``rig``, by driver.
+
+    Raises ExtensionError.
+    """
+    return {
+        name: partial(item.load, getattr(driver_kinds()[name], part))
+        for name, (item, _) in entries("drivers").items()
+        if getattr(driver_kinds()[name], part)
+    }
 
 
 def protocols_of(profile: str) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from ringlight.fabric.placement_exact import solve_exactly, try_all
 from ringlight.fabric.placement_heuristic import search
 from ringlight.fabric.placement_problem import (
     Circuit,
-    IntArray,
     Problem,
     comparable,
     crossing_bound,
@@ -33,6 +32,7 @@ from ringlight.fabric.placement_problem import (
     problem_of,
     score_of,
 )
+from ringlight.fabric.steps import IntArray
 from ringlight.fabric.topology import Fabric
 
 #: Binary choices (movable GPUs of jobs times switches each can reach) up to which the exact solver is tried.

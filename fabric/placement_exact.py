@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.placement_problem import (
-    IntArray,
     Problem,
     crossing_bytes_of,
     demand_of,
     fill,
     score_of,
 )
+from ringlight.fabric.steps import IntArray
 
 #: Placements up to which each is tried: sooner done than the exact solver is imported.
 FEW_PLACEMENTS = 256

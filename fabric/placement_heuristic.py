@@ -8,13 +8,8 @@ import random
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.placement_problem import (
-    IntArray,
-    Problem,
-    demand_of,
-    fill,
-    score_of,
-)
+from ringlight.fabric.placement_problem import Problem, demand_of, fill, score_of
+from ringlight.fabric.steps import IntArray
 
 #: Up to so many switches all ways to swap their bins are tried.
 FEW_SWITCHES = 5

@@ -7,14 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.parts import Port
+from ringlight.fabric.steps import IntArray
 from ringlight.fabric.topology import Fabric, circuit_cross_connects, optical_neighbour
 
 Circuit = tuple[Port, Port]
-IntArray = npt.NDArray[np.int64]
 Score = tuple[float, int]
 
 

@@ -75,7 +75,7 @@ class Tree:
             tuple((link.a, link.b) for link in nics),
         )
 
-    def lit(self, optical: str) -> Tree:
+    def with_optical_core(self, optical: str) -> Tree:
         """Return a copy of a tree of two tiers with an optical switch in place of spines.
 
         The leaves' uplinks end at the optical switch. It is lit so that all pairs of leaves have as many

@@ -31,11 +31,11 @@ from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.analysis.scaling import choose_scale
 from ringlight.experiments.backends.emulation.requests import job_request
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli.show import check_document
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record, RunFailed
+from ringlight.experiments.runner.check_document import check_document
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.topology import Fabric

@@ -34,10 +34,11 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import IDEAL
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.optical.clients import ENDED_S
 from ringlight.testbed.emulation.optical.commands import SetAdmin
 from ringlight.testbed.emulation.optical.server import OpticalSwitchServer

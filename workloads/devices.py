@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringlight.fabric.steps import BoolArray, IntArray
-from ringlight.workloads.graph import FloatArray, Kind, Program, Workload
+from ringlight.fabric.steps import BoolArray, FloatArray, IntArray
+from ringlight.workloads.graph import Kind, Program, Workload
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Following(Protocol):
     def check(self, run: Any, job: Any, plane: Any) -> None:
         """Raise ValueError, ``key: what is wrong``, for a job whose light cannot follow it on its plane.
 
-        ``run``: an ``experiments.language.checks.Draft`` that has the job.
+        ``run``: an ``experiments.language.draft.Draft`` that has the job.
         """
 
 

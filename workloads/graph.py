@@ -22,9 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.kinds import collective_steps
-from ringlight.fabric.steps import IntArray, Steps, WrittenSteps, check_ranks, frozen
-
-FloatArray = npt.NDArray[np.float64]
+from ringlight.fabric.steps import (
+    FloatArray,
+    IntArray,
+    Steps,
+    WrittenSteps,
+    check_ranks,
+    frozen,
+)
 
 
 class Kind(IntEnum):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringlight.fabric.steps import IntArray
-from ringlight.workloads.graph import FloatArray, Split
+from ringlight.fabric.steps import FloatArray, IntArray
+from ringlight.workloads.graph import Split
 
 #: Parts are whole elements of this many bytes: the emulation's payload is FP32.
 ELEMENT_BYTES = 4

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ringlight.fabric.steps import IntArray
-from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Workload
+from ringlight.fabric.steps import FloatArray, IntArray
+from ringlight.workloads.graph import Collective, Kind, Program, Workload
 
 T = TypeVar("T")
 #: What was called if that is no collective.

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from ringlight.fabric.collectives import chunk_bounds
 from ringlight.fabric.kinds import matrix_bounds, vector_bytes
-from ringlight.fabric.steps import IntArray, Steps, sent_in_steps
-from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Workload
+from ringlight.fabric.steps import FloatArray, IntArray, Steps, sent_in_steps
+from ringlight.workloads.graph import Collective, Kind, Program, Workload
 from ringlight.workloads.splits import ELEMENT_BYTES, split_bytes
 
 #: Ranks of a matrix in whole bytes.

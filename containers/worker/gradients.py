@@ -29,7 +29,7 @@ from ringlight.containers.worker.ring_of_bits import RingOfBits
 from ringlight.containers.worker.run import run
 from ringlight.containers.worker.spec import WorkerSpec
 from ringlight.containers.worker.transport import Reduce, RunReport
-from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.workloads.graph import Kind
 from ringlight.workloads.graph_writer import data_parallel_loop
 

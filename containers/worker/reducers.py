@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlight.containers.worker.spec import WorkerSpec
-from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.whole_numbers.means import Unit, mean_by
 from ringlight.fabric.whole_numbers.sums import mean
 
@@ -31,7 +31,7 @@ class Answers:
 
 
 class Reducer(Protocol):
-    """Carries out a collective without steps on workers (``fabric.schedules.Algorithm.worker``)."""
+    """Carries out a collective without steps on workers (``fabric.algorithms.Algorithm.worker``)."""
 
     def check(self, spec: WorkerSpec) -> None:
         """Raise BadSpec for a worker that it cannot serve."""

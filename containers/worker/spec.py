@@ -96,7 +96,7 @@ def parse_spec(raw: Any) -> WorkerSpec:
 
 def _check_collective(spec: WorkerSpec, ranks: int) -> None:
     # Imported here, so that a link test, which has none, loads no numpy.
-    from ringlight.fabric.schedules import parse_collective, steps_named
+    from ringlight.fabric.algorithms import parse_collective, steps_named
 
     try:
         collective = parse_collective(spec.collective)

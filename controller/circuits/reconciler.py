@@ -60,7 +60,6 @@ class Reconciler:
         self._names = {
             switch.dpid: name for name, switch in fabric.packet_switches.items()
         }
-        self._plane = plane
         self._site = site
         self._circuits = circuits
         self._forwarding = forwarding

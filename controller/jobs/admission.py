@@ -8,9 +8,9 @@ from typing import Any
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import guest_of
 from ringlight.controller.jobs.workload_files import WorkloadFiles
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 
 

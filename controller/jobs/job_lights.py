@@ -18,9 +18,9 @@ from ringlight.controller.errors import (
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.light_provider import Light, LightProvider
 from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.errors import ConflictError, NotFoundError, UnavailableError
+from ringlight.controller.errors import ConflictError, NotFoundError
 from ringlight.controller.jobs.admission import check_place, check_request
 from ringlight.controller.jobs.agent_watch import HASTE_S, AgentWatch
 from ringlight.controller.jobs.background import Background
@@ -41,7 +41,7 @@ from ringlight.controller.jobs.losses import (
 from ringlight.controller.jobs.replacements import Replacements
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.controller.jobs.workload_files import WorkloadFiles
-from ringlight.controller.server_agent import AgentClient
+from ringlight.controller.server_agent import AgentClient, required_agent
 from ringlight.controller.store import Store
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.packets import packets
@@ -175,7 +175,7 @@ class JobManager:
         reaction to the death of a worker while the job runs (fail, swap, shrink). ``spares``: GPUs kept for
         that case. Raises InvalidError, ConflictError, UnavailableError.
         """
-        agent = self._need_agent()
+        agent = required_agent(self._agent)
         with self._submitting:
             holders = self.holders()
             check_request(
@@ -266,7 +266,7 @@ class JobManager:
 
         Raises NotFoundError, UnavailableError; ConflictError for a job that is not READY.
         """
-        agent = self._need_agent()
+        agent = required_agent(self._agent)
         with self._book.lock:
             jobs = [self._book.find(job_id) for job_id in dict.fromkeys(ids)]
             for job in jobs:
@@ -304,7 +304,7 @@ class JobManager:
 
     def light_counters(self) -> Mapping[str, Any]:
         """Return the counters of the O-NICs and WSSs, which only the machine that emulates them has."""
-        return self._need_agent().onic_counters()
+        return required_agent(self._agent).onic_counters()
 
     def output(self, job_id: str, rank: int) -> JobOutput:
         """Return the output that a rank's command wrote. Raises NotFoundError, UnavailableError."""
@@ -313,7 +313,7 @@ class JobManager:
             if guest_of(job.spec) is None or not 0 <= rank < len(job.ranks):
                 raise NotFoundError(f"job {job_id} has no command at rank {rank}")
             worker = job.worker(rank)
-        texts = self._need_agent().output(worker)
+        texts = required_agent(self._agent).output(worker)
         return {"rank": rank, "stdout": texts["stdout"], "stderr": texts["stderr"]}
 
     def events(self, job_id: str, cursor: int, *, fresh: bool = False) -> JobEvents:
@@ -336,11 +336,6 @@ class JobManager:
         return self._book.running(ids)
 
     # Internals
-
-    def _need_agent(self) -> AgentClient:
-        if self._agent is None:
-            raise UnavailableError("the inventory names no server agent")
-        return self._agent
 
     def _digest(
         self, answer: Mapping[str, Any], complete: Collection[str], first: bool

@@ -10,7 +10,7 @@ import numpy as np
 
 from ringlight.controller.errors import InvalidError
 from ringlight.controller.jobs.job import linktest_targets
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.steps import Step, Steps, frozen
 
 

@@ -26,6 +26,8 @@ def _build(name: str) -> Build:
     kind = driver_kinds().get(driver_of(name))
     if kind is None:
         raise ValueError(f"there is no driver {name!r}")
+    if ":" not in kind.made_by:
+        return _build(kind.made_by)
     installed, _ = entries("drivers")[driver_of(name)]
     try:
         build: Build = installed.load(kind.made_by)

@@ -18,9 +18,9 @@ from pydantic import (
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.jobs.job import OWN_WORKLOADS
 from ringlight.controller.rest.body import Body
+from ringlight.fabric.algorithms import parse_collective, steps_named
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.guests import guest_kinds
-from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.workloads.following import followings
 from ringlight.workloads.job_settings import LIMITS, SLOWER, Limit
 

@@ -86,6 +86,15 @@ def is_loopback(host: str) -> bool:
     )
 
 
+def is_local(host: str) -> bool:
+    """Return whether a host, as it is written, is an address of loopback or ``localhost``. No name is
+    looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def check_doors(
     rest: str,
     openflow: str,

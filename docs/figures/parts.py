@@ -13,7 +13,7 @@ from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.papers import paper
 from ringlight.experiments.report.view import View
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 
 RunKind = Literal["measured", "simulated"]
 #: The runs of a block's scenario, by how their figures are known.
@@ -36,7 +36,7 @@ class Figure:
     real: bool = False
 
     def value(self, view: View) -> Any:
-        row = view.base.at(self.arm, self.metric, self.at, subject=self.subject, published=self.published)
+        row = view.base.row_at(self.arm, self.metric, self.at, subject=self.subject, published=self.published)
         if row is None:
             where = f"{self.subject}, {dict(self.at)}" if self.at else self.subject
             raise ScenarioError(f"{view.name}: no {self.metric} of arm {self.arm} ({where})")
@@ -97,7 +97,7 @@ class Middle:
         return median, low, high
 
     def _by_repeat(self, view: View, arm: str) -> dict[int, float]:
-        row = view.base.at(arm, self.metric, self.at, subject=self.subject)
+        row = view.base.row_at(arm, self.metric, self.at, subject=self.subject)
         found = () if row is None else view.table.rows_of(arm, row.point, self.subject, self.metric)
         values = {one.repeat: one.value for one in found if one.repeat is not None and is_number(one.value)}
         if len(values) < 2:

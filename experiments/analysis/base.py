@@ -36,7 +36,7 @@ class AtBase:
             )
         return self._values[path]
 
-    def at(
+    def row_at(
         self,
         arm: str,
         metric: str,
@@ -68,7 +68,7 @@ class AtBase:
     ) -> float | None:
         """Return the number of the run's own row that :meth:`at` finds, in the unit of the metric; None if
         there is no number."""
-        row = self.at(arm, metric, changed)
+        row = self.row_at(arm, metric, changed)
         return row.value if row is not None and is_number(row.value) else None
 
     def along(self, arm: str, metric: str, *paths: str) -> dict[Any, float]:

@@ -19,13 +19,13 @@ from ringlight.experiments.analysis.prediction import (
     predict_jobs,
 )
 from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.frames import IN_PACKET_BYTES
 from ringlight.fabric.full_load import flows_both_ways, left
 from ringlight.fabric.kinds import vector_bytes
 from ringlight.fabric.paths import NoPathError
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.steps import IntArray, Steps
-from ringlight.workloads.graph import FloatArray, Kind, Workload
+from ringlight.fabric.steps import FloatArray, IntArray, Steps
+from ringlight.workloads.graph import Kind, Workload
 
 #: Full frames that a receiver acknowledges together.
 ACKED = 2

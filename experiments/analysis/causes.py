@@ -19,12 +19,12 @@ from ringlight.experiments.analysis.metrics.regroup import dark_intervals, light
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s, packet_view
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.lab_records import LinkRate, ProcessorLoad
-from ringlight.experiments.record.light_records import Flow, RingSetUps
+from ringlight.experiments.record.light_records import Flow, StepSetUps
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.frames import ETHERNET_BYTES
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 
 
@@ -141,7 +141,7 @@ def causes_of(
         / sum(len(record.iterations) for record in real),
         "light_s": light,
         "light_by": "controller"
-        if theirs.of(RingSetUps)
+        if theirs.derived(StepSetUps)
         else "agents"
         if theirs.of(Flow)
         else None,
@@ -484,7 +484,9 @@ def light_s(runs: Sequence[Run], job: str) -> float | None:
             (light - wish) / len(gpus) for light, wish in lit_times if light is not None
         ]
         waits += [
-            change["total_s"] for note in run.of(RingSetUps) for change in note.set_ups
+            change["total_s"]
+            for note in run.derived(StepSetUps)
+            for change in note.set_ups
         ]
     return (
         sum(waits) / sum(len(run.jobs[job].by_index) for run in runs) if waits else None

@@ -22,8 +22,8 @@ from ringlight.experiments.analysis.table import At, Table
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.cost import all_reduce_time
-from ringlight.fabric.schedules import steps_named
 
 Ran = tuple[Run, JobRun]
 UTILISATION = "gpu_utilisation"

@@ -24,11 +24,11 @@ from ringlight.experiments.record.lab_records import (
     SwitchDrifted,
     process_called,
 )
-from ringlight.experiments.record.light_records import RingSetUps
+from ringlight.experiments.record.light_records import StepSetUps
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
 #: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.
-NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
+NEVER_STEPPED = ("dark_drops", "unset_drops", "unrouted")
 
 #: Ends of workers that others bring about: what a program does wrong ends it otherwise.
 KILLED = ("killed by SIGKILL", "killed by SIGTERM")
@@ -78,11 +78,10 @@ def died(run: Run) -> Iterator[Reason]:
         yield Reason(code, "doubtful", {"run": run.name, **data})
     for event in run.of(EventLate):
         if not event.asked:
-            event_data = {
-                key: getattr(event, key)
-                for key in ("name", "planned", "came", "late_s", "away_s", "said")
-            }
-            yield Reason("event_late", "doubtful", {"run": run.name, **event_data})
+            keys = ("name", "planned", "came", "late_s", "away_s")
+            event_data = {key: getattr(event, key) for key in keys}
+            data = {"run": run.name, **event_data, "said": event.sentence}
+            yield Reason("event_late", "doubtful", data)
     takes_workers = any(
         action.plan.target is not None and action.plan.target.kind in ("worker", "gpu")
         for action in run.actions
@@ -123,7 +122,7 @@ def drifted(run: Run) -> Iterator[Reason]:
         data = {
             "switch": drift.switch,
             "what": drift.what,
-            "said": drift.said,
+            "said": drift.sentence,
             "then": then,
         }
         yield Reason("switch_drifted", "doubtful", {"run": run.name, **data})
@@ -152,7 +151,7 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
         yield Reason("frozen_outside_runs", "doubtful", standstill.data())
     for drift in records_outside:
         if isinstance(drift, SwitchDrifted) and not drift.planned:
-            data = {"switch": drift.switch, "what": drift.what, "said": drift.said}
+            data = {"switch": drift.switch, "what": drift.what, "said": drift.sentence}
             yield Reason("drifted_outside_runs", "doubtful", data)
 
 
@@ -278,5 +277,5 @@ def astray(context: Context) -> Iterator[Reason]:
         job.state == SUCCEEDED and not job.losses for job in run.jobs.values()
     ):
         yield Reason("payload_lost", "bad", {"run": run.name, "bytes": lost})
-    for name in NEVER_ON_RINGS if run.of(RingSetUps) else ():
+    for name in NEVER_STEPPED if run.derived(StepSetUps) else ():
         yield from light("doubtful", name.replace("_", " "), counted.get(name, 0))

@@ -16,13 +16,13 @@ import numpy as np
 from ringlight.experiments.language.plan import JobPlan, Loop, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.runs import Run
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.cost import Latencies, RingJob, RingModel
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import NoPathError, PacketView
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[Sequence[str]]

@@ -12,6 +12,7 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail
 from ringlight.experiments.runner.executor_kinds import remote_labs
+from ringlight.experiments.runner.page_kinds import page_flags
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import ProgramOptions
 from ringlight.testbed.packages import check_packages
@@ -56,7 +57,7 @@ def emulation(
     of_programs = [
         field.name for group in options.program_options() for field in fields(group)
     ]
-    of_one_machine = [*_OF_ONE_MACHINE, *of_programs, *options.lab_flags()]
+    of_one_machine = [*_OF_ONE_MACHINE, *of_programs, *page_flags()]
     refuse(
         context, of_one_machine, f"without effect on labs of other machines (--{where})"
     )

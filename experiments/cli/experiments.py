@@ -90,9 +90,9 @@ def _run(
 ) -> None:
     with emulation(lab, context, remote, lab.wanted_programs) as backend:
         experiment = with_programs(which.load(scenario, options.machine(lab)), lab)
-        lab.heed_flags()
+        lab.announce_pages()
         again = functools.partial(_again_at, experiment, lab)
-        _carry_out(experiment, backend, which, runs, as_json, at=again)
+        _carry_out(experiment, backend, which, runs, as_json, rescaled=again)
 
 
 def _again_at(
@@ -138,10 +138,8 @@ def simulate(
     backend = simulation_of(mtu, latency)
     chosen = [f"{name}:{address}" for name, address in executors.items()]
     chosen += [] if executor is None else [executor]
-    if len(chosen) > 1 or (chosen and processes is not None):
-        named = ", ".join(
-            f"--{name}" for name in ("processes", *executor_kinds(), "executor")
-        )
+    if len(chosen) > 1:
+        named = ", ".join(f"--{name}" for name in (*executor_kinds(), "executor"))
         fail(f"{named}: give one of them", 2)
     experiment = which.load(which.file(scenario), real_scale)
     spread = {"processes": processes, "executor": chosen[0] if chosen else None}
@@ -200,7 +198,8 @@ def check(
 ) -> None:
     """Check a scenario file and print its fabrics, jobs and predicted times; runs nothing and needs no root."""
     from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
-    from ringlight.experiments.cli.show import check_document, show_check
+    from ringlight.experiments.cli.show import show_check
+    from ringlight.experiments.runner.check_document import check_document
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.machine import scale_here
 

@@ -43,7 +43,7 @@ def up(
             facts = processes.leave_standing(scenario=str(scenario))
     message = f"lab {facts['lab']} is up; REST at {facts['url']}/docs; end it with: ringlight down {facts['lab']}"
     answer(facts, as_json, lambda _: echo(message))
-    lab.heed_flags()
+    lab.announce_pages()
 
 
 def down(

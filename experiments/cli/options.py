@@ -19,7 +19,7 @@ from ringlight.experiments.runner.executor_kinds import (
     executor_kinds,
     remote_labs,
 )
-from ringlight.fabric.extension import loaders
+from ringlight.experiments.runner.page_kinds import page_flags
 from ringlight.testbed.devices import DeviceKind, optional_kinds
 from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 
@@ -90,8 +90,8 @@ Repeat = Annotated[
     ),
 ]
 RUNS = Path("runs")
-#: Names of extensions' flags that were given. :func:`with_groups` makes an option of each.
-LabFlags = Annotated[tuple[str, ...], "flags"]
+#: Flags of extensions' pages that were given. :func:`with_groups` makes an option of each.
+PageFlags = Annotated[tuple[str, ...], "flags"]
 #: Names of extensions' devices that a lab has. :func:`with_groups` makes an option of each kind's name.
 Devices = tuple[str, ...]
 #: What was said of each kind of program, whose options :func:`with_groups` takes for this.
@@ -248,17 +248,17 @@ class OpenLab(LabOptions):
         ),
     ] = False
     programs: Programs = ()
-    flags: LabFlags = ()
+    flags: PageFlags = ()
 
     @property
     def wanted_programs(self) -> list[ProgramOptions]:
         """Return the options of the programs that are to run."""
         return [options for options in self.programs if options.is_wanted]
 
-    def heed_flags(self) -> None:
-        """Do what the flags of extensions ask for."""
-        for name in self.flags:
-            lab_flags()[name](self.addresses().url)
+    def announce_pages(self) -> None:
+        """Tell where the lab is to be seen, on the pages that were asked for."""
+        for flag in self.flags:
+            page_flags()[flag].announce(self.addresses().url)
 
     def addresses(self) -> Addresses:
         """Return the listen addresses of the controller. Raises UserError if a TLS file is missing."""
@@ -320,17 +320,9 @@ def _taken(group: type[Any], given: dict[str, Any]) -> Any:
     return group(**{field.name: given.pop(field.name) for field in fields(group)})
 
 
-@functools.cache
-def lab_flags() -> dict[str, Callable[[str], None]]:
-    """Return the functions of extensions' flags, by name. Raises ExtensionError."""
-    return {name: load() for name, load in loaders("lab_flags").items()}
-
-
-def _flag(name: str) -> inspect.Parameter:
-    """Return the parameter of an extension's flag."""
-    option = typer.Option(
-        f"--{name.replace('_', '-')}", help=inspect.getdoc(lab_flags()[name])
-    )
+def _page_flag(name: str, help_text: str) -> inspect.Parameter:
+    """Return the parameter of a page's flag."""
+    option = typer.Option(f"--{name.replace('_', '-')}", help=help_text)
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(
         name, kind, default=False, annotation=Annotated[bool, option]
@@ -382,9 +374,9 @@ _ADDITIONS = (
         lambda given: tuple(_taken(group, given) for group in program_options()),
     ),
     _Additions(
-        LabFlags,
-        lambda: [_flag(name) for name in lab_flags()],
-        lambda given: _chosen(lab_flags(), given),
+        PageFlags,
+        lambda: [_page_flag(name, page.help) for name, page in page_flags().items()],
+        lambda given: _chosen(page_flags(), given),
     ),
     _Additions(
         Executors,

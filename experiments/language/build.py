@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ringlight.experiments.language.checks import Draft, check_run, loss_rule
+from ringlight.experiments.language.checks import check_run
+from ringlight.experiments.language.draft import Draft
+from ringlight.experiments.language.event_checks import loss_rule
 from ringlight.experiments.language.job_keys import ALL
 from ringlight.experiments.language.job_sources import Sourced, job_source, source_of
+from ringlight.experiments.language.model_keys import EITHER, inside, keys_of
 from ringlight.experiments.language.paths import AUTO, names_of
 from ringlight.experiments.language.plan import (
     EventPlan,
@@ -34,24 +37,21 @@ from ringlight.experiments.language.plan_values import (
 )
 from ringlight.experiments.language.sections import Resolver, checked, text_of
 from ringlight.experiments.language.spec import (
-    EITHER,
     EventSpec,
     JobSpec,
     RunSpec,
     TitledFabricSpec,
     TrainingSpec,
-    inside,
-    keys_of,
 )
-from ringlight.experiments.language.text import at, resolved, within
+from ringlight.experiments.language.text import at_key, resolved, within
 from ringlight.experiments.language.workloads import (
     WorkloadSpec,
     emulated,
     problem_of,
     workload_of,
 )
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.keys import fabric_keys
-from ringlight.fabric.schema import build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import under
 from ringlight.workloads.graph import Workload
@@ -137,7 +137,7 @@ class Builder:
         else:
             jobs = self._jobs(raw, scale, fabric, events)
         section = self._section(raw, "control")
-        with at("control"):
+        with at_key("control"):
             control = faults_of(section, scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)

@@ -7,7 +7,6 @@ of what the user wrote.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,16 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.language.build import Builder, Concrete
-from ringlight.experiments.language.checks import check_file, circle_in
+from ringlight.experiments.language.file_checks import check_file
 from ringlight.experiments.language.job_sources import source_of
+from ringlight.experiments.language.model_keys import keys_of
+from ringlight.experiments.language.overrides import (
+    Override,
+    Put,
+    overrides_of_arms,
+    overrides_of_points,
+    under_override,
+)
 from ringlight.experiments.language.paths import AUTO, like, put
 from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting
 from ringlight.experiments.language.sections import checked
-from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
+from ringlight.experiments.language.spec import FileSpec, RunSpec
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
     ScenarioError,
-    at,
     parse_yaml,
     read_sets,
     read_text,
@@ -38,14 +44,10 @@ from ringlight.fabric.link_effects import delay_s
 
 #: Gives one scale for runs that leave it to the machine, which are at their real rates and sizes.
 ScaleFor = Callable[[Sequence[RunPlan]], ChosenScale]
-#: The arm of a file that has none.
-BASE = "base"
 #: The job of a file that has none: on all GPUs.
 ONLY_JOB = {"train": {"ranks": "all"}}
 #: Most points of a sweep: a mistyped range must not fill the memory.
 MOST_POINTS = 100_000
-#: Keys of an arm that are no paths.
-_OF_ARMS = ("title", "like")
 
 
 @dataclass(frozen=True)
@@ -137,16 +139,6 @@ def places(plans: Sequence[RunPlan], most: int = 12) -> str:
     if len(names) > most:
         names = [*names[: most - 2], f"… ({len(names)} in all)", names[-1]]
     return ", ".join(names)
-
-
-@dataclass(frozen=True)
-class _Override:
-    """A value for a path, and the key under which the user wrote it."""
-
-    path: str
-    value: Any
-    where: str
-    of_point: bool = False
 
 
 def load(
@@ -326,7 +318,7 @@ def _plans(
     if raw.get("jobs") is None:
         raw = {**raw, "jobs": None if is_only_fabric(raw, sets) else ONLY_JOB}
     builder.check_fabrics(raw)
-    arms = _arms(spec)
+    arms = overrides_of_arms(spec)
     for number, sweep in enumerate(spec.sweep):
         count = math.prod(len(values) for values in sweep.over.values())
         if count > MOST_POINTS:
@@ -340,10 +332,10 @@ def _plans(
                 )
     plans: list[RunPlan] = []
     unread: dict[str, int] = {}
-    put_once = _Put(raw)
-    last = [_Override(path, value, f"--set {path}") for path, value in sets.items()]
+    put_once = Put(raw)
+    last = [Override(path, value, f"--set {path}") for path, value in sets.items()]
     for arm, overrides in arms.items():
-        points = _points(spec, arm, sets)
+        points = overrides_of_points(spec, arm, sets)
         for number, point in enumerate(points, start=1):
             name = arm if len(points) == 1 and not point else f"{arm}-{number}"
             plans.append(
@@ -371,29 +363,13 @@ def _plans(
     return tuple(repeated), unread
 
 
-class _Put:
-    """The file with overrides put into it; what runs begin with in common is put there once."""
-
-    def __init__(self, raw: Mapping[str, Any]) -> None:
-        self._found: dict[tuple[str, ...], dict[str, Any]] = {(): dict(raw)}
-
-    def __call__(self, overrides: Sequence[_Override]) -> dict[str, Any]:
-        """Raises ValueError under the key where the user wrote the path."""
-        key = tuple(override.where for override in overrides)
-        if key not in self._found:
-            before, last = self(overrides[:-1]), overrides[-1]
-            with at(last.where):
-                self._found[key] = put(before, last.path, last.value)
-        return self._found[key]
-
-
 def _plan(
     builder: Builder,
-    put_once: _Put,
+    put_once: Put,
     spec: FileSpec,
     arm: str,
     name: str,
-    overrides: Sequence[_Override],
+    overrides: Sequence[Override],
 ) -> RunPlan:
     changed = put_once(overrides)
     point = {
@@ -416,7 +392,7 @@ def _plan(
     except ValueError as error:
         if str(error) == problem and not _varies(problem, spec):
             raise  # The file's own problem, and no arm's.
-    raise ValueError(_of_override(problem, overrides, spec, arm, point))
+    raise ValueError(under_override(problem, overrides, spec, arm, point))
 
 
 def _varies(problem: str, spec: FileSpec) -> bool:
@@ -428,86 +404,6 @@ def _varies(problem: str, spec: FileSpec) -> bool:
 
 def _section_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
-
-
-def _of_override(
-    problem: str,
-    overrides: Sequence[_Override],
-    spec: FileSpec,
-    arm: str,
-    point: Mapping[str, Any],
-) -> str:
-    """A problem under the key where the user wrote the value, else with the arm and point that show it."""
-    key, _, what = problem.partition(": ")
-    for override in reversed(overrides):
-        if _is_set(key, [override.path]):
-            return f"{override.where}{key.removeprefix(override.path)}: {what}"
-    values = ", ".join(f"{path} = {value}" for path, value in point.items())
-    run = f"arm {arm}" if spec.arms else "a run"
-    return (
-        f"{problem} (in {run}{f' where sweep has {values}' if values else ''})"
-        if values or spec.arms
-        else problem
-    )
-
-
-def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
-    """Return what each arm puts into the file, first that of the arm which it is like. Raises ValueError."""
-    if not spec.arms:
-        return {BASE: []}
-    likes: dict[str, list[str]] = {}
-    for name, arm in spec.arms.items():
-        other = arm.get("like")
-        if other is not None and other not in spec.arms:
-            near = like(str(other), spec.arms)
-            raise ValueError(
-                f"arms.{name}.like: there is no arm {other}; the nearest is {near}"
-            )
-        if not isinstance(arm.get("title", ""), str):
-            raise ValueError(
-                f"arms.{name}.title: should be a text, not {arm['title']!r}"
-            )
-        likes[name] = [other] if other is not None else []
-    circle = circle_in(likes)
-    if circle:
-        raise ValueError(
-            f"arms.{circle[0]}.like: circular: {' is like '.join((*circle, circle[0]))}"
-        )
-
-    def overrides(name: str) -> list[_Override]:
-        own = [
-            _Override(path, value, f"arms.{name}.{path}")
-            for path, value in spec.arms[name].items()
-            if path not in _OF_ARMS
-        ]
-        return [*(o for other in likes[name] for o in overrides(other)), *own]
-
-    return {name: overrides(name) for name in spec.arms}
-
-
-def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Override]]:
-    """The points of an arm's sweeps; one without anything where it is not swept. Nothing is swept over what
-    is set."""
-    overrides: list[list[_Override]] = []
-    for number, sweep in enumerate(spec.sweep):
-        over = [path for path in sweep.over if not _is_set(path, sets)]
-        if over and (sweep.arms is None or arm in sweep.arms):
-            axes = [
-                [
-                    _Override(path, value, f"sweep[{number}].over.{path}[{i}]", True)
-                    for i, value in enumerate(sweep.over[path])
-                ]
-                for path in over
-            ]
-            overrides += [list(point) for point in itertools.product(*axes)]
-    return overrides or [[]]
-
-
-def _is_set(path: str, sets: Collection[str]) -> bool:
-    """Return whether a value for one of ``sets`` also sets ``path``."""
-    return any(
-        path == other or path.startswith((f"{other}.", f"{other}[")) for other in sets
-    )
 
 
 def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:

@@ -39,7 +39,7 @@ class JobKeys(Strict):
     ranks: (
         Annotated[
             tuple[Name, ...],
-            BeforeValidator(lambda found: ALL if found == "all" else found),
+            BeforeValidator(lambda value: ALL if value == "all" else value),
         ]
         | None
     ) = None

@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ringlight.experiments.language.spec import (
+from ringlight.experiments.language.model_keys import (
     EITHER,
-    FileSpec,
-    RunSpec,
     inside,
     keys_of,
     may_be_made,
 )
+from ringlight.experiments.language.spec import FileSpec, RunSpec
 from ringlight.experiments.language.text import joined
 
 #: What a file says of its scale where a machine is to choose it.
@@ -159,3 +158,15 @@ def like(word: str, words: Iterable[str]) -> str | None:
         if word in keys
         else next(iter(difflib.get_close_matches(word, keys, 1, 0.0)), None)
     )
+
+
+def check_known(where: str, what: str, name: str, names: Collection[str]) -> None:
+    """Raise ValueError, with the nearest right name, for a name that is not among these."""
+    if name not in names:
+        raise ValueError(f"{where}: there is no {what} {name}{nearest_of(name, names)}")
+
+
+def nearest_of(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message that gives the nearest of these names; empty if none is near."""
+    near = like(name, names)
+    return f"; the nearest is {near}" if near else ""

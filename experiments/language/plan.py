@@ -120,9 +120,8 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop(Training):
-    """Training of a ``model``. ``collective``: with what the ring of wavelengths under it decides
-    (``fabric.schedules.fitted``). ``synchronised``: no rank begins a step before all have ended the one
-    before."""
+    """Training of a ``model``. ``collective``: with what the job's plane decides of it. ``synchronised``: no
+    rank begins a step before all have ended the one before."""
 
     model: str
     synchronised: bool = False
@@ -276,7 +275,7 @@ class EventPlan:
     effects: Effects = field(default_factory=dict)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def record_fields(self) -> dict[str, Any]:
         """Return the first fields of the event's records."""
         return {"name": self.name, "do": self.do, "target": str(self.target or "")}
 

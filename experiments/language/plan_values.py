@@ -19,7 +19,7 @@ from ringlight.experiments.language.spec import (
     EventSpec,
     TrainingSpec,
 )
-from ringlight.experiments.language.text import at
+from ringlight.experiments.language.text import at_key
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.link_effects import dilated
 from ringlight.fabric.planes.choice import plane_of
@@ -47,7 +47,7 @@ def gradient_bytes_of(training: TrainingSpec, scale: Scale, where: str) -> int:
 
 def compute_s_of(training: TrainingSpec, where: str) -> float:
     """Return the seconds of an iteration's computation. Raises ValueError naming the key."""
-    with at(f"{f'{where}.' if where else ''}training.gpu"):
+    with at_key(f"{f'{where}.' if where else ''}training.gpu"):
         return training.compute_s
 
 
@@ -109,7 +109,7 @@ def with_ports(event: EventPlan, fabric: Fabric) -> EventPlan:
 def event_of(name: str, event: EventSpec, scale: Scale) -> EventPlan:
     """Return the plan of an event. Raises ValueError naming the key."""
     when = event.when
-    with at(f"events.{name}.control"):
+    with at_key(f"events.{name}.control"):
         control = None if event.control is None else faults_of(event.control, scale)
     return EventPlan(
         name,

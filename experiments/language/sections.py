@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ringlight.experiments.language.model_keys import inside, keys_of
 from ringlight.experiments.language.paths import like
-from ringlight.experiments.language.spec import inside, keys_of
 from ringlight.experiments.language.text import first_problem, references_in, resolved
 from ringlight.fabric.values import Strict
 

@@ -37,7 +37,7 @@ def plain_yaml(content: Any) -> str:
 
 
 @contextmanager
-def at(where: str) -> Iterator[None]:
+def at_key(where: str) -> Iterator[None]:
     """Put ``where: `` in front of the message of a ValueError raised in the block."""
     try:
         yield
@@ -47,7 +47,7 @@ def at(where: str) -> Iterator[None]:
 
 @contextmanager
 def within(section: str) -> Iterator[None]:
-    """Put the section in front of the message of a ValueError raised in the block (``fabric.schema.under``).
+    """Put the section in front of the message of a ValueError raised in the block (``fabric.values.under``).
 
     For blocks whose message may name a key of the section.
     """
@@ -202,7 +202,7 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
             raise ValueError(
                 f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5"
             )
-        with at(f"--set {path}"):
+        with at_key(f"--set {path}"):
             values[path] = _read(value, f"{value!r:.60} is not YAML: ")
     return values
 

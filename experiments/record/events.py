@@ -287,7 +287,7 @@ class EventLate(Record, event="event_late"):
     frozen: list[str] = field(default_factory=list)
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """A sentence about the delay, without a full stop."""
         what = f"{self.do} {self.target}".rstrip()
         why = (

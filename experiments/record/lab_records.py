@@ -116,7 +116,7 @@ class SwitchDrifted(Record, event="switch_drifted"):
     planned: bool
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """A sentence about the drift, without a full stop."""
         return f"{self.what} of {self.switch}: {self.text}"
 

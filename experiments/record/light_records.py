@@ -57,11 +57,11 @@ class OnicsSimulated(Record, event="onics"):
     receiver_overlaps: int
 
 
-class RingSetUps(Record, event="ring"):
-    """A ring of wavelengths as the controller shows it after a run, and each change of its circuits:
-    ``t``, ``step``, ``total_s`` and ``write_s``."""
+class StepSetUps(Record):
+    """Changes in a run of light that is set between steps, each with ``t``, ``step``, ``total_s`` from the end
+    of the step before to the light, and ``write_s`` of the switches, None if that was not measured. A kind of
+    planes whose light is stepped has a record of its own, derived from this."""
 
-    ring: Mapping[str, Any]
     set_ups: list[dict[str, Any]]
 
 

@@ -127,7 +127,7 @@ class Action:
     error: str | None
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The event in words: ``kill agent n1``."""
         return f"{self.plan.do} {self.plan.target or ''}".strip()
 
@@ -170,6 +170,15 @@ class Run:
             if job is None
             else [record for record in matching if getattr(record, "job", None) == job]
         )
+
+    def derived(self, kind: type[AnyRecord]) -> list[AnyRecord]:
+        """Return the records of all kinds that are derived from one, kind by kind."""
+        return [
+            cast(AnyRecord, record)
+            for own, records in self._by_kind.items()
+            if issubclass(own, kind)
+            for record in records
+        ]
 
     @property
     def drifts(self) -> list[tuple[SwitchDrifted, SwitchMended | None]]:

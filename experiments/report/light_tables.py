@@ -12,7 +12,7 @@ from ringlight.experiments.report.words import called, meaning
 
 def of_fabric(view: View, run: Run) -> Figures:
     """Return the figures of a run's fabric."""
-    return view.at(run.plan.arm, f"fabric {run.plan.setting.name}")
+    return view.figures_at(run.plan.arm, f"fabric {run.plan.setting.name}")
 
 
 def times(subject: Figures, head: str, names: Sequence[str]) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.record.events import Iteration, Operations
-from ringlight.experiments.record.light_records import Flow, RingSetUps
+from ringlight.experiments.record.light_records import Flow, StepSetUps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.record.writing import WriteError
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.workloads.formats.timeline import Span, write
 from ringlight.workloads.summary import kind_named
 
@@ -37,7 +37,7 @@ def write_trace(path: Path, runs: Sequence[Run]) -> None:
 def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
     count = 0
     for run in runs:
-        events = [*_of_jobs(run), *_of_flows(run), *_of_rings(run), *_of_actions(run)]
+        events = [*_of_jobs(run), *_of_flows(run), *_of_steps(run), *_of_actions(run)]
         count += len(events)
         if count > _MOST:
             return
@@ -161,9 +161,9 @@ def _of_flows(run: Run) -> Iterator[Span]:
         )
 
 
-def _of_rings(run: Run) -> Iterator[Span]:
+def _of_steps(run: Run) -> Iterator[Span]:
     jobs = [job for job in run.jobs.values() if job.gpus]
-    for note in run.of(RingSetUps):
+    for note in run.derived(StepSetUps):
         steps = steps_named(jobs[0].plan.loop.collective, len(jobs[0].gpus)).steps
         for change in note.set_ups:
             name, begin = f"set-up, step {change['step'] % steps + 1}", change["t"]
@@ -178,5 +178,11 @@ def _of_actions(run: Run) -> Iterator[Span]:
         args = {"event": action.plan.name, "error": action.error}
         # Each on a thread of its own: events may overlap, and spans of a thread must not.
         yield Span(
-            "events", action.plan.name, action.said, action.begun, end, "event", args
+            "events",
+            action.plan.name,
+            action.sentence,
+            action.begun,
+            end,
+            "event",
+            args,
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from ringlight.experiments.language.plan import RunPlan, Scale, Setting
 from ringlight.experiments.language.spec import CompareSpec
 from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
-from ringlight.experiments.report.page import NOTHING, table_of, text
 from ringlight.experiments.report.page import Draw as Draw
-from ringlight.experiments.report.words import amount, figure, said, seconds
+from ringlight.experiments.report.page import text
+from ringlight.experiments.report.words import amount, figure
 
 _NOWHERE: Point = {}
 PUBLISHED: Label = "published"
@@ -271,7 +271,7 @@ class View:
         """Figures looked up from the values that the file has."""
         return AtBase(self.experiment, self.table)
 
-    def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
+    def figures_at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
         """Return the figures of a subject at ``point``; None: the arm's first point."""
         return Figures(
             self,
@@ -283,14 +283,14 @@ class View:
     def having(self, metric: str) -> list[Figures]:
         """Return the figures of each subject and point that has this metric over all repeats."""
         rows = (row for row in self.rows if row.metric == metric and row.repeat is None)
-        return [self.at(row.arm, row.subject, row.point) for row in rows]
+        return [self.figures_at(row.arm, row.subject, row.point) for row in rows]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
         """Yield the figures of all subjects of a kind, such as ``job``, in ``arms``; None: arms with one
         point."""
         for arm in self.fixed if arms is None else arms:
             for subject in self._subjects.get((arm, kind), ()):
-                yield self.at(arm, subject)
+                yield self.figures_at(arm, subject)
 
     def listed(self, arm: str) -> list[str]:
         """Return names of an arm's jobs that a page lists: all, or some where there are more than it can."""
@@ -377,47 +377,6 @@ def job_of(subject: str) -> str:
     return subject.removeprefix("job ")
 
 
-def swept(points: Iterable[Point]) -> list[str]:
-    """Return the dotted paths to which points give values."""
-    return list(dict.fromkeys(path for point in points for path in point))
-
-
-def short(path: str, paths: Iterable[str]) -> str:
-    """Return the shortest ending of a dotted path that no other path in ``paths`` has."""
-    path, other_paths = (
-        path.removesuffix(".value"),
-        [other.removesuffix(".value") for other in paths],
-    )
-    words = path.split(".")
-    ends = (".".join(words[-length:]) for length in range(1, len(words)))
-    return next(
-        (
-            e
-            for e in ends
-            if sum(f".{other}".endswith(f".{e}") for other in other_paths) == 1
-        ),
-        path,
-    )
-
-
-def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
-    """Return the columns of a table of points: the values of swept paths."""
-    return [(text(short(path, paths)), partial(_swept, path=path)) for path in paths]
-
-
-def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
-    """Return the columns of a table of figures: the values of swept paths."""
-
-    def value(subject: Figures, path: str) -> str:
-        return _swept(subject.point, path)
-
-    return [(text(short(path, paths)), partial(value, path=path)) for path in paths]
-
-
-def _swept(point: Point, path: str) -> str:
-    return text(said(point.get(path, NOTHING)))
-
-
 def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
     """Return the names of failed and of the slowest jobs if there are many jobs, else of all, in order."""
     if len(jobs) <= MOST_JOBS:
@@ -454,51 +413,3 @@ def _stands_for(row: Row, scale: Scale) -> str:
 def in_small(words: str) -> str:
     """Return the real figure for an emulated one, in small print next to it or, in a table, below it."""
     return f' <small class="real">real {words}</small>'
-
-
-def seconds_and_real(time_s: float | None, scale: Scale) -> str:
-    """Return an emulated time and, if time is scaled, the real time; a dash for None."""
-    if time_s is None or scale.time == 1:
-        return seconds(time_s)
-    return seconds(time_s) + in_small(seconds(time_s / scale.time))
-
-
-def real(subject: Figures, metric: str) -> float | None:
-    """Return the seconds of real time for which a time stands; None if time is not scaled or there is no
-    time."""
-    time_s, scale = (
-        subject.number(metric),
-        subject.view.plans[subject.arm].setting.scale.time,
-    )
-    return None if time_s is None or scale == 1 else time_s / scale
-
-
-#: Makes a table's cell of figures; a metric's name stands for its figure.
-Cell = str | Callable[[Figures], str]
-
-
-def cell(of: Cell) -> Callable[[Figures], str]:
-    """Return a function that makes a table's cell from figures."""
-    return (lambda subject: subject.figure(of)) if isinstance(of, str) else of
-
-
-def arm_title(subject: Figures) -> str:
-    """Return a table's cell with the arm's title."""
-    return text(subject.title)
-
-
-#: Columns that name the arm, and the job.
-ARM: tuple[str, Cell] = ("arm", arm_title)
-JOB: tuple[str, Cell] = ("job", lambda subject: text(subject.name))
-
-
-def figures(
-    rows: Iterable[Figures],
-    columns: Iterable[tuple[str, Cell]],
-    words: int = 1,
-    group: Callable[[Figures], str] | None = None,
-) -> str:
-    """Return a table with a row for each of some figures, as :func:`table_of` makes it."""
-    return table_of(
-        rows, [(head, cell(of)) for head, of in columns], words, group=group
-    )

@@ -140,7 +140,7 @@ def worth_tag(row: Row | None) -> str:
     return "" if row is None or row.standing == "free" else tag(row.standing)
 
 
-def said(value: object) -> str:
+def as_text(value: object) -> str:
     """Return a swept value as a person writes it; of a mapping its entries."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {entry}" for key, entry in value.items()) or "none"

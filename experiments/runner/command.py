@@ -54,8 +54,8 @@ from ringlight.experiments.runner.experiment import Done, carry_out, choose, run
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.larger import TooFast, at_scale, larger
 from ringlight.experiments.runner.machine import scale_here
+from ringlight.experiments.runner.page_kinds import page_kinds
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.fabric.extension import loaders
 from ringlight.testbed.lab_programs import program_kinds
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
@@ -147,7 +147,7 @@ def carry_out_experiment(
     watched: bool = False,
     facts: Mapping[str, Any] | None = None,
     again: Sequence[str] = (),
-    at: Callable[[ChosenScale], Experiment] | None = None,
+    rescaled: Callable[[ChosenScale], Experiment] | None = None,
     many: float = MANY,
     early: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
@@ -161,7 +161,7 @@ def carry_out_experiment(
     result before the report is drawn, which takes longer.
 
     If the machine does not carry the scale that was chosen for it, all runs are made again at a larger scale,
-    in another folder. ``at``: returns the experiment at that scale. ``many``: number of simulated runs from
+    in another folder. ``rescaled``: returns the experiment at that scale. ``many``: number of simulated runs from
     which on they are spread over this machine's processors. Raises ScenarioError, BackendError,
     WriteError and what the backend raises.
     """
@@ -250,7 +250,10 @@ def carry_out_experiment(
             progress.say(
                 f"all runs are made again with time {scale.time:g}, in another folder"
             )
-            experiment, resume = (at or partial(at_scale, experiment))(scale), None
+            experiment, resume = (
+                (rescaled or partial(at_scale, experiment))(scale),
+                None,
+            )
 
 
 @contextmanager
@@ -367,7 +370,7 @@ def finish(
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
     with writing(path, f"make room, then: ringlight report {path}"):
-        pages = [load()(path, watched) for load in loaders("pages").values()]
+        pages = [page.beside(path, watched) for page in page_kinds().values()]
         view, result = view_of_folder(path, experiment, foretell)
         if early is not None:
             early(result)

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import expected_s
@@ -22,20 +22,15 @@ from ringlight.experiments.record.events import (
     ActionEnded,
     EventLate,
     GpusGranted,
-    Iteration,
     JobArrived,
-    JobRecovered,
     JobState,
     Record,
-    Released,
     RunEnded,
     RunStarted,
 )
 from ringlight.experiments.record.lab_records import (
     ProcessBack,
     ProcessEnded,
-    ProcessFrozen,
-    ProcessThawed,
     SwitchDrifted,
     SwitchMended,
     process_called,
@@ -44,6 +39,7 @@ from ringlight.experiments.record.runs import AGAIN
 from ringlight.experiments.runner.larger import check_links, check_run
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
+from ringlight.experiments.runner.run_state import RunState, effect_s
 
 #: Deadlines in seconds of the lab's clock: GPUs given back by the run before, workers ready.
 FREE_S, READY_S = 30.0, 60.0
@@ -126,99 +122,6 @@ def run_in(lab: BuiltLab, plan: RunPlan, write: Write, reporter: Reporter) -> Ou
         reporter.end_run()
 
 
-@dataclass
-class _State:
-    """State of a run, read from its records: jobs by name, and the events that have ended."""
-
-    states: dict[str, str] = field(default_factory=dict)
-    ended: dict[str, float] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    done: dict[str, list[int]] = field(default_factory=dict)
-    actions: dict[str, str | None] = field(default_factory=dict)
-    #: When all ranks of a job had done so many iterations, of those that events wait for; else 0.
-    done_at: dict[tuple[str, int], float] = field(default_factory=dict)
-    #: Each time that the controller was away: from when to when, or None, and whether an event had it killed.
-    absences: list[tuple[float, float | None, bool]] = field(default_factory=list)
-    #: Each time that a process stood still: by kind and name, from when to when, or None.
-    frozen: list[tuple[tuple[str, str], float, float | None]] = field(
-        default_factory=list
-    )
-    #: When events were over.
-    over: dict[str, float] = field(default_factory=dict)
-    #: When the first of them were let go.
-    start_s: float | None = None
-
-    def take(self, record: Record) -> None:
-        if isinstance(record, Iteration):
-            self.done[record.job][record.rank] = record.i + 1
-            key = record.job, record.i + 1
-            if key in self.done_at:
-                self.done_at[key] = max(record.allreduce_end, self.done_at[key])
-        elif isinstance(record, JobRecovered):
-            self.done[record.job] = [record.iteration] * len(record.gpus)
-        elif isinstance(record, ActionEnded):
-            self.actions[record.name] = record.error
-            self.over[record.name] = record.t
-        elif isinstance(record, ProcessFrozen):
-            self.frozen.append(((record.kind, record.name), record.t, None))
-        elif isinstance(record, ProcessThawed):
-            process = record.kind, record.name
-            self.frozen = [
-                (
-                    frozen_process,
-                    since,
-                    record.t if frozen_process == process and until is None else until,
-                )
-                for frozen_process, since, until in self.frozen
-            ]
-        elif isinstance(record, ProcessEnded) and record.kind == "controller":
-            self.absences.append((record.t, None, record.planned))
-        elif (
-            isinstance(record, ProcessBack)
-            and record.kind == "controller"
-            and self.absences
-        ):
-            since, _, planned = self.absences[-1]
-            self.absences[-1] = since, record.t, planned
-        elif isinstance(record, Released):
-            self.start_s = record.at if self.start_s is None else self.start_s
-        elif isinstance(record, JobState):
-            self.states[record.job] = record.state
-            if record.state in ENDED:
-                self.ended[record.job] = record.t
-            if record.reason is not None:
-                self.reasons[record.job] = record.reason
-            if record.gpus and len(self.done.get(record.job, ())) != len(record.gpus):
-                self.done[record.job] = [0] * len(record.gpus)
-
-    def iterations(self, job: str) -> int:
-        """Return the number of iterations that all ranks of a job have done."""
-        return min(self.done.get(job, [0]))
-
-    def controller_away(self, since: float, until: float) -> tuple[float, bool]:
-        """Return the seconds without a controller in an interval, and whether events killed it each time."""
-        absences = [
-            (min(end or until, until) - max(begin, since), planned)
-            for begin, end, planned in self.absences
-        ]
-        within = [(away, planned) for away, planned in absences if away > 0]
-        return sum(away for away, _ in within), all(planned for _, planned in within)
-
-    def stood_still(self, since: float, until: float) -> list[str]:
-        """Return the processes that stood still in an interval, in words."""
-        frozen = [
-            key
-            for key, begin, end in self.frozen
-            if begin < until and (end is None or end > since)
-        ]
-        return [process_called(*key) for key in dict.fromkeys(frozen)]
-
-    def said(self, job: str) -> str:
-        """Return a job's state, with its reason if there is one, in words."""
-        state, reason = self.states[job].lower(), self.reasons.get(job)
-        return f"{state}: {reason}" if reason else state
-
-
 class _Run:
     def __init__(
         self, lab: BuiltLab, plan: RunPlan, write: Write, reporter: Reporter
@@ -227,7 +130,7 @@ class _Run:
         awaited = [
             (when.job, when.iteration) for when in (event.when for event in plan.events)
         ]
-        self._at = _State(
+        self._at = RunState(
             done_at={
                 (job, number): 0.0
                 for job, number in awaited
@@ -310,7 +213,7 @@ class _Run:
         )
         for name in names:
             if name in self._at.ended:
-                raise self._error(f"job {name} {self._at.said(name)}")
+                raise self._error(f"job {name} {self._at.state_in_words(name)}")
 
     def _arrive(self, name: str) -> None:
         self._queue.append(self._to_come.pop(name))
@@ -446,7 +349,7 @@ class _Run:
         self._note_late(event, self._due_s(event.when), self._begun_s[event.name])
         if event.do == "start" and event.target is not None:
             self._arrive(event.target.names[0])
-            self._note(ActionEnded, **event.told)
+            self._note(ActionEnded, **event.record_fields)
         else:
             self._lab.perform(event)
 
@@ -491,7 +394,12 @@ class _Run:
             "frozen": frozen,
         }
         self._note(
-            EventLate, t=came, **event.told, planned=planned, came=came_text, **how_late
+            EventLate,
+            t=came,
+            **event.record_fields,
+            planned=planned,
+            came=came_text,
+            **how_late,
         )
 
     def _begun_are_over(self) -> bool:
@@ -539,7 +447,8 @@ class _Run:
             self._at.take(record)
             if isinstance(record, JobState) and record.state == "FAILED":
                 self._reporter.say(
-                    f"  job {record.job} {self._at.said(record.job)}", style="red"
+                    f"  job {record.job} {self._at.state_in_words(record.job)}",
+                    style="red",
                 )
             if isinstance(record, ProcessEnded):
                 planned = record.planned
@@ -555,7 +464,7 @@ class _Run:
                 called = process_called(record.kind, record.name)
                 self._reporter.say(f"  {called} is back after {record.away_s:.1f} s")
             if isinstance(record, EventLate | SwitchDrifted):
-                self._reporter.say(f"  {record.said}", style="red")
+                self._reporter.say(f"  {record.sentence}", style="red")
             if isinstance(record, SwitchMended):
                 what = f"{record.what} of {record.switch}"
                 self._reporter.say(
@@ -571,7 +480,7 @@ class _Run:
                     event for event in self._plan.events if event.name == record.name
                 ]
                 self._note_late(
-                    event, self._begun_s[record.name], _came_s(record), begun=False
+                    event, self._begun_s[record.name], effect_s(record), begun=False
                 )
             if isinstance(record, ActionEnded) and record.error is not None:
                 self._reporter.say(
@@ -581,13 +490,7 @@ class _Run:
     def _failures(self) -> Iterator[str]:
         for job in self._plan.jobs:
             if self._at.states.get(job.name) == "FAILED" and not job.may_fail:
-                yield f"{self._plan.title}: job {job.name} {self._at.said(job.name)}"
+                yield f"{self._plan.title}: job {job.name} {self._at.state_in_words(job.name)}"
         for name, error in self._at.actions.items():
             if error is not None:
                 yield f"{self._plan.title}: events.{name}: {error}"
-
-
-def _came_s(record: ActionEnded) -> float:
-    """Return the time in seconds at which an event took effect. A fault takes effect when it is in force."""
-    done = record.result.get("t_done")
-    return record.t if done is None else float(done)

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ringlight.experiments.language.model_keys import keys_of
 from ringlight.experiments.language.paths import like
-from ringlight.experiments.language.spec import EventSpec, TrainingSpec, keys_of
+from ringlight.experiments.language.spec import EventSpec, TrainingSpec
 from ringlight.experiments.language.text import ScenarioError, first_problem
 from ringlight.fabric.schema import FatTreeSpec, LeafSpineSpec
 from ringlight.fabric.values import Strict

@@ -20,9 +20,9 @@ from ringlight.experiments.report.charts import (
     legend,
     prefixed,
 )
+from ringlight.experiments.report.columns import short
 from ringlight.experiments.report.drawing import STYLE
-from ringlight.experiments.report.view import short
-from ringlight.experiments.report.words import called, said, upper_first
+from ringlight.experiments.report.words import as_text, called, upper_first
 
 #: Units whose values are written with a prefix, such as ms.
 _PREFIXED = ("s", "bit/s", "bytes")
@@ -87,10 +87,10 @@ def _named(row: Row, by: str, rest: Sequence[str], jobs: bool) -> str:
     job = _job(row)
     first = {"arm": row.arm, "job": job}.get(by)
     if first is None:
-        first = f"{by.rpartition('.')[2]} {said(row.point.get(by))}"
+        first = f"{by.rpartition('.')[2]} {as_text(row.point.get(by))}"
     words = [
         first,
-        *(f"{path.rpartition('.')[2]} {said(row.point[path])}" for path in rest),
+        *(f"{path.rpartition('.')[2]} {as_text(row.point[path])}" for path in rest),
     ]
     if jobs and by != "job":
         words.append(job)
@@ -121,7 +121,7 @@ def _lines(
     drawn, axis = chart(3.2)
     keys = [key_of({x_path: value}) for value in values]
     name = short(x_path, {x_path, *_varied(rows)})
-    positions = along(axis, values, [said(value) for value in values], name)
+    positions = along(axis, values, [as_text(value) for value in values], name)
     curves(
         axis,
         positions,

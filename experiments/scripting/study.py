@@ -134,7 +134,7 @@ class Study(AddedMethods):
 
         Raises ScenarioError naming the key that is wrong.
         """
-        from ringlight.experiments.cli.show import check_document
+        from ringlight.experiments.runner.check_document import check_document
         from ringlight.experiments.runner.machine import scale_here
 
         return check_document(self.experiment(scale_here))

@@ -25,6 +25,8 @@ TL1 = DriverKind(
     "calient-tl1",
     options=frozenset({"group", "bulk"}),
     emulated_options=frozenset({"group", "bulk"}),
+    emulated_by="emulation.calient_tl1:PROTOCOL",
+    rig="calient_rigs:CalientTl1Rig",
 )
 
 REST = DriverKind(
@@ -35,4 +37,6 @@ REST = DriverKind(
     options=frozenset({"tls", "ca_file", "group"}),
     emulated_options=frozenset({"group"}),
     emulated={"tls": False},
+    emulated_by="emulation.calient_rest:PROTOCOL",
+    rig="calient_rigs:CalientRestRig",
 )

@@ -35,10 +35,10 @@ from ringlight.extensions.chakra.attributes import (
 )
 from ringlight.extensions.chakra.names import files_of, groups_beside, name_of
 from ringlight.extensions.chakra.schema import Metadata, Node, NodeType
-from ringlight.fabric.steps import IntArray, frozen
+from ringlight.fabric.steps import FloatArray, IntArray, frozen
 from ringlight.fabric.text import parse_json
 from ringlight.workloads.formats.files import printable, read_bytes, read_text
-from ringlight.workloads.graph import FloatArray, Kind, Program, Workload
+from ringlight.workloads.graph import Kind, Program, Workload
 from ringlight.workloads.graph_writer import Book
 
 #: Nodes of all different files of a trace together.

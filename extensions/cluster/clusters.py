@@ -15,12 +15,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from ringlight.fabric.gpu_choice import Key, fewest_parts
+from ringlight.fabric.steps import FloatArray
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    FloatArray = npt.NDArray[np.float64]
+    pass
 
 
 def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:

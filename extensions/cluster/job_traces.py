@@ -15,8 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+from ringlight.fabric.steps import FloatArray, IntArray
 
 #: How a job's bytes go between its GPUs: ``uniform``, each GPU as much to every other of the job, as an
 #: all-to-all or a ring in random order sends in the mean; ``ring``, once round in the order of switches, so

@@ -21,7 +21,7 @@ from ringlight.experiments.language.plan import (
     When,
 )
 from ringlight.experiments.language.profiles import ELEMENT_BYTES, LEAST_GRADIENT_BYTES
-from ringlight.experiments.language.text import at
+from ringlight.experiments.language.text import at_key
 from ringlight.experiments.language.workload_keys import FileName
 from ringlight.extensions.cluster.clusters import (
     Cluster,
@@ -40,8 +40,6 @@ from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
 from ringlight.extensions.cluster.formats.job_traces import read_job_trace
 from ringlight.extensions.cluster.job_traces import (
     Fit,
-    FloatArray,
-    IntArray,
     JobTrace,
     Larger,
     Pattern,
@@ -56,6 +54,7 @@ from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.steps import FloatArray, IntArray
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import Duration, Strict
 from ringlight.workloads.job_settings import Training
@@ -317,7 +316,7 @@ class TraceSpec(Strict):
     ) -> FaultsPlan | None:
         if self.faults is None or trace is None:
             return None
-        with at("jobs.trace.faults"):
+        with at_key("jobs.trace.faults"):
             return self.faults.plan(trace, leaves)
 
 
@@ -355,7 +354,7 @@ def planned(
             plan.fit,
             plan.policies.placement,
         )
-        with at("jobs.trace"):
+        with at_key("jobs.trace"):
             files.once(key, lambda: len(jobs_of(plan, plan.seed)))
     return plan
 
@@ -364,7 +363,7 @@ def _jobs_read(spec: TraceSpec, files: Files) -> JobTrace | None:
     if spec.file is None:
         return None
     skip, blocks = spec.bad_rows == "skip", spec.placement == "blocks"
-    with at("jobs.trace.file"):
+    with at_key("jobs.trace.file"):
         return files.read(
             spec.file,
             lambda path: read_job_trace(path, skip_bad=skip, keep_shapes=blocks),
@@ -376,7 +375,7 @@ def _faults_read(spec: TraceSpec, files: Files) -> FaultTrace | None:
     if spec.faults is None:
         return None
     servers = spec.faults.servers
-    with at("jobs.trace.faults.file"):
+    with at_key("jobs.trace.faults.file"):
         return files.read(
             spec.faults.file, lambda path: read_fault_trace(path, servers), servers
         )

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.report.charts import LOOKS, chart, legend, sheet
+from ringlight.experiments.report.columns import ARM, JOB, Cell, arm_title, figures
 from ringlight.experiments.report.page import (
     NOTHING,
     Columns,
@@ -23,16 +24,7 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
-    ARM,
-    JOB,
-    Cell,
-    Draw,
-    Figures,
-    View,
-    arm_title,
-    figures,
-)
+from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import percent
 from ringlight.extensions.cluster.records import TraceReplayed
 
@@ -126,7 +118,7 @@ def traces(view: View, draw: Draw) -> str:
     replays = _replays(view)
     if not replays:
         return ""
-    subjects = [view.at(arm, "run") for arm in replays]
+    subjects = [view.figures_at(arm, "run") for arm in replays]
     parts = [
         figures(subjects, _TIMES),
         figures(subjects, _CLUSTER),
@@ -177,7 +169,8 @@ def beside_replay(view: View, draw: Draw) -> str:
         f"<b>{text(view.title(arm))}</b>: {count:g} of {len(view.plans[arm].jobs)} jobs are at another place "
         "in the order of starts than in the replay."
         for arm in view.first
-        if (count := view.at(arm, "run").number("starts_out_of_order")) is not None
+        if (count := view.figures_at(arm, "run").number("starts_out_of_order"))
+        is not None
     ]
     return (
         shown

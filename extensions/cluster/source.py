@@ -8,7 +8,7 @@ from typing import Any
 
 from ringlight.experiments.language.job_sources import Files, Sourced
 from ringlight.experiments.language.plan import EventPlan, RunPlan, Setting
-from ringlight.experiments.language.text import at
+from ringlight.experiments.language.text import at_key
 from ringlight.extensions.cluster.language import (
     TraceSpec,
     jobs_of,
@@ -42,7 +42,7 @@ class Traces:
         plan = planned(spec, setting, events, files)
         if plan.trains is None:
             return Sourced(plan)
-        with at("jobs.trace.trains"):
+        with at_key("jobs.trace.trains"):
             jobs = trained(plan)
         return Sourced(plan, jobs, regroupings(plan, jobs))
 

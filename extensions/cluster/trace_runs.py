@@ -10,7 +10,7 @@ import numpy as np
 
 from ringlight.experiments.backends.protocol import Told, untold
 from ringlight.experiments.backends.simulation.collectives import run_started
-from ringlight.experiments.backends.simulation.lab import RECOVERY_S
+from ringlight.experiments.backends.simulation.losses import RECOVERY_S
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted
 from ringlight.extensions.cluster.fault_traces import spread_over

@@ -185,7 +185,7 @@ def _own_lab(
         say(
             f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs"
         )
-        built.heed_flags()
+        built.announce_pages()
         calls.is_at(addresses.rest, addresses.cacert)
         yield of_lab(processes.lab)
 

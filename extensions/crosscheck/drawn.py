@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -337,29 +337,33 @@ def _ring(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     return draw, {"rings": {"r": ring}}, jobs, []
 
 
-Kind = Callable[[Random], tuple[_Draw, Part, dict[str, Part], list[Part]]]
-KINDS: Mapping[str, Kind] = {
-    "tree": _tree,
-    "paths": _paths,
-    "ocs": lambda random: _optical(random, 1),
-    "two-ocs": lambda random: _optical(random, 2),
-    "grid": _grid,
-    "ring": _ring,
-    "thin": _thin,
-    "shallow": _shallow,
-    "far": _far,
-    "small": _small,
-    "mixed": _mixed,
+class DrawnKind(NamedTuple):
+    """``draw``: returns the random choices, the fabric, the jobs and the events of an experiment. ``key``: of
+    the fabric file, if it comes with an extension."""
+
+    draw: Callable[[Random], tuple[_Draw, Part, dict[str, Part], list[Part]]]
+    key: str = ""
+
+
+KINDS: Mapping[str, DrawnKind] = {
+    "tree": DrawnKind(_tree),
+    "paths": DrawnKind(_paths),
+    "ocs": DrawnKind(lambda random: _optical(random, 1)),
+    "two-ocs": DrawnKind(lambda random: _optical(random, 2)),
+    "grid": DrawnKind(_grid, "grids"),
+    "ring": DrawnKind(_ring, "rings"),
+    "thin": DrawnKind(_thin),
+    "shallow": DrawnKind(_shallow),
+    "far": DrawnKind(_far),
+    "small": DrawnKind(_small),
+    "mixed": DrawnKind(_mixed),
 }
-
-
-#: Keys of the fabric file that come with extensions, by the kinds that need them.
-_KEYS = {"grid": "grids", "ring": "rings"}
 
 
 def drawn_kinds() -> list[str]:
     """Return the kinds that are drawn here: those whose keys of the fabric file there are."""
-    return [kind for kind in KINDS if kind not in _KEYS or _KEYS[kind] in fabric_keys()]
+    keys = fabric_keys()
+    return [name for name, kind in KINDS.items() if not kind.key or kind.key in keys]
 
 
 def kind_of(arm: str) -> str:
@@ -376,7 +380,7 @@ def scenario_of(experiments: int, seed: int) -> str:
     fabrics, arms = {}, {}
     for number in range(experiments):
         kind = kinds_here[number % len(kinds_here)]
-        draw, fabric, jobs, events = KINDS[kind](Random(f"{seed}-{number}"))
+        draw, fabric, jobs, events = KINDS[kind].draw(Random(f"{seed}-{number}"))
         name = f"{kind}-{number:03d}"
         fabrics[name] = {"title": name, **fabric}
         arms[name] = {

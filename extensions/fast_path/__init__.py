@@ -10,5 +10,5 @@ from ringlight.fabric.extension import Extension
 EXTENSION = Extension(
     name="fast_path",
     devices={"fast_path": "device:FAST_PATH"},
-    services=("service:add_carried",),
+    controller=("service:add_carried",),
 )

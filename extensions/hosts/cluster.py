@@ -6,7 +6,6 @@ them. Their certificates are those of Dask's own configuration.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from ringlight.controller.web.access import is_local
 from ringlight.testbed.lab import LabError
 
 if TYPE_CHECKING:
@@ -59,18 +59,9 @@ def open_doors(addresses: Sequence[str]) -> list[str]:
     reachable = []
     for address in addresses:
         parts = urlsplit(address)
-        if parts.scheme not in ("tls", "inproc") and not _is_loopback(
-            parts.hostname or ""
-        ):
+        if parts.scheme not in ("tls", "inproc") and not is_local(parts.hostname or ""):
             reachable.append(address)
     return reachable
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Cluster:

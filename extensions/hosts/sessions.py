@@ -29,7 +29,7 @@ _BLOCK, _END_S = 1 << 16, 10.0
 @dataclass
 class _Session:
     process: subprocess.Popen[bytes]
-    said: BinaryIO
+    output: BinaryIO
     asked_s: float = field(default_factory=time.monotonic)
 
 
@@ -78,7 +78,7 @@ def hear_session(session: str, known: int) -> tuple[bytes, int | None]:
     program = _session(session)
     program.asked_s = time.monotonic()
     code = program.process.poll()
-    output = os.pread(program.said.fileno(), _BLOCK, known)
+    output = os.pread(program.output.fileno(), _BLOCK, known)
     return output, None if output else code
 
 
@@ -99,7 +99,7 @@ def end_session(session: str) -> None:
             program.process.wait(_END_S)
         program.process.kill()
         program.process.wait()
-    program.said.close()
+    program.output.close()
 
 
 def _session(session: str) -> _Session:
@@ -112,7 +112,7 @@ def _watch(session: str) -> None:
     """End a session if requests have ceased, or its program writes too much."""
     while (program := _SESSIONS.get(session)) is not None:
         forsaken = time.monotonic() - program.asked_s > FORSAKEN_S
-        if forsaken or os.fstat(program.said.fileno()).st_size > MOST_BYTES:
+        if forsaken or os.fstat(program.output.fileno()).st_size > MOST_BYTES:
             end_session(session)
             return
         time.sleep(1.0)

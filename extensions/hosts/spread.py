@@ -147,7 +147,7 @@ class SpreadLab:
         parts.write(state / FILE)
         for number, host in list(enumerate(self._hosts))[1:]:
             order = PartOrder(
-                parts.at(number),
+                parts.as_read_by(number),
                 self._section,
                 runtime,
                 tuple(options),

@@ -10,7 +10,6 @@ Requests that write are never repeated.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Entry
+from ringlight.controller.web.access import is_local
 from ringlight.fabric.text import parse_json
 
 log = logging.getLogger(__name__)
@@ -120,6 +120,12 @@ class HttpClient:
             self._connection.is_open,
             lambda: self._exchange("GET", target, headers, b"", limit),
         )
+
+    def ask(self, target: str, headers: Mapping[str, str], deadline: Deadline) -> Reply:
+        """Return the reply of :meth:`read` if it is a good one, else raise as :meth:`Reply.check_read`."""
+        reply = self.read(target, headers, deadline)
+        reply.check_read(target)
+        return reply
 
     def write(
         self,
@@ -233,16 +239,9 @@ def http_client(entry: Entry) -> HttpClient:
     """
     host, port = entry.address()
     context = None
-    if entry.flag("tls", not _is_loopback(host)):
+    if entry.flag("tls", not is_local(host)):
         try:
             context = ssl.create_default_context(cafile=entry.keys.get("ca_file"))
         except (OSError, TypeError) as error:
             raise entry.wrong("ca_file", f"{entry.keys['ca_file']}: {error}") from None
     return HttpClient(entry.switch, host, port, context)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

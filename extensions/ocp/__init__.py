@@ -6,7 +6,5 @@ EXTENSION = Extension(
     name="ocp",
     requires=("gnmi",),
     drivers={"ocp-gnmi": "ocp_products:GNMI"},
-    protocols={"ocp-gnmi": "emulation.ocp_gnmi:PROTOCOL"},
     profiles={"ocp": "ocp_products:OCP"},
-    rigs={"ocp-gnmi": "ocp_rig:OcpRig"},
 )

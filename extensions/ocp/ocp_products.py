@@ -20,4 +20,6 @@ GNMI = DriverKind(
         {"tls", "ca_file", "cert_file", "key_file", "server_name", "inputs", "outputs"},
     ),
     emulated={"tls": False},
+    emulated_by="emulation.ocp_gnmi:PROTOCOL",
+    rig="ocp_rig:OcpRig",
 )

@@ -5,9 +5,7 @@ from ringlight.fabric.extension import Extension
 EXTENSION = Extension(
     name="oddl",
     fabric={"grids": "grid_keys:GRIDS"},
-    planes={"grid": "grid_plane:grids"},
-    light=("arbiter:GridProvider",),
-    carriers={"grid": "carrier:GridCarrier"},
+    planes={"grid": "plane_kind:GRID"},
     events=("records",),
     metrics=("metrics",),
     sections=("section:light",),

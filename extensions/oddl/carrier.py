@@ -81,7 +81,7 @@ class GridCarrier(Carrier):
         self._units.assign(ways_for(self.plane.grid, job.ranks, job.steps))
         return job
 
-    def asked(self, steps: Steps) -> Mapping[int, int]:
+    def requests(self, steps: Steps) -> Mapping[int, int]:
         """Return the number of requests for light of each rank, by rank: one for each transfer that the rank
         sends.
         """

@@ -227,7 +227,7 @@ class OnicPlane:
         if request.receiver in self._lit_at:
             self.overlaps += 1
         self._lit_at[request.receiver] = flow
-        request.lit()
+        request.on_lit()
 
     @property
     def messages(self) -> dict[str, int]:
@@ -290,6 +290,6 @@ class _LightRequest:
     unit: _Unit
     destination: str
     opened_s: float
-    lit: Callable[[], None]
+    on_lit: Callable[[], None]
     failed: Callable[[str], None]
     receiver: tuple[str, int] | None = None

@@ -13,10 +13,10 @@ from ringlight.extensions.oddl.wavelengths import (
     light_use,
     ways_for,
 )
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Lighting, Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
 

@@ -30,8 +30,8 @@ from ringlight.experiments.report.words import count
 from ringlight.extensions.oddl.grid import Grid, lines, position
 from ringlight.extensions.oddl.grid_plane import GridPlane
 from ringlight.extensions.oddl.wavelengths import LightUse
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.collectives import Schedule, schedule_of
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 
 #: Most O-NICs whose flows are drawn over time; trace.json has all. Most grids of which there are pictures.

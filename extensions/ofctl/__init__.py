@@ -2,4 +2,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="ofctl", routes=("routes:add",))
+EXTENSION = Extension(name="ofctl", controller=("routes:add",))

@@ -62,10 +62,14 @@ class _AlwaysJson(PlainRoute):
         return read
 
 
-def add(app: FastAPI, controller: Controller) -> None:
+def add(controller: Controller) -> None:
     """Add the routes below ``/stats``; what cannot be read there is answered 400."""
-    app.include_router(router(controller.plane, controller.tables.written_by_user))
-    app.state.bad_request.append(f"{PREFIX}/")
+
+    def add_to(app: FastAPI) -> None:
+        app.include_router(router(controller.plane, controller.tables.written_by_user))
+        app.state.bad_request.append(f"{PREFIX}/")
+
+    controller.app_parts.append(add_to)
 
 
 def router(

@@ -5,5 +5,4 @@ from ringlight.fabric.extension import Extension
 EXTENSION = Extension(
     name="openflow_patch",
     drivers={"openflow": "patch_panel:PATCH_PANEL"},
-    rigs={"openflow": "patch_panel_rig:OpenFlowRig"},
 )

@@ -24,7 +24,7 @@ EXTENSION = Extension(
             for name in ("averaging", "gradients", "network", "pam4", "wire")
         ),
     ),
-    carriers={"averagers": "averager_carrier:AveragerCarrier"},
+    planes={"averagers": "plane_kind:AVERAGERS"},
     events=("averager_records",),
     metrics=("averager_metrics", "photonic_metrics"),
     sections=(

@@ -1,4 +1,4 @@
-"""A worker whose gradients averagers add up: what ``fabric.schedules.Algorithm.worker`` loads."""
+"""A worker whose gradients averagers add up: what ``fabric.algorithms.Algorithm.worker`` loads."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.training import exchanges
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
 from ringlight.extensions.optinc.averager_records import AveragersCounted
-from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.whole_numbers.sums import sum_bits
 
 _TAKEN = {

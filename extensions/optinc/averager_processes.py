@@ -210,7 +210,7 @@ class AveragerDevice(Device):
         self, spec: Mapping[str, Any], gpus: Sequence[str], rank: int
     ) -> dict[str, Any]:
         # Here, as the testbed comes up sooner without numpy.
-        from ringlight.fabric.schedules import parse_collective
+        from ringlight.fabric.algorithms import parse_collective
 
         if not parse_collective(str(spec.get("collective", "ring"))).stepless:
             return {}

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import centred, sheet
+from ringlight.experiments.report.columns import ARM, JOB, figures
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, RULE, box
 from ringlight.experiments.report.page import (
     NOTHING,
@@ -21,7 +22,7 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import ARM, JOB, Draw, View, figures
+from ringlight.experiments.report.view import Draw, View
 from ringlight.extensions.optinc.averaging import Averaging, averaging_of
 from ringlight.extensions.optinc.interferometers import pictured
 from ringlight.extensions.optinc.photonics import carried, trained_meshes
@@ -108,7 +109,7 @@ def _shown(view: View, run: Run, job: JobRun, averaging: Averaging) -> _Shown:
     title, sent = "", None
     for other, theirs in _jobs(view, sums=False):
         if sent is None and other.plan.setting.fabric == run.plan.setting.fabric:
-            sent = view.at(
+            sent = view.figures_at(
                 other.plan.arm, f"job {theirs.name}", other.plan.point
             ).number("port_sent")
             title = "" if sent is None else view.title(other.plan.arm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringlight.fabric.schedules import Algorithm
+from ringlight.fabric.algorithms import Algorithm
 
 
 def _plane(fabric: Any, ranks: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ from ringlight.extensions.optinc.averager_records import NetworkTried
 from ringlight.extensions.optinc.averaging import Averaging, averaging_of, structure_of
 from ringlight.extensions.optinc.photonics import carried
 from ringlight.extensions.optinc.unit.structure import area_ratio, mzis, network_mzis
-from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.algorithms import parse_collective, steps_named
 
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ringlight.experiments.report.columns import JOB, arm_title, figures
 from ringlight.experiments.report.page import (
     Columns,
     folded,
@@ -11,14 +12,7 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
-    JOB,
-    Draw,
-    Figures,
-    View,
-    arm_title,
-    figures,
-)
+from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.extensions.own_containers.job import Container
 from ringlight.extensions.own_containers.outputs import Written, outputs
 from ringlight.fabric.units import format_size

@@ -5,7 +5,6 @@ from ringlight.fabric.extension import Extension
 EXTENSION = Extension(
     name="page",
     commands="view_command:register",
-    lab_flags={"view": "view_command:tell_address"},
-    routes=("routes:add",),
-    pages={"view.html": "beside:beside"},
+    controller=("routes:add",),
+    pages={"view.html": "page_kind:VIEW_PAGE"},
 )

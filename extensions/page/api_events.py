@@ -76,7 +76,7 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
             yield {
                 "event": "drift",
                 "switch": entry.switch,
-                "text": entry.said,
+                "text": entry.sentence,
                 "planned": entry.planned,
             }
         case lab_records.SwitchMended():
@@ -119,7 +119,7 @@ def told_of(plan: RunPlan, entry: Record) -> Iterator[Event]:
                 "away_s": entry.after_s,
             }
         case record.EventLate():
-            yield {"event": "late", "text": entry.said}
+            yield {"event": "late", "text": entry.sentence}
         case light_records.Flow(t_lit=float() as t_lit) if entry.t_close is not None:
             fields = {
                 "gpu": entry.gpu,

@@ -9,6 +9,10 @@ from ringlight.extensions.page.middleware import Page
 from ringlight.extensions.page.page_files import PAGE
 
 
-def add(app: FastAPI, controller: Controller) -> None:
+def add(controller: Controller) -> None:
     """Serve the page's files, which are the same for everybody and say nothing of the lab."""
+    controller.app_parts.append(_add_page)
+
+
+def _add_page(app: FastAPI) -> None:
     app.add_middleware(Page, directory=PAGE)

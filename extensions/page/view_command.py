@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import echo, fail, say
+from ringlight.experiments.cli.common import echo, fail
 from ringlight.extensions.page.page_files import VIEW
 
 
@@ -37,7 +37,7 @@ def view(
     ] = None,
     arm: options.Arms = None,
 ) -> None:
-    """Watch the circuits of a lab, or of run folders, in the browser; prints the address."""
+    """Watch the light of a lab, or of run folders, in the browser; prints the page's address."""
     folders = [Path(name) for name in where or ()]
     missing = [folder for folder in folders if not folder.is_dir()]
     if folders and not missing:
@@ -99,11 +99,6 @@ def _lab(name: str | None) -> None:
     with calls.connection() as api:
         api.get("/v1/health")
         echo(f"{api.url}{VIEW}")
-
-
-def tell_address(url: str) -> None:
-    """Print the address of the lab's live view."""
-    say(f"watch the light at {url}{VIEW}")
 
 
 def register(app: typer.Typer) -> None:

@@ -11,16 +11,8 @@ EXTENSION = Extension(
         "polatis-netconf": "polatis_products:NETCONF",
         "polatis-restconf": "polatis_products:RESTCONF",
     },
-    protocols={
-        "polatis-tl1": "emulation.polatis_tl1:PROTOCOL",
-        "polatis-restconf": "emulation.polatis_restconf:PROTOCOL",
-    },
     profiles={
         "polatis-7000": "polatis_products:POLATIS_7000",
         "polatis-6000": "polatis_products:POLATIS_6000",
-    },
-    rigs={
-        "polatis-tl1": "polatis_rigs:PolatisTl1Rig",
-        "polatis-restconf": "polatis_rigs:PolatisRestconfRig",
     },
 )

@@ -19,12 +19,17 @@ POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
 _PRODUCTS = ("polatis-7000", "polatis-6000")
 
 #: The core's driver, for switches that are known to be Polatis'.
-POLATIS_SCPI = replace(
-    SCPI, made_by="polatis_scpi:ScpiDriver", products=_PRODUCTS, profile="polatis-7000"
+POLATIS_SCPI = DriverKind(
+    "scpi", _PRODUCTS, "polatis-7000", protocol=SCPI.protocol, login=SCPI.login
 )
 
 TL1 = DriverKind(
-    "polatis_tl1:PolatisTl1Driver", _PRODUCTS, "polatis-7000", "polatis-tl1"
+    "polatis_tl1:PolatisTl1Driver",
+    _PRODUCTS,
+    "polatis-7000",
+    "polatis-tl1",
+    emulated_by="emulation.polatis_tl1:PROTOCOL",
+    rig="polatis_rigs:PolatisTl1Rig",
 )
 
 RESTCONF = DriverKind(
@@ -36,6 +41,8 @@ RESTCONF = DriverKind(
     emulated_options=frozenset({"settle_s"}),
     # It never drops a change that it has shown.
     emulated={"tls": False, "settle_s": 0.0},
+    emulated_by="emulation.polatis_restconf:PROTOCOL",
+    rig="polatis_rigs:PolatisRestconfRig",
 )
 
 NETCONF = DriverKind(

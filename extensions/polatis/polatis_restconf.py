@@ -39,7 +39,7 @@ from ringlight.controller.optical.deadline import Deadline
 from ringlight.controller.optical.errors import ProtocolError, StaleRevision
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.model import Capabilities, Identity, Snapshot
-from ringlight.extensions.http.http_client import Reply, http_client
+from ringlight.extensions.http.http_client import http_client
 from ringlight.extensions.http.restconf import MEDIA_TYPE, check_write, headers_of
 from ringlight.fabric.crossconnect import CrossConnect
 
@@ -201,7 +201,9 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
 
     def _open(self, deadline: Deadline) -> Identity:
         self._port_tag = ""
-        identity = parse_identity(self._ask(PRODUCT, deadline).json())
+        identity = parse_identity(
+            self._client.ask(PRODUCT, self._headers, deadline).json()
+        )
         readings.check_model(identity.model, self.size)
         self._read_ports(deadline)
         return identity
@@ -215,7 +217,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
 
     def _read_pairs(self, deadline: Deadline) -> tuple[CrossConnect, ...]:
         self._pairs = None
-        reply = self._ask(PAIRS, deadline)
+        reply = self._client.ask(PAIRS, self._headers, deadline)
         name, pairs = parse_pairs(reply.json())
         if pairs:
             self._list = name
@@ -290,11 +292,6 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         return parse_powers(reply.json())
 
     # Requests
-
-    def _ask(self, target: str, deadline: Deadline) -> Reply:
-        reply = self._client.read(target, self._headers, deadline)
-        reply.check_read(target)
-        return reply
 
     def _tell(
         self,

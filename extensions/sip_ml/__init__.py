@@ -9,9 +9,7 @@ EXTENSION = Extension(
         "interconnect": "wholes.whole_keys:INTERCONNECT",
         "hop_ring": "wholes.whole_keys:HOP_RING",
     },
-    planes={"interconnect": "wholes.whole_plane:wholes"},
-    light=("light.divided:DividedProvider",),
-    carriers={"interconnect": "simulation.whole_carrier:WholeCarrier"},
+    planes={"interconnect": "plane_kind:INTERCONNECT"},
     events=("records",),
     metrics=("metrics.divisions", "metrics.turns"),
     sections=(

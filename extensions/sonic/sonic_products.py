@@ -20,6 +20,8 @@ REST = DriverKind(
     "sonic-ocs",
     options=frozenset({"tls", "ca_file"}),
     emulated={"tls": False},
+    emulated_by="emulation.sonic_rest:PROTOCOL",
+    rig="sonic_rigs:SonicRestRig",
 )
 
 GNMI = DriverKind(
@@ -32,4 +34,6 @@ GNMI = DriverKind(
     ),
     emulated_options=frozenset({"schema"}),
     emulated={"tls": False},
+    emulated_by="emulation.sonic_gnmi:PROTOCOL",
+    rig="sonic_rigs:SonicGnmiRig",
 )

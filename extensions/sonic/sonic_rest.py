@@ -99,7 +99,9 @@ class SonicRestDriver(OpticalSwitchDriver):
         self._client.close()
 
     def _read(self, deadline: Deadline) -> Snapshot:
-        blocked = sonic.parse_blocked(self._ask(PORTS, deadline).json(), self.size)
+        blocked = sonic.parse_blocked(
+            self._client.ask(PORTS, self._headers, deadline).json(), self.size
+        )
         self._ids = sonic.parse_wires(self._table(WIRES, deadline), self.size)
         states, ports = self._read_ports(deadline)
         invalid: set[str] = set()
@@ -185,11 +187,6 @@ class SonicRestDriver(OpticalSwitchDriver):
             for xc in cross_connects
         ]
         return {f"{sonic.CONFIG}:{sonic.WIRES}": {sonic.WIRE_LIST: listed}}
-
-    def _ask(self, target: str, deadline: Deadline) -> Reply:
-        reply = self._client.read(target, self._headers, deadline)
-        reply.check_read(target)
-        return reply
 
     def _table(self, target: str, deadline: Deadline) -> Any:
         """Return a table that may be empty; see the top of this file."""

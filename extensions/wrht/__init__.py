@@ -5,10 +5,9 @@ from ringlight.fabric.extension import Extension
 EXTENSION = Extension(
     name="wrht",
     fabric={"rings": "ring_keys:RINGS"},
-    planes={"ring": "ring_plane:rings"},
-    light=("provider:RingProvider",),
-    carriers={"ring": "carrier:RingCarrier"},
+    planes={"ring": "plane_kind:RING"},
     collectives={"wrht": "collective:WRHT"},
+    events=("records",),
     metrics=("metrics",),
     sections=("section:rings",),
     papers={"wrht": "paper"},

@@ -19,8 +19,8 @@ from ringlight.experiments.backends.simulation.carriers import (
 )
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
-from ringlight.experiments.record.light_records import RingSetUps
 from ringlight.extensions.wrht.network import RingNetwork
+from ringlight.extensions.wrht.records import RingSetUps
 from ringlight.extensions.wrht.ring import CLOCKWISE, WdmRing
 from ringlight.extensions.wrht.ring_plane import RingPlane, rings
 from ringlight.extensions.wrht.wdm import (

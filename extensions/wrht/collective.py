@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ringlight.extensions.wrht.schedule import Top, plan, wrht
-from ringlight.fabric.schedules import Algorithm, Collective, parse_collective
+from ringlight.fabric.algorithms import Algorithm, Collective, parse_collective
 from ringlight.fabric.steps import Steps
 
 NAME = "wrht"

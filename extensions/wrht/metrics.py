@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.record.light_records import RingSetUps
+from ringlight.extensions.wrht.records import RingSetUps
 from ringlight.extensions.wrht.ring_plane import RingPlane
 
 _RING = {

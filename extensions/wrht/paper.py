@@ -24,7 +24,7 @@ from ringlight.experiments.record.runs import Run
 from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.extensions.wrht.schedule import WrhtPlan, exchange_wavelengths, plan
 from ringlight.extensions.wrht.wdm import stripes
-from ringlight.fabric.schedules import Collective, fitting_group, parse_collective
+from ringlight.fabric.algorithms import Collective, fitting_group, parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, format_time
 
@@ -267,7 +267,7 @@ def _up_to(
 
     None if it is not known, or if the other arm is ahead at first.
     """
-    row = base.at(arm, f"faster_up_to.{other}", changed)
+    row = base.row_at(arm, f"faster_up_to.{other}", changed)
     if row is None:
         return None
     return (
@@ -347,7 +347,7 @@ def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
     }
     title = base.titles[other]
     for arm in WRHT:
-        later = base.at(arm, f"faster_from.{other}")
+        later = base.row_at(arm, f"faster_from.{other}")
         if later is not None and is_number(later.value):
             yield Finding(
                 "wins",
@@ -465,7 +465,7 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
 
 def _on_loss(base: AtBase) -> Iterator[Finding]:
     by_loss = base.along("wrht", "steps", LOSS)
-    longest = base.at("wrht", "longest_lightpath")
+    longest = base.row_at("wrht", "longest_lightpath")
     if len(by_loss) < 2 or longest is None:
         return
     free, most = by_loss[min(by_loss)], max(by_loss)

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.errors import InvalidError, UnavailableError
+from ringlight.controller.light.alone import Alone
 from ringlight.controller.light.documents import LitPair, OnicDocument
-from ringlight.controller.light.provider import Alone, LightContext, on_all
+from ringlight.controller.light.provider import LightContext, on_all
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
+from ringlight.controller.server_agent import required_agent
 from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.extensions.wrht.documents import RingPart, RingPlanned, SetUp
 from ringlight.extensions.wrht.ring import WdmRing
@@ -124,7 +126,7 @@ class RingProvider(Alone[RingPlan, RingConductor]):
 
         Raises ControllerError naming the first one whose table differs.
         """
-        agent = self._need_agent()
+        agent = required_agent(self._agent)
 
         def write(node: str) -> None:
             table = {ip: vars(emit) for ip, emit in tables[node].items()}

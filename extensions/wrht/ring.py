@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
+from ringlight.fabric.light import Reconfigure
 from ringlight.fabric.parts import (
     Link,
     Onic,
@@ -15,10 +15,6 @@ from ringlight.fabric.parts import (
     Wss,
     servers_of_one,
 )
-
-#: Which steps of a collective set light: each one, all of its light again, also what is set already; or only
-#: those that need light that does not stand.
-Reconfigure = Literal["each-step", "changed-only"]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from ringlight.extensions.wrht.ring import Reconfigure, WdmRing, make_ring, plugged_ring
+from ringlight.extensions.wrht.ring import WdmRing, make_ring, plugged_ring
 from ringlight.fabric.keys import Assembly, FabricKey
+from ringlight.fabric.light import Reconfigure
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import Duration, Name, Rate, Strict, WssSpec
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 from ringlight.extensions.wrht.collective import fitted
 from ringlight.extensions.wrht.ring import WdmRing
 from ringlight.extensions.wrht.wdm import RingPlan, plan_ring, reach, set_up_steps
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Lighting, Plane, PlaneFit, PlaneTimes
 from ringlight.fabric.planes.streams import LinkTestStream
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
 

@@ -22,6 +22,7 @@ from ringlight.experiments.report.charts import (
     note,
     pictures,
 )
+from ringlight.experiments.report.columns import seconds_and_real
 from ringlight.experiments.report.drawing import (
     FACE,
     INK,
@@ -34,12 +35,12 @@ from ringlight.experiments.report.drawing import (
 from ringlight.experiments.report.light_tables import counted, of_fabric, times
 from ringlight.experiments.report.page import NOTHING, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import Draw, View, seconds_and_real
+from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
 from ringlight.extensions.wrht.ring import CLOCKWISE
 from ringlight.extensions.wrht.ring_plane import RingPlane
 from ringlight.extensions.wrht.wdm import RingPlan, RingStep
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.units import format_rate
 
 #: Most different lights of a collective's steps that are drawn, most arms of which there is a picture, and
@@ -140,7 +141,7 @@ def _steps(run: Run) -> int:
 
 def _times(view: View, run: Run) -> tuple[float | None, float | None, float | None]:
     """Seconds of the all-reduce: as it was, by the model without set-ups, and with those of the run."""
-    took, ideal_s = view.at(run.plan.arm, f"job {_job(run).name}").numbers(
+    took, ideal_s = view.figures_at(run.plan.arm, f"job {_job(run).name}").numbers(
         "allreduce", "allreduce_ideal"
     )
     each_s, sets = of_fabric(view, run).numbers("setup_p50", "set_ups_per_allreduce")

@@ -22,16 +22,15 @@ from ringlight.extensions.wrht.ring import (
     COUNTER,
     EAST,
     WEST,
-    Reconfigure,
     WdmRing,
     make_ring,
     plugged_ring,
 )
 from ringlight.fabric import light
+from ringlight.fabric.algorithms import parse_collective, unstriped_steps
 from ringlight.fabric.crossconnect import CrossConnect, Emit, Mode, plan_changes
-from ringlight.fabric.light import Optics, received_dbm
+from ringlight.fabric.light import Optics, Reconfigure, received_dbm
 from ringlight.fabric.parts import Wss
-from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.steps import (
     BoolArray,
     IntArray,

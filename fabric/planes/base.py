@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.streams import LinkTestStream
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
 
@@ -129,7 +129,7 @@ class PlaneFit:
     def check_run(self, run: Any) -> None:
         """Raise ValueError, ``key: what is wrong``, for a run whose jobs do not fit the plane together.
 
-        ``run``: an ``experiments.language.checks.Draft`` with a job on the plane.
+        ``run``: an ``experiments.language.draft.Draft`` with a job on the plane.
         """
 
     def check_size(self, ranks: int) -> None:

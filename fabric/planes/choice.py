@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
-from ringlight.fabric.extension import loaders
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.planes.base import Misfit, Plane
+from ringlight.fabric.planes.kinds import parts_of_planes
 from ringlight.fabric.planes.packets import packets
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 
 
@@ -17,13 +16,9 @@ def lit_planes(fabric: Fabric) -> list[Plane]:
 
     These are first the planes that one job has whole, then others; each in the order of the extensions.
     """
-    planes = [plane for find in _finders() for plane in find(fabric)]
+    finders = parts_of_planes("planes").values()
+    planes = [plane for planes_in in finders for plane in planes_in(fabric)]
     return sorted(planes, key=lambda plane: not plane.whole)
-
-
-@cache
-def _finders() -> list[Callable[[Fabric], Sequence[Plane]]]:
-    return [load() for load in loaders("planes").values()]
 
 
 def candidates(fabric: Fabric, ranks: Sequence[str] = ()) -> list[Plane]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.cost import Latencies, steps_time
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.base import NETWORK_S, Lighting, Plane, PlaneTimes
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 
 

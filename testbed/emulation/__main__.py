@@ -115,7 +115,7 @@ def _program(text: str) -> tuple[str, LabProgram]:
 def load_fabric(path: Path) -> Fabric:
     """Return the fabric that a JSON file describes. Raises ValueError with one line that names file and
     key."""
-    from ringlight.fabric.schema import fabric_of_document
+    from ringlight.fabric.building import fabric_of_document
 
     try:
         return fabric_of_document(path.read_text(encoding="utf-8"))

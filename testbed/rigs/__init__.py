@@ -3,11 +3,17 @@
 from collections.abc import Mapping
 from functools import cache
 
-from ringlight.fabric.extension import loaders
+from ringlight.fabric.optical_drivers import parts_of_drivers
 from ringlight.testbed.rigs.rig import Rig
 
 
 @cache
 def rigs() -> Mapping[str, type[Rig]]:
-    """Return the rigs that can be made on this machine, by name, the core's first. Raises ExtensionError."""
-    return {name: load() for name, load in loaders("rigs").items()}
+    """Return the rigs by the names of their drivers, and the core's for switches of wavelengths.
+
+    Raises ExtensionError.
+    """
+    from ringlight.testbed.rigs.emulated import WssRig
+
+    rigs_of_drivers = {name: load() for name, load in parts_of_drivers("rig").items()}
+    return {**rigs_of_drivers, "scpi-wss": WssRig}

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.steps import Steps, check_ranks
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.networks import Network

@@ -11,10 +11,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ringlight.fabric.light import Reconfigure
 from ringlight.fabric.steps import Step, Steps, check_ranks
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.maxmin import drain
@@ -32,7 +33,7 @@ class StepCost:
     """
 
     set_up_s: float = 0.0
-    when: Literal["each-step", "changed-only"] = "each-step"
+    when: Reconfigure = "each-step"
     reduce_s_per_byte: float = 0.0
     in_steps: tuple[bool, ...] = ()
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import httpx
 
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.optical_profiles import profiles
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.optical.datapath import remove_pins
 from ringlight.testbed.lab import new_lab
 from ringlight.testbed.process_start import Process, start_process

@@ -21,8 +21,9 @@ import pytest
 
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
 from ringlight.testbed.emulation import clean, openvswitch

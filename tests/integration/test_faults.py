@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.optical.datapath import Datapath

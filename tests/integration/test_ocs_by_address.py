@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
 from ringlight.fabric.optical_drivers import driver_kinds
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from tests.drivers import PROTOCOLS
 from tests.served import PASSWORD, USER, Served, any_port, serving
 

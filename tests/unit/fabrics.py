@@ -7,18 +7,12 @@ from collections.abc import Iterable, Sequence
 import networkx as nx
 from hypothesis import strategies as st
 
-from ringlight.fabric.parts import (
-    Gpu,
-    Link,
-    Onic,
-    OpticalSwitch,
-    PacketSwitch,
-    Port,
-)
+from ringlight.fabric.algorithms import STEPS
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.parts import Gpu, Link, Onic, OpticalSwitch, PacketSwitch, Port
 from ringlight.fabric.paths import Hop
 from ringlight.fabric.routing import Rule, out_port
-from ringlight.fabric.schedules import STEPS
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import ElectricalGraph, Fabric
 
 #: Every collective, by the names that a scenario uses.

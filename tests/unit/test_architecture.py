@@ -505,7 +505,7 @@ KINDS = frozenset(
 #: Where rings are collectives.
 OF_COLLECTIVES = (
     *("fabric.placement_heuristic", "fabric.placement_exact"),
-    *("fabric.placement_problem", "fabric.schedules"),
+    *("fabric.placement_problem", "fabric.schedules", "fabric.algorithms"),
 )
 
 

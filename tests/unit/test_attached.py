@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.attached import Attached, NodePlace, OtherMachine
 from ringlight.testbed.lab import Lab, LabError
 

@@ -10,9 +10,10 @@ import pytest
 
 from ringlight.experiments.analysis.result import analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli import predicted
-from ringlight.experiments.cli.show import check_document, show_check, show_result
+from ringlight.experiments.cli.show import show_check, show_result
 from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.runner import predicted_points
+from ringlight.experiments.runner.check_document import check_document
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from tests.simulated import experiment, records_of, the, with_links, with_workers
@@ -99,8 +100,8 @@ def test_every_point_of_a_sweep_has_its_own(capsys: pytest.CaptureFixture[str]) 
 def test_points_that_would_take_long_are_counted_and_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(predicted, "MOST_SQUARES", 8)
-    monkeypatch.setattr(predicted, "MOST_EVENTS", 10)
+    monkeypatch.setattr(predicted_points, "MOST_SQUARES", 8)
+    monkeypatch.setattr(predicted_points, "MOST_EVENTS", 10)
     show_check(check_document(experiment(SWEPT)))
     assert (
         "not predicted: base (1 of 3): so many points would take long"

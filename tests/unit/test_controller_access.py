@@ -22,7 +22,8 @@ from ringlight.controller.inventory import Inventory
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.agent.http import make_app
 from ringlight.testbed.emulation.optical.rest import create_app as create_switch_app
 from tests.unit.fabrics import six_gpus

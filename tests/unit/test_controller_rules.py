@@ -30,9 +30,10 @@ from ringlight.controller.packets import flow_rules
 from ringlight.controller.packets import forwarding as forwarding_module
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.fabric import routing
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.parts import Port
 from ringlight.fabric.routing import Rule, forwarding_rules
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
 from tests.unit.fabrics import walk
 

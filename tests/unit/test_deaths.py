@@ -30,7 +30,8 @@ from ringlight.experiments.backends.emulation.run_state import (
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.record.events import JobState
 from ringlight.experiments.record.lab_records import ProcessBack, ProcessEnded
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed import deaths, services, supervision
 from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.deaths import Death, DeathLog, Deaths, ProcessKind

@@ -116,7 +116,9 @@ def test_a_comparison_shows_ratio_limit_and_what_is_published(tmp_path: Path) ->
     text = render(view, tmp_path)
     check_alone(text)
     shown = text_of(Page(text))
-    slow, fast = (view.at(arm, "job red").number("jct") for arm in ("slow", "fast"))
+    slow, fast = (
+        view.figures_at(arm, "job red").number("jct") for arm in ("slow", "fast")
+    )
     assert slow is not None
     assert fast is not None
     assert f"{fast / slow:.4f}" in shown
@@ -226,11 +228,14 @@ def test_every_table_says_how_its_figures_are_known(text: str, tmp_path: Path) -
 def test_a_view_finds_figures_by_arm_point_and_label() -> None:
     view = simulated(TWO_ARMS)
     assert view.arms == ("slow", "fast")
-    slow = view.at("slow", "job red")
+    slow = view.figures_at("slow", "job red")
     assert is_number(slow.value("jct"))
     assert slow.number("jct", "published") == 100
     assert slow.value("nonsense") is None
-    assert view.at("slow", "job red", {"training.compute": "1 ms"}).value("jct") is None
+    assert (
+        view.figures_at("slow", "job red", {"training.compute": "1 ms"}).value("jct")
+        is None
+    )
     (one,) = view.comparisons
     assert (one.arm, one.subject, one.base.arm) == ("fast", "job red", "slow")
     ratio = one.row("jct_ratio")

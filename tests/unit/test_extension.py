@@ -43,6 +43,7 @@ from ringlight.experiments.runner.executor_kinds import (
     executor_kinds,
     lost,
 )
+from ringlight.experiments.runner.page_kinds import PageKind, page_kinds
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.extension import (
     CORE,
@@ -54,8 +55,11 @@ from ringlight.fabric.extension import (
     entries_of,
     extensions,
     in_order,
+    loaded,
     loaders,
 )
+from ringlight.fabric.optical_drivers import parts_of_drivers
+from ringlight.fabric.planes.kinds import parts_of_planes
 from tests.door import door
 from tests.unit.test_cli import MINI
 from tests.unit.test_controller_access import call
@@ -111,6 +115,10 @@ def test_everything_that_ours_name_is_there() -> None:
         if isinstance(getattr(CORE.extension, field.name), Mapping):
             for load in loaders(field.name).values():
                 load()
+    for part in ("emulated_by", "rig"):
+        assert all(load() for load in parts_of_drivers(part).values())
+    for part in ("carrier", "planes", "provider"):
+        assert parts_of_planes(part)
 
 
 def test_what_two_have_by_one_name_is_named() -> None:
@@ -307,19 +315,16 @@ def test_commands_that_build_labs_have_the_flags_of_extensions(
     cube: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []
-
-    def glow(url: str) -> None:
-        """Let it glow."""
-        heard.append(url)
-
-    cube.__dict__["glow"] = glow
+    cube.__dict__["GLOW"] = PageKind(
+        lambda folder, watched: "", "glow", "Let it glow.", heard.append
+    )
     app = typer.Typer()
-    with door(alone(lab_flags={"glow": "torus:glow"}), readers=(options.lab_flags,)):
+    with door(alone(pages={"glow.html": "torus:GLOW"}), readers=(page_kinds,)):
 
         @app.command()
         @options.with_groups
         def up(lab: options.OpenLab) -> None:
-            lab.heed_flags()
+            lab.announce_pages()
 
         shown = CliRunner().invoke(app, ["--help"]).output
         plain = CliRunner().invoke(app, ["--rest", "127.0.0.1:7"])
@@ -365,7 +370,7 @@ def moon(cube: ModuleType) -> Iterator[None]:
     cli.add_commands()
     with door(
         alone(executors={"moon": "torus:MOON"}),
-        readers=(executor_kinds, options.lab_flags),
+        readers=(executor_kinds, page_kinds),
     ):
         yield
 
@@ -380,7 +385,7 @@ def test_runs_are_made_by_executors_of_extensions(
     assert CliRunner().invoke(app, [*words, "--moon", "sea"]).exit_code == 0
     assert CliRunner().invoke(app, [*words, "--executor", "moon:hill"]).exit_code == 0
     both = CliRunner().invoke(app, [*words, "--moon", "sea", "--processes", "1"])
-    assert "--processes, --moon, --executor: give one of them" in str(both.exception)
+    assert "--processes, and other machines: give one of them" in str(both.exception)
     assert cube.__dict__["asked"] == ["sea", "hill"]
     assert LostInSpace in lost()
 
@@ -431,12 +436,17 @@ def test_routes_of_extensions_are_asked_for_a_token_and_their_middleware_is_not(
             )
             await answer(scope, receive, send)
 
-    def add(application: FastAPI, controller: Controller) -> None:
-        application.get("/torus")(lambda: len(controller.fabric.gpus))
-        application.add_middleware(Sign)
+    def add(controller: Controller) -> None:
+        def add_to(application: FastAPI) -> None:
+            application.get("/torus")(lambda: len(controller.fabric.gpus))
+            application.add_middleware(Sign)
+
+        controller.app_parts.append(add_to)
 
     cube.__dict__["add"] = add
-    with door(alone(routes=("torus:add",))):
+    with door(alone(controller=("torus:add",))):
+        for add_to in loaded("controller"):
+            add_to(controller)
         application = rest.create_app(controller, {"secret": "lab"})
     assert call(application, "GET", "/sign", {}) == (200, b"the torus")
     assert call(application, "GET", "/torus", {})[0] == 401
@@ -453,9 +463,9 @@ def test_a_report_leads_to_the_pages_of_extensions(
         (folder / "torus.html").write_text(f"watched: {watched}")
         return '<a href="torus.html">The torus</a>'
 
-    cube.__dict__["leave"] = leave
+    cube.__dict__["LEFT"] = PageKind(leave, "torus", "", lambda url: None)
     experiment, quiet = load(MINI), Reporter(quiet=True)
-    with door(alone(pages={"torus.html": "torus:leave"})):
+    with door(alone(pages={"torus.html": "torus:LEFT"}), readers=(page_kinds,)):
         done, _ = command.carry_out_experiment(
             experiment,
             SimulationBackend(),

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.cost import (
     RingJob,
+    RingModel,
     check_jobs,
     max_min_rates,
     predict,
     ring_edge_bytes,
-    ring_rates,
 )
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
@@ -84,9 +84,8 @@ def test_one_oversubscription_explains_the_four_completion_times(
 def test_a_contiguous_ring_crosses_once_in_each_direction() -> None:
     fabric = six_gpu_fabric()
     lit = circuit_cross_connects(fabric, fabric.circuits)
-    rates = ring_rates(
-        PacketView(fabric, lit), [RingJob("red", ("g0", "g1", "g3", "g4"), 1e6)]
-    )["red"]
+    job = RingJob("red", ("g0", "g1", "g3", "g4"), 1e6)
+    rates = RingModel(PacketView(fabric, lit), [job]).rates_bps(["red"])["red"]
     trunk = NIC_BPS / OVERSUBSCRIPTION
     assert rates == pytest.approx((NIC_BPS, trunk, NIC_BPS, trunk))
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import (
     Fibres,
@@ -21,13 +22,8 @@ from ringlight.fabric.light import (
 )
 from ringlight.fabric.optical_profiles import profiles
 from ringlight.fabric.parts import OpticalSwitch, Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import (
-    Fabric,
-    electrical_graph,
-    path_dbm,
-    trace,
-)
+from ringlight.fabric.schema import FabricSpec
+from ringlight.fabric.topology import Fabric, electrical_graph, path_dbm, trace
 
 
 def described(**sections: object) -> Fabric:

@@ -13,14 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.backends.emulation.linktest import trunk_tests
-from ringlight.experiments.cli.show import check_document, show_check
+from ringlight.experiments.cli.show import show_check
 from ringlight.experiments.language.expand import load
+from ringlight.experiments.runner.check_document import check_document
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.cost import RingJob, all_reduce_time, predict, steps_time
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop, PacketView, Router, hashed, without_ports
 from ringlight.fabric.routing import forwarding_rules
 from ringlight.fabric.schedules import halving_doubling, ring
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric, PathChoice, electrical_graph
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.testbed.simulation.networks import PacketNetwork, without_link

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from ringlight.fabric import optical_drivers, parts, schema
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.optical_drivers import CLASSES, DriverKind, driver_kinds
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, six_gpus
 
 

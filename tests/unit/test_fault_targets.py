@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import fault_targets
 from ringlight.testbed.emulation.fault_targets import (

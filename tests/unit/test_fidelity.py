@@ -37,7 +37,7 @@ from ringlight.experiments.record.lab_records import (
     ProcessThawed,
     SwitchDrifted,
 )
-from ringlight.experiments.record.light_records import LightCounters, RingSetUps
+from ringlight.experiments.record.light_records import LightCounters, StepSetUps
 from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.record.runs import runs_of
 from tests.simulated import experiment, late, records_of, with_links, with_workers
@@ -315,7 +315,9 @@ def test_a_worker_that_was_lost_unasked_is_a_reason_though_its_job_went_on(
         )
     )
     found = judged(two, lost)
-    said = "slow: rank 1 of red on GPU g1 was lost (killed by SIGKILL), and red continued"
+    said = (
+        "slow: rank 1 of red on GPU g1 was lost (killed by SIGKILL), and red continued"
+    )
     assert said in [reason["text"] for reason in found["reasons"]]
 
 
@@ -453,7 +455,7 @@ def test_dark_drops_are_condemned_on_a_ring_alone(
     """There a step's light stands before anybody sends; elsewhere TCP sends again what is lost."""
     dark = counters(dark_drops=5)
     assert "light_astray" not in codes(judged(two, dark))
-    ring = beside(lambda end: RingSetUps(t=end.t, run=end.run, ring={}, set_ups=[]))
+    ring = beside(lambda end: StepSetUps(t=end.t, run=end.run, set_ups=[]))
     found = judged(two, lambda records: dark(ring(records)))
     assert {r["level"] for r in found["reasons"] if r["code"] == "light_astray"} == {
         "doubtful"

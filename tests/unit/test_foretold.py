@@ -18,7 +18,7 @@ from ringlight.experiments.analysis.prediction import (
 )
 from ringlight.experiments.analysis.result import Analysis, analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.backends.simulation.lab import RECOVERY_S
+from ringlight.experiments.backends.simulation.losses import RECOVERY_S
 from ringlight.experiments.cli.show import show_result
 from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.language.plan import OnLoss, RunPlan

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ringlight.experiments.cli.app import add_commands, app
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.frames import (
     ETHERNET_BYTES,
     LARGEST_MTU_BYTES,
@@ -19,7 +20,7 @@ from ringlight.fabric.frames import (
     choose_frames,
     describe,
 )
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import netlink, shaping

@@ -258,14 +258,14 @@ def test_bridges_and_ports_are_records_of_their_switch() -> None:
         Death(1.0, "port", "tor0:3", "rlx-tor0-3, to gpu2, was set down"), "a"
     )
     assert isinstance(drift, SwitchDrifted)
-    assert drift.said == "port 3 of tor0: rlx-tor0-3, to gpu2, was set down"
+    assert drift.sentence == "port 3 of tor0: rlx-tor0-3, to gpu2, was set down"
     mended = of_lab.record(Death(3.5, "port", "tor0:3"), "a")
     assert mended == SwitchMended(
         t=3.5, run="a", switch="tor0", what="port 3", after_s=2.5
     )
     bridge = of_lab.record(Death(1.0, "bridge", "tor0", "rlx-tor0 was deleted"), "a")
     assert isinstance(bridge, SwitchDrifted)
-    assert bridge.said == "bridge of tor0: rlx-tor0 was deleted"
+    assert bridge.sentence == "bridge of tor0: rlx-tor0 was deleted"
 
 
 def test_the_network_is_astray_where_two_looks_say_so() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from ringlight.experiments.backends.simulation.collectives import payload_part
 from ringlight.experiments.language.expand import load
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.full_load import MEASURED, flows_both_ways, left
-from ringlight.fabric.schedules import steps_named
 
 FILE = Path(__file__).parents[2] / "scenarios" / "examples" / "all_to_all.yaml"
 

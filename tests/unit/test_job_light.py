@@ -27,7 +27,7 @@ from ringlight.controller.store import Store
 from ringlight.fabric.extension import Extension, InstalledExtension
 from ringlight.fabric.parts import Gpu
 from ringlight.fabric.planes.base import Lighting, Plane
-from ringlight.fabric.planes.choice import _finders
+from ringlight.fabric.planes.kinds import PlaneKind, parts_of_planes
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph_writer import Book, Writer
 from ringlight.workloads.packed import pack
@@ -72,13 +72,16 @@ def loops(fabric: Fabric) -> list[LoopPlane]:
 
 
 HERE = Path(__file__).stem
+FIELDS = PlaneKind(planes=f"{HERE}:fields")
+LOOPS = PlaneKind(planes=f"{HERE}:loops")
+SKIES = PlaneKind(planes=f"{HERE}:skies")
 LIGHT = InstalledExtension(
     Extension(
         "light",
         planes={
-            "field": f"{HERE}:fields",
-            "loop": f"{HERE}:loops",
-            "sky": f"{HERE}:skies",
+            "field": f"{HERE}:FIELDS",
+            "loop": f"{HERE}:LOOPS",
+            "sky": f"{HERE}:SKIES",
         },
     ),
     "tests.unit",
@@ -88,7 +91,7 @@ LIGHT = InstalledExtension(
 @pytest.fixture(autouse=True)
 def with_planes() -> Iterator[None]:
     """An extension with planes of three kinds."""
-    with door(LIGHT, readers=(_finders,)):
+    with door(LIGHT, readers=(parts_of_planes,)):
         yield
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli.show import check_document, show_check
+from ringlight.experiments.cli.show import show_check
 from ringlight.experiments.language import job_sources
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record import events, lines
+from ringlight.experiments.runner.check_document import check_document
 from ringlight.experiments.runner.experiment import nothing_to_run
 from ringlight.fabric.extension import (
     Extension,

@@ -15,7 +15,8 @@ from fastapi.responses import JSONResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed import lab, standing_labs
 from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.emulation import clean, testbed

@@ -13,9 +13,10 @@ import pytest
 import typer
 
 from ringlight.experiments.cli import options
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed import devices
 from ringlight.testbed.devices import (
     Device,

@@ -12,10 +12,11 @@ import pytest
 
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli.show import check_document, show_check
+from ringlight.experiments.cli.show import show_check
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
+from ringlight.experiments.runner.check_document import check_document
 from ringlight.experiments.runner.command import load_checked
 from ringlight.experiments.runner.experiment import choose
 from tests.scenario_notes import notes_of

@@ -46,6 +46,7 @@ from ringlight.controller.optical.planning import make_plan
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import (
     CrossConnect,
     CrossConnectState,
@@ -53,7 +54,7 @@ from ringlight.fabric.crossconnect import (
     PortState,
     check_matching,
 )
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from tests.unit.test_controller_rules import FakeTables
 
 SIZE = 5

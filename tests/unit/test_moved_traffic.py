@@ -15,7 +15,7 @@ from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.lab_records import PortRate
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.report.sections.moved import mean_throughput
+from ringlight.experiments.report.sections.throughput import mean_throughput
 from ringlight.experiments.runner import executors
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.experiment import one_alone

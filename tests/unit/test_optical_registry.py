@@ -12,10 +12,11 @@ from ringlight.controller.optical.inventory import Entry
 from ringlight.controller.optical.registry import check_driver, make_driver
 from ringlight.experiments.backends.emulation.lab_of_setting import cannot_drive
 from ringlight.fabric import extension
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import profiles
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.session import protocol_named
 from tests.door import door
@@ -27,7 +28,6 @@ EXTENSION = Extension(
     "acme",
     drivers={"acme-tl9": "switches:TL9", "acme-none": "switches:NONE", "acme-gone": "switches:GONE",
         "acme-half": "switches:HALF", "acme-dumb": "switches:DUMB", "acme-torn": "switches:TORN"},
-    protocols={"acme-torn": "torn:PROTOCOL"},
     profiles={"acme-fast": "switches:FAST"},
 )
 """
@@ -59,7 +59,7 @@ NONE = DriverKind("switches:nothing")
 GONE = DriverKind("switches:removed")
 HALF = DriverKind("switches:Half", protocol="scpi")
 DUMB = DriverKind("switches:build", protocol="acme-dumb")
-TORN = DriverKind("switches:build", protocol="acme-torn")
+TORN = DriverKind("switches:build", protocol="acme-torn", emulated_by="torn:PROTOCOL")
 """
 
 

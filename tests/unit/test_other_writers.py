@@ -15,8 +15,9 @@ from ringlight.controller.packets import announcing
 from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.port_notifications import Followers, attached
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.kernel import addressing

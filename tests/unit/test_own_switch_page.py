@@ -24,6 +24,7 @@ from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortS
 from ringlight.fabric.extension import InstalledExtension
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.optical_profiles import profiles
+from ringlight.testbed.emulation.optical.session import protocol_named
 from ringlight.testbed.rigs import rigs
 from tests.door import door
 from tests.drivers import converge
@@ -72,6 +73,7 @@ def test_its_names_agree(acme: InstalledExtension) -> None:
     for value in EXTENSION.values:
         acme.load(value)
     kind, rig = driver_kinds()["acme"], rigs()["acme"]
+    assert acme.load(kind.emulated_by) is protocol_named("acme")
     assert kind.protocol == rig.protocol == "acme"  # type: ignore[attr-defined]
     assert kind.profile == rig.profile == profiles()["acme-p"].name  # type: ignore[attr-defined]
     assert "acme-p" in kind.products

@@ -12,6 +12,7 @@ import pytest
 from ringlight.controller.light.provider import providers
 from ringlight.experiments.backends.simulation.carriers import carriers
 from ringlight.fabric import extension, keys
+from ringlight.fabric.algorithms import algorithm_names, parse_collective
 from ringlight.fabric.extension import (
     Extension,
     ExtensionError,
@@ -21,8 +22,8 @@ from ringlight.fabric.extension import (
 from ringlight.fabric.keys import Assembly, FabricKey
 from ringlight.fabric.parts import Gpu, Link, Plugged, Port
 from ringlight.fabric.planes.base import Lighting, Plane
-from ringlight.fabric.planes.choice import _finders, lit_planes
-from ringlight.fabric.schedules import algorithm_names, parse_collective
+from ringlight.fabric.planes.choice import lit_planes
+from ringlight.fabric.planes.kinds import PlaneKind, parts_of_planes
 from ringlight.fabric.topology import Fabric
 from tests.door import door
 
@@ -54,10 +55,11 @@ def add_wires(value: dict[str, str], assembly: Assembly) -> None:
         assembly.plug("wires", name, (a.name, b.name), Plugged((a, b), [], [], [link]))
 
 
+WIRE = PlaneKind(planes=f"{HERE}:wires")
 WIRES = FabricKey(dict[str, str], add=add_wires)
 OTHER = InstalledExtension(
     Extension(
-        "wire", fabric={"wires": f"{HERE}:WIRES"}, planes={"wire": f"{HERE}:wires"}
+        "wire", fabric={"wires": f"{HERE}:WIRES"}, planes={"wire": f"{HERE}:WIRE"}
     ),
     "tests.unit",
 )
@@ -66,7 +68,7 @@ OTHER = InstalledExtension(
 @pytest.fixture
 def with_wires() -> Iterator[None]:
     """An extension with a key of the fabric file and planes."""
-    with door(OTHER, readers=(keys.fabric_keys, _finders)):
+    with door(OTHER, readers=(keys.fabric_keys, parts_of_planes)):
         yield
 
 
@@ -103,8 +105,7 @@ def test_two_extensions_cannot_have_one_key() -> None:
 
 
 def test_each_kind_of_plane_has_all_that_carries_its_jobs() -> None:
-    kinds = extension.loaders("planes").keys()
-    assert len(_finders()) == len(kinds)
+    kinds = parts_of_planes("planes").keys()
     assert {provider.kind for provider in providers()} == kinds
     assert carriers().keys() > kinds
     assert "packets" in carriers()

@@ -69,7 +69,7 @@ def lamps(monkeypatch: pytest.MonkeyPatch) -> None:
         nodes = tuple(gpu for gpu in fabric.gpus if gpu.startswith("n"))
         return [LampPlane(fabric, "n", nodes)] if nodes else []
 
-    monkeypatch.setattr(choice, "_finders", lambda: [find])
+    monkeypatch.setattr(choice, "parts_of_planes", lambda part: {"": find})
 
 
 #: Three GPUs on wires, and four on a plane with light; and three on such a plane alone.

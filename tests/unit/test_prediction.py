@@ -29,12 +29,13 @@ from ringlight.experiments.language.plan import (
     Tcp,
     When,
 )
+from ringlight.fabric.algorithms import steps_named
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.cost import ring_edge_bytes, steps_time
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import circuit_cross_connects
 from tests.simulated import bundled
 from tests.unit.fabrics import NIC_BPS, six_gpus

@@ -15,7 +15,8 @@ from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.service import Controller
 from ringlight.controller.web.timing import call_histogram
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from tests.unit.fabrics import six_gpus
 
 DOCS = Path(__file__).parents[2] / "docs"

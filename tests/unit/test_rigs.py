@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 import pytest
 
 from ringlight.fabric.extension import Extension, ExtensionError, InstalledExtension
-from ringlight.fabric.optical_drivers import DriverKind
+from ringlight.fabric.optical_drivers import DriverKind, driver_kinds
 from ringlight.testbed.rigs import emulated, rigs
 from ringlight.testbed.rigs.emulated import ScpiRig, WssRig
 from tests.door import door
 
 
 def torus(value: str) -> InstalledExtension:
+    module = ModuleType("torus_drivers")
+    module.__dict__["TL1"] = DriverKind("driver:Torus", rig=value)
+    sys.modules["ringlight.testbed.torus_drivers"] = module
     return InstalledExtension(
-        Extension("torus", rigs={"torus-tl1": value}), "ringlight.testbed"
+        Extension("torus", drivers={"torus-tl1": "torus_drivers:TL1"}),
+        "ringlight.testbed",
     )
 
 
-def test_an_extensions_rig_stands_behind_those_of_the_core() -> None:
-    with door(torus("rigs.emulated:WssRig"), readers=(rigs,)):
+def test_an_extension_s_rig_is_its_driver_s() -> None:
+    with door(torus("rigs.emulated:WssRig"), readers=(rigs, driver_kinds)):
         assert list(rigs().items()) == [
             ("scpi", ScpiRig),
-            ("scpi-wss", WssRig),
             ("torus-tl1", WssRig),
+            ("scpi-wss", WssRig),
         ]
 
 
 def test_a_rig_that_is_not_there_is_named() -> None:
     with (
-        door(torus("rigs.emulated:NoRig"), readers=(rigs,)),
+        door(torus("rigs.emulated:NoRig"), readers=(rigs, driver_kinds)),
         pytest.raises(ExtensionError, match=r"extension torus: rigs[.]emulated:NoRig"),
     ):
         rigs()
 
 
 def test_without_extensions_there_are_those_of_the_core() -> None:
-    with door(readers=(rigs,)):
+    with door(readers=(rigs, driver_kinds)):
         assert list(rigs()) == ["scpi", "scpi-wss"]
 
 

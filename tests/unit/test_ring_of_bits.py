@@ -16,9 +16,10 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.algorithms import parse_collective, steps_named
 from ringlight.fabric.collectives import all_reduce
 from ringlight.fabric.kinds import collective_steps
-from ringlight.fabric.schedules import parse_collective, ring, steps_named
+from ringlight.fabric.schedules import ring
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.whole_numbers.sums import sum_bits
 from tests.examples import assert_as_planned

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.fabric.algorithms import STEPS, steps_named
 from ringlight.fabric.collectives import all_reduce, apply_schedule, schedule_of
 from ringlight.fabric.schedules import (
-    STEPS,
     coprime_rings,
     hierarchical_ring,
     nearest_group,
-    steps_named,
     strides,
 )
 from ringlight.fabric.steps import Step, Steps, check_ranks

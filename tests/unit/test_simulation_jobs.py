@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.containers.worker.transfers import SEGMENTS_PER_CHUNK
+from ringlight.fabric.algorithms import STEPS
 from ringlight.fabric.cost import RingJob, byte_time, predict, ring_edge_bytes
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import regroup
-from ringlight.fabric.schedules import STEPS, halving_doubling, ring, ring_of_bits
+from ringlight.fabric.schedules import halving_doubling, ring, ring_of_bits
 from ringlight.fabric.steps import Step, passes_on
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.cost import RingJob, ring_rates
+from ringlight.fabric.cost import RingJob, RingModel
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView, Router
 from ringlight.fabric.steps import Step, frozen
@@ -72,7 +72,9 @@ def test_rates_are_those_of_the_cost_model() -> None:
     network = PacketNetwork(fabric)
     routes = network.routes(ranks, one_step([(i, (i + 1) % 6) for i in range(6)]))
     lit = circuit_cross_connects(fabric, fabric.circuits)
-    expected = ring_rates(PacketView(fabric, lit), [RingJob("a", ranks, 1.0)])["a"]
+    expected = RingModel(PacketView(fabric, lit), [RingJob("a", ranks, 1.0)]).rates_bps(
+        ["a"]
+    )["a"]
     assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx(
         expected
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation import loop_run

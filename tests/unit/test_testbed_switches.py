@@ -10,8 +10,9 @@ import pytest
 
 from ringlight import IMPORT_PATH
 from ringlight.controller.optical.registry import make_driver
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.optical_drivers import driver_kinds
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.fault_targets import (
     FaultRequest,

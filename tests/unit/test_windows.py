@@ -12,7 +12,8 @@ import pytest
 from ringlight.containers.worker.windows import keep_window
 from ringlight.experiments.backends.emulation.linktest import parts, seconds_of
 from ringlight.experiments.language.expand import load
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.kernel import shaping

@@ -20,8 +20,8 @@ from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.ring_of_bits import RingOfBits
 from ringlight.containers.worker.spec import BadSpec, parse_spec
 from ringlight.containers.worker.transport import RunReport
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.collectives import all_reduce
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.whole_numbers import sums
 from ringlight.fabric.whole_numbers.means import mean_by
 from tests.unit.test_training import crew, of_kind

@@ -57,7 +57,7 @@ def one_collective(times_s: list[list[float]]) -> View:
 
 def test_exposed_and_hidden_add_up_to_when_a_purpose_was_under_way() -> None:
     view = stages()
-    at, job = view.at("base", "job llm"), view.runs[0].jobs["llm"]
+    at, job = view.figures_at("base", "job llm"), view.runs[0].jobs["llm"]
     computing, exposed = at.number("computing"), at.number("exposed")
     assert computing is not None
     assert exposed is not None
@@ -99,7 +99,7 @@ def _under_way_s(view: View, purpose: str) -> float:
 
 
 def test_a_collective_of_no_purpose_goes_by_its_kind() -> None:
-    at = one_collective([[0.25, 1.5]]).at("base", "job one")
+    at = one_collective([[0.25, 1.5]]).figures_at("base", "job one")
     assert at.number("exposed.all_reduce") == 1.25
     assert at.number("hidden.all_reduce") == 0
 

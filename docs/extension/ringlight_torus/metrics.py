@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 
 _TORUS = {
     "torus_links": "Links of the torus that a transfer of an all-reduce passes, on average",

@@ -7,10 +7,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ringlight.experiments.report.charts import arrow, centred, pictures
+from ringlight.experiments.report.columns import JOB, arm_title, figures
 from ringlight.experiments.report.drawing import LIGHT, RULE
 from ringlight.experiments.report.page import quiet, tag
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import JOB, Draw, View, arm_title, figures
+from ringlight.experiments.report.view import Draw, View
 
 
 @section("jobs", "Cubes joined by light", needs=("torus_links",))

@@ -6,6 +6,4 @@ EXTENSION = Extension(
     name="acme",
     drivers={"acme": "product:DRIVER"},
     profiles={"acme-p": "product:PROFILE"},
-    protocols={"acme": "emulated:PROTOCOL"},
-    rigs={"acme": "rig:AcmeRig"},
 )

@@ -17,4 +17,7 @@ PROFILE = Profile(
     repeatability_db=0.1,
 )
 
-DRIVER = DriverKind("driver:AcmeDriver", products=("acme-p",), profile="acme-p", protocol="acme", login=False)
+DRIVER = DriverKind(
+    "driver:AcmeDriver", products=("acme-p",), profile="acme-p", login=False,
+    protocol="acme", emulated_by="emulated:PROTOCOL", rig="rig:AcmeRig",
+)

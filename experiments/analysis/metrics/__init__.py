@@ -35,7 +35,7 @@ from ringlight.experiments.analysis.prediction import (
     predict_jobs,
 )
 from ringlight.experiments.analysis.rows import Label, Row, Value
-from ringlight.experiments.record.light_records import RingSetUps
+from ringlight.experiments.record.light_records import StepSetUps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.extension import loaded
 from ringlight.fabric.paths import NoPathError, PacketView
@@ -177,13 +177,13 @@ class Context:
     @cached_property
     def set_up_times(self) -> list[float]:
         """Seconds from the request of each flow to its light, or from the end of a step to the light of the
-        next where a ring's light changed between them."""
-        of_rings = (
+        next if it changed between them."""
+        of_steps = (
             change["total_s"]
-            for ring in self.run.of(RingSetUps)
-            for change in ring.set_ups
+            for note in self.run.derived(StepSetUps)
+            for change in note.set_ups
         )
-        return [*(flow.set_up_s for flow in self.run.lit_flows), *of_rings]
+        return [*(flow.set_up_s for flow in self.run.lit_flows), *of_steps]
 
 
 def _ran_together(first: JobRun, other: JobRun) -> bool:

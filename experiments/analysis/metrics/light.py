@@ -12,7 +12,7 @@ from ringlight.experiments.record.light_records import (
     FlowsLost,
     LightCounters,
     OnicsSimulated,
-    RingSetUps,
+    StepSetUps,
 )
 from ringlight.experiments.record.runs import Run
 
@@ -66,8 +66,8 @@ def waits(context: Context) -> Mapping[str, float | None]:
     lit_flows = context.run.lit_flows
     written = (
         change["write_s"]
-        for ring in context.run.of(RingSetUps)
-        for change in ring.set_ups
+        for note in context.run.derived(StepSetUps)
+        for change in note.set_ups
     )
     times = {
         "setup": context.set_up_times,

@@ -57,7 +57,9 @@ class Actions:
 
     def perform(self, event: EventPlan, ids: Mapping[str, str]) -> ActionBegun:
         assert self._plan is not None
-        begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **event.told)
+        begun = ActionBegun(
+            t=time.monotonic(), run=self._plan.name, **event.record_fields
+        )
         self._under_way.add(
             self._pool.submit(self._carry_out, event, self._plan.name, dict(ids))
         )
@@ -102,7 +104,11 @@ class Actions:
         except (BackendError, *Refusals) as failure:
             error = str(failure)
         return ActionEnded(
-            t=time.monotonic(), run=run, result=result, error=error, **event.told
+            t=time.monotonic(),
+            run=run,
+            result=result,
+            error=error,
+            **event.record_fields,
         )
 
     def _done(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:

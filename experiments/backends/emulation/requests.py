@@ -14,10 +14,10 @@ from ringlight.experiments.analysis.prediction import (
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.job_sources import made_by
 from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.values import under
 from ringlight.workloads.job_settings import LIMITS, SLOWER, TRAINING, Limit

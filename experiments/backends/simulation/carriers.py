@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar, Protocol
 
 from ringlight.controller.light.documents import LitPair
@@ -13,10 +12,10 @@ from ringlight.experiments.backends.simulation.workloads import Tell, WorkloadRu
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.light_records import Circuits
-from ringlight.fabric.extension import loaders
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.kinds import parts_of_planes
 from ringlight.fabric.planes.packets import packets
-from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, compact
 from ringlight.fabric.topology import Fabric, circuit_switches
 from ringlight.testbed.simulation.engine import Engine
@@ -249,7 +248,7 @@ class Carrier:
             standing=True,
         )
 
-    def asked(self, steps: Steps) -> Mapping[int, int]:
+    def requests(self, steps: Steps) -> Mapping[int, int]:
         """Return how often each rank requests light in an all-reduce, by rank; {} without requests."""
         return {}
 
@@ -268,7 +267,6 @@ class Carrier:
             self.note(Circuits(t=self.engine.now_s, run=self.plan.name, circuits=pairs))
 
 
-@cache
 def carriers() -> Mapping[str, type[Carrier]]:
     """Return the carriers by kind of plane. Raises ExtensionError if one cannot be loaded."""
-    return {kind: load() for kind, load in loaders("carriers").items()}
+    return parts_of_planes("carrier")

@@ -11,6 +11,7 @@ from ringlight.experiments.analysis.rows import Row, key_of
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import SearchSpec, quantity
 from ringlight.experiments.report.charts import along, curves, prefixed, sheet
+from ringlight.experiments.report.columns import of_points, short, swept
 from ringlight.experiments.report.page import (
     NOTHING,
     Columns,
@@ -20,16 +21,8 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
-    Draw,
-    Figures,
-    Point,
-    View,
-    of_points,
-    short,
-    swept,
-)
-from ringlight.experiments.report.words import called, figure, said, upper_first
+from ringlight.experiments.report.view import Draw, Figures, Point, View
+from ringlight.experiments.report.words import as_text, called, figure, upper_first
 
 
 @section(19, "Best against best")
@@ -67,24 +60,24 @@ def _best(
 ) -> Callable[[Point], str]:
     best, where = spec.made
 
-    def at(other: str, point: Point) -> Figures:
+    def figures_at(other: str, point: Point) -> Figures:
         mine = (
             row.point
             for row in rows
             if row.arm == other and row.point.items() <= point.items()
         )
-        return view.at(
+        return view.figures_at(
             other, f"job {view.plans[other].jobs[0].name}", next(mine, point)
         )
 
     def shown(point: Point) -> str:
-        mine = at(arm, point)
+        mine = figures_at(arm, point)
         if (value := mine.number(best)) is None:
             return NOTHING
         least = min(
             number
             for other in arms
-            if (number := at(other, point).number(best)) is not None
+            if (number := figures_at(other, point).number(best)) is not None
         )
         words = f"{mine.figure(best)} ({figure(mine.row(where))})"
         return mark("good", words) if value <= least * (1 + 1e-9) else words
@@ -127,14 +120,14 @@ def _side_by_side(
     margins: Any = {"left": 0.8, "top": top + 0.15, "bottom": 0.6, "gap": (0.6, 0.5)}
     figure, (axes,) = sheet(2.9 + top, columns=len(rests), **margins)
     for axis, rest in zip(axes, rests.values(), strict=True):
-        at_x = along(axis, xs, [said(value) for value in xs], short(x, paths), 4)
+        at_x = along(axis, xs, [as_text(value) for value in xs], short(x, paths), 4)
         keys = [key_of({**rest, x: value}) for value in xs]
         lines = [
             [values.get((arm, key), values.get((arm, key_of(rest)))) for key in keys]
             for arm in arms
         ]
         curves(axis, at_x, zip(map(view.title, arms), lines, strict=True))
-        axis.set_title(", ".join(said(value) for value in rest.values()), fontsize=8)
+        axis.set_title(", ".join(as_text(value) for value in rest.values()), fontsize=8)
         axis.set_yscale("log")
         prefixed(axis.yaxis, rows[0].unit)
     axes[0].set_ylabel(called(rows[0].metric))

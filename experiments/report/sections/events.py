@@ -1,71 +1,26 @@
-"""Report events in runs: jobs and events over time, faults, and packet switches of other controllers."""
+"""Report events in runs: faults, and packet switches of other controllers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.faults import FAULTS
 from ringlight.experiments.analysis.metrics.regroup import window
-from ringlight.experiments.record.lab_records import SwitchDrifted
-from ringlight.experiments.record.runs import SUCCEEDED, Action, JobRun, Run
-from ringlight.experiments.report.charts import (
-    chart,
-    key,
-    legend,
-    named_rows,
-    note,
-    sheet,
-    spans,
-)
-from ringlight.experiments.report.drawing import (
-    FACE,
-    INK,
-    LIGHT,
-    QUIET,
-    RULE,
-    WIDE,
-    job_colours,
-    width,
-)
-from ringlight.experiments.report.page import (
-    NOTHING,
-    folded_if_long,
-    mark,
-    quiet,
-    table_of,
-    tag,
-    text,
-)
+from ringlight.experiments.record.runs import Action, Run
+from ringlight.experiments.report.charts import chart, legend, note
+from ringlight.experiments.report.drawing import INK, LIGHT, job_colours
+from ringlight.experiments.report.page import mark, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.jobs import state
-from ringlight.experiments.report.view import (
-    SLOWEST,
-    Draw,
-    Figures,
-    View,
-    seconds_and_real,
-)
+from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import YES_NO, called, count, meaning, seconds
 from ringlight.fabric.table_writers import programs
 
 #: More arms than these have their events and faults in the tables only.
-_MOST = 4
-_WAITING: Any = {
-    "facecolor": "none",
-    "edgecolor": QUIET,
-    "hatch": "////",
-    "linewidth": 0.7,
-}
-_STARTING: Any = {**_WAITING, "hatch": "...."}
-_STRANGE: Any = {"color": INK, "linewidth": 1.2, "linestyle": (0, (3, 2))}
+MOST_DRAWN = 4
 _DONE = (*FAULTS, "restore", "disturb")
 _FIGURES = (
     ("before", "iteration_before"),
@@ -82,212 +37,6 @@ _WRITES = {
     "none": "nobody: it learns addresses and floods",
     "ringlight": "our controller",
 }
-
-
-@section(12, "Timeline", needs=("makespan",))
-def timeline(view: View, draw: Draw) -> str:
-    """Return HTML that shows jobs that arrive, wait and train, and events, of first runs in which
-    something follows the start."""
-    runs = [
-        run
-        for run in view.first.values()
-        if run.later
-        or run.drifts
-        or not all(job.start.at_once for job in run.plan.jobs)
-    ]
-    if not runs:
-        return ""
-    lines = [line for run in runs for line in _happened(run)]
-    caption = (
-        "Jobs over time. Hatched: waiting for GPUs; filled: training, a tick at the end of every iteration; "
-        "pale: between a loss and going on. Vertical lines are events, dashed ones changes of switches that "
-        "no event asked for; a cross is a failure. "
-        f"{view.label.capitalize()}, emulated seconds."
-    )
-    shown = table_of(
-        lines,
-        [
-            ("arm", lambda line: text(line.run.plan.title)),
-            ("event", lambda line: text(line.words)),
-            (
-                "at",
-                lambda line: seconds_and_real(
-                    line.t - line.run.released, line.run.plan.setting.scale
-                ),
-            ),
-            ("took", lambda line: line.took),
-            ("what came of it", lambda line: line.came),
-        ],
-        9,
-    )
-    if shown:
-        shown += quiet(
-            f"Times since the release of the first jobs, as emulated {tag(view.label)}."
-        )
-    shown = folded_if_long(f"{len(lines)} events", len(lines), shown)
-    drawn = [(run, view.listed(run.plan.arm)) for run in runs[:_MOST]]
-    if any(len(names) < len(run.jobs) for run, names in drawn):
-        most = max(len(run.jobs) for run, _ in drawn)
-        caption += f" Of {most:,} jobs {SLOWEST}: failed ones, and the slowest."
-    return draw("timeline", caption, _timeline, drawn) + shown
-
-
-@dataclass(frozen=True)
-class _Happened:
-    """A row of the table. ``t``: by the lab's clock, seconds; ``took`` and ``came`` as HTML."""
-
-    run: Run
-    words: str
-    t: float
-    took: str
-    came: str
-
-
-def _happened(run: Run) -> list[_Happened]:
-    """Return the events of a run and the unplanned changes of its switches, in order of time."""
-    lines = [
-        _Happened(run, action.said, action.begun, _took(action), _came(action))
-        for action in run.later
-    ]
-    for drift, mended in run.drifts:
-        took = NOTHING if mended is None else seconds(mended.t - drift.t)
-        came = (
-            mark("bad", "not put right")
-            if mended is None
-            else "restored by the controller"
-        )
-        lines.append(_Happened(run, drift.said, drift.t, took, came))
-    return sorted(lines, key=lambda line: line.t)
-
-
-def _took(action: Action) -> str:
-    if action.ended is None:
-        return NOTHING
-    return (
-        seconds(action.ended - action.begun)
-        if action.ended > action.begun
-        else "at once"
-    )
-
-
-def _came(action: Action) -> str:
-    came = action.error or (
-        "" if action.ended is not None else "its end is not on record"
-    )
-    return mark("bad", text(came)) if came else "done"
-
-
-def _timeline(runs: list[tuple[Run, list[str]]]) -> Figure:
-    rows = [len(names) for _, names in runs]
-    height = 0.55 + sum(0.42 * n + 0.62 for n in rows)
-    figure, axes = sheet(
-        height, rows=len(runs), left=0.95, heights=rows, gap=(0, 0.62), top=0.5
-    )
-    colours = job_colours(
-        list(dict.fromkeys(name for _, names in runs for name in names))
-    )
-    # One scale for all panels: arms are compared.
-    ends = [
-        job.end - run.released
-        for run, _ in runs
-        for job in run.jobs.values()
-        if job.end is not None
-    ]
-    last = max(ends, default=1.0)
-    for (axis,), (run, names) in zip(axes, runs, strict=True):
-        _run(axis, run, names, colours, last)
-        if len(runs) > 1:
-            axis.set_title(run.plan.title)
-    axes[-1][0].set_xlabel("seconds since the release of the first jobs")
-    waiting = [Patch(**_WAITING, label="waiting for GPUs")]
-    if any(
-        _starting_s(run.released, run.jobs[name])
-        for run, names in runs
-        for name in names
-    ):
-        waiting.append(Patch(**_STARTING, label="workers start"))
-    events = [key(LIGHT, "event")]
-    if any(_strange(run) for run, _ in runs):
-        events.append(Line2D([], [], **_STRANGE, label="switch changed by others"))
-    legend(figure, "a job's time", [*waiting, key(QUIET, "training", 6), *events])
-    return figure
-
-
-def _run(
-    axis: Axes, run: Run, names: Sequence[str], colours: Mapping[str, str], last: float
-) -> None:
-    """Draw the jobs of these names. ``last``: seconds since the release at which the axis ends, or nearly."""
-    named_rows(axis, names)
-    for y, name in enumerate(names):
-        _job(axis, y, run.jobs[name], run.released, colours[name])
-    axis.set(xlim=(0, 1.03 * last), ylim=(len(names) - 0.5, -0.62))
-    for drift in _strange(run):
-        axis.axvline(drift.t - run.released, **_STRANGE, zorder=4)
-    place, level = -1.0, 0
-    for action in sorted(run.later, key=lambda action: action.begun):
-        begin = action.begun - run.released
-        end = begin if action.ended is None else action.ended - run.released
-        if end - begin > 0.004 * last:
-            axis.axvspan(begin, end, color=LIGHT, alpha=0.28, linewidth=0, zorder=0.5)
-        axis.axvline(begin, color=LIGHT, linewidth=1.6, zorder=4)
-        # Names of events that are near each other stand one below the other.
-        level = (
-            (level + 1) % len(names)
-            if begin - place < 0.18 * last * WIDE / width()
-            else 0
-        )
-        place = begin
-        box = {"facecolor": FACE, "alpha": 0.75, "linewidth": 0, "pad": 0.6}
-        note(axis, begin, level - 0.42, action.said, color=INK, zorder=6, bbox=box)
-
-
-def _strange(run: Run) -> list[SwitchDrifted]:
-    """Return the changes of switches that no event of the run caused."""
-    return [drift for drift, _ in run.drifts if not drift.planned]
-
-
-def _starting_s(zero: float, job: JobRun) -> float:
-    """Return the seconds after ``zero`` in which a job had its GPUs and its workers were not ready."""
-    if job.granted is None or job.released is None:
-        return 0.0
-    return max(0.0, job.released - max(job.granted, zero))
-
-
-def _job(axis: Axes, y: float, job: JobRun, zero: float, colour: str) -> None:
-    released = job.end if job.released is None else job.released
-    if job.arrived is not None and released is not None:
-        granted = released - _starting_s(zero, job)
-        spans(
-            axis,
-            "none",
-            [(y, max(0.0, job.arrived - zero), granted - zero)],
-            **_WAITING,
-        )
-        spans(axis, "none", [(y, granted - zero, released - zero)], **_STARTING)
-    if job.released is None or job.end is None:
-        return
-    spans(axis, colour, [(y, job.released - zero, job.end - zero)], alpha=0.85)
-    gone = zip(job.losses, job.recoveries, strict=False)
-    spans(
-        axis,
-        "white",
-        [(y, lost.t - zero, back.at - zero) for lost, back in gone],
-        alpha=0.7,
-    )
-    ends = [end - zero for _, end in job.spans]
-    if 1 < len(ends) <= 400:
-        axis.vlines(ends, y + 0.12, y + 0.25, color="white", linewidth=0.8)
-    if job.state != SUCCEEDED:
-        axis.plot(
-            [job.end - zero],
-            [y],
-            marker="x",
-            markersize=9,
-            markeredgewidth=2.2,
-            color=INK,
-            zorder=5,
-        )
-    axis.axhline(y + 0.5, color=RULE, linewidth=0.5)
 
 
 @section(14, "Faults")
@@ -314,12 +63,12 @@ def faults(view: View, draw: Draw) -> str:
     # One scale for all: arms are compared.
     ends = [
         end - run.released
-        for run in runs[:_MOST]
+        for run in runs[:MOST_DRAWN]
         for job in run.jobs.values()
         for _, end in job.spans
     ]
     last, pictures = max(ends, default=0.0), []
-    for run in runs[:_MOST]:
+    for run in runs[:MOST_DRAWN]:
         caption = (
             f"{run.plan.title}: duration of every iteration, slowest rank, at the time it ended. Lines mark "
             f"{_named(run)}, shaded while something was away. {view.label.capitalize()}, emulated time."
@@ -340,7 +89,7 @@ def _faults(run: Run) -> list[Action]:
 def _lines(view: View, run: Run) -> Iterator[Line]:
     for action in _faults(run):
         for job in view.each_job([run.plan.arm]):
-            event = view.at(job.arm, f"event {action.plan.name} {job.subject}")
+            event = view.figures_at(job.arm, f"event {action.plan.name} {job.subject}")
             if any(event.row(metric) for _, metric in _FIGURES):
                 yield event, job, action
 
@@ -351,7 +100,9 @@ def _of_event(metric: str) -> Callable[[Line], str]:
 
 def _said(action: Action) -> str:
     return (
-        f"{action.said}, then {action.plan.then}" if action.plan.then else action.said
+        f"{action.sentence}, then {action.plan.then}"
+        if action.plan.then
+        else action.sentence
     )
 
 
@@ -365,7 +116,7 @@ def _told(view: View, run: Run) -> str:
     """Return the facts about each fault in addition to times; empty if there are none."""
     sentences = []
     for action in _faults(run):
-        away = view.at(run.plan.arm, f"event {action.plan.name}").number("away")
+        away = view.figures_at(run.plan.arm, f"event {action.plan.name}").number("away")
         if away is not None:
             sentences.append(
                 f"{text(_said(action))}: away for {seconds(away)}, until it answered again."
@@ -424,7 +175,7 @@ def _iterations(run: Run, last: float) -> Figure:
             axis,
             begin,
             level,
-            action.said,
+            action.sentence,
             va="top",
             color=INK,
             xycoords=("data", "axes fraction"),
@@ -508,4 +259,4 @@ def _moved(run: Run, switch: str) -> int:
 def _events(view: View, run: Run) -> Iterator[tuple[Action, Figures]]:
     for action in run.later:
         if action.plan.do in MOVES_LIGHT:
-            yield action, view.at(run.plan.arm, f"event {action.plan.name}")
+            yield action, view.figures_at(run.plan.arm, f"event {action.plan.name}")

@@ -10,9 +10,10 @@ from ringlight.experiments.analysis.explanations import REACH_PERCENT, signed
 from ringlight.experiments.analysis.machine_faults import LINK_ERROR
 from ringlight.experiments.language.plan import Scale
 from ringlight.experiments.record.lab_records import process_called
+from ringlight.experiments.report.columns import seconds_and_real
 from ringlight.experiments.report.page import folded, listing, mark, table_of, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import Draw, View, seconds_and_real
+from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import percent
 from ringlight.fabric.units import format_rate
 

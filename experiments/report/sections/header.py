@@ -7,17 +7,11 @@ from collections.abc import Iterator
 
 from ringlight.experiments.analysis.latency import latency_words
 from ringlight.experiments.analysis.statistics import percentile
+from ringlight.experiments.report.columns import real
 from ringlight.experiments.report.page import NO_RESULT, hero, mark, text
 from ringlight.experiments.report.page import header as head_of
 from ringlight.experiments.report.sections import DOUBTS, section
-from ringlight.experiments.report.view import (
-    MOST_JOBS,
-    Compared,
-    Draw,
-    Figures,
-    View,
-    real,
-)
+from ringlight.experiments.report.view import MOST_JOBS, Compared, Draw, Figures, View
 from ringlight.experiments.report.words import (
     HARD_SPACE,
     apart,
@@ -341,7 +335,7 @@ def _event(event: Figures) -> str:
     name = event.subject.removeprefix("event ").partition(" job ")[0]
     actions = event.view.first[event.arm].later
     return text(
-        next((action.said for action in actions if action.plan.name == name), name)
+        next((action.sentence for action in actions if action.plan.name == name), name)
     )
 
 

@@ -11,6 +11,12 @@ from matplotlib.ticker import MaxNLocator
 from ringlight.experiments.analysis.statistics import percentile
 from ringlight.experiments.record.runs import JobRun
 from ringlight.experiments.report.charts import chart, legend
+from ringlight.experiments.report.columns import (
+    JOB,
+    arm_title,
+    figures,
+    seconds_and_real,
+)
 from ringlight.experiments.report.drawing import PALETTE, QUIET, job_colours
 from ringlight.experiments.report.page import (
     NOTHING,
@@ -25,17 +31,13 @@ from ringlight.experiments.report.page import (
 )
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import (
-    JOB,
     MOST_JOBS,
     PUBLISHED,
     SLOWEST,
     Draw,
     Figures,
     View,
-    arm_title,
-    figures,
     in_small,
-    seconds_and_real,
 )
 from ringlight.experiments.report.words import (
     HARD_SPACE,
@@ -222,7 +224,7 @@ def collectives(view: View, draw: Draw) -> str:
     base, analytic = view.base, tag("analytic")
 
     def of(metric: str) -> Callable[[str], str]:
-        return lambda arm: figure(base.at(arm, metric))
+        return lambda arm: figure(base.row_at(arm, metric))
 
     columns: Columns[str] = [
         ("arm", lambda arm: text(view.title(arm))),
@@ -385,7 +387,7 @@ def _loss(job: Figures) -> str:
 
 
 def _of_run(metric: str) -> Callable[[Figures], str]:
-    return lambda job: job.view.at(job.arm, "run").figure(metric)
+    return lambda job: job.view.figures_at(job.arm, "run").figure(metric)
 
 
 def _as_baseline(job: Figures) -> bool | None:

@@ -19,6 +19,7 @@ from ringlight.experiments.analysis.metrics.built import PARTS
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import SweepSpec, quantity
 from ringlight.experiments.report.charts import legend, shaded, sheet
+from ringlight.experiments.report.columns import short
 from ringlight.experiments.report.drawing import MORE, PALETTE
 from ringlight.experiments.report.page import (
     NOTHING,
@@ -29,9 +30,9 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import Draw, Figures, View, short
-from ringlight.experiments.report.words import called, said, upper_first
-from ringlight.fabric.schedules import parse_collective
+from ringlight.experiments.report.view import Draw, Figures, View
+from ringlight.experiments.report.words import as_text, called, upper_first
+from ringlight.fabric.algorithms import parse_collective
 
 #: So many values of two paths, and so many arms, make a map; of workloads, so many of them do.
 _VALUES, _ARMS, _WORKLOADS = 4, 3, 2
@@ -91,7 +92,7 @@ def _amount(value: object) -> str:
     """Return a value of an axis in one form however the file writes it, such as 100 kB next to 10 kB."""
     amount = quantity(value)
     if amount is None:
-        return said(value)
+        return as_text(value)
     number, unit = amount
     return EngFormatter({"bytes": "B", "1": ""}.get(unit, unit)).format_data(number)
 
@@ -127,7 +128,7 @@ def _fastest(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> 
                     values = {across: x, up: y, **dict(zip(third, panel, strict=True))}
                     point = {path: values[path] for path in spec.over}
                     times_by_arm = {
-                        arm: view.at(arm, subject, point).number(metric)
+                        arm: view.figures_at(arm, subject, point).number(metric)
                         for arm in among
                     }
                     times = {
@@ -144,9 +145,9 @@ def _fastest(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> 
                     drawn |= {best} if best else set()
                     row.append(to_rgb(colours[best]) if best else (1.0, 1.0, 1.0))
                 cells.append(row)
-            shaded(axis, named, [said(y) for y in rows], cells, words=[])
+            shaded(axis, named, [as_text(y) for y in rows], cells, words=[])
             axis.set_title(
-                ", ".join(filter(None, [name, *map(said, panel)])), fontsize=8
+                ", ".join(filter(None, [name, *map(as_text, panel)])), fontsize=8
             )
         for axis in line:
             axis.set_ylabel(short(up, spec.over))
@@ -214,7 +215,8 @@ def _map_of(view: View) -> _Map | None:
         return None
     subject = f"job {path.split('.')[1]}"
     times = [
-        [view.at(arm, subject, {path: name}) for name in workloads] for arm in arms
+        [view.figures_at(arm, subject, {path: name}) for name in workloads]
+        for arm in arms
     ]
     return _sorted(_Map(arms, workloads, metric, times))
 
@@ -295,7 +297,7 @@ def _winners(view: View, drawn: _Map) -> Figure:
             ]
         )
     titles = [view.title(arm) for arm in reversed(drawn.arms)]
-    shaded(axis, [said(name) for name in drawn.workloads], titles, cells, words)
+    shaded(axis, [as_text(name) for name in drawn.workloads], titles, cells, words)
     axis.set_xlabel(
         f"workload; in each cell: {_called(drawn)} over the least of any fabric"
     )
@@ -343,7 +345,7 @@ def _table(view: View, drawn: _Map) -> str:
     columns: Columns[int] = [
         ("fabric", lambda row: text(view.title(drawn.arms[row]))),
         *(
-            (said(name), partial(taken, column=k))
+            (as_text(name), partial(taken, column=k))
             for k, name in enumerate(drawn.workloads)
         ),
         *((part.replace("_", " "), partial(counted, part=part)) for part in PARTS),

@@ -13,13 +13,12 @@ from ringlight.experiments.analysis.published import (
     standing_of,
     subject_of,
 )
-from ringlight.experiments.analysis.published import (
-    means as published_means,
-)
+from ringlight.experiments.analysis.published import means as published_means
 from ringlight.experiments.analysis.rows import WORTH, Row, where
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import PublishedSpec
 from ringlight.experiments.papers import paper
+from ringlight.experiments.report.columns import short
 from ringlight.experiments.report.page import (
     NOTHING,
     Columns,
@@ -30,13 +29,13 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import PUBLISHED, Draw, View, short
+from ringlight.experiments.report.view import PUBLISHED, Draw, View
 from ringlight.experiments.report.words import (
+    as_text,
     called,
     figure,
     meaning,
     percent,
-    said,
     upper_first,
 )
 
@@ -70,12 +69,12 @@ def _agreement(view: View) -> str:
     """Return the largest difference between figures and their closed forms; empty without closed forms."""
     compared, worst, where = 0, 0.0, ""
     for form in (row for row in view.rows if row.metric.endswith(_CLOSED)):
-        subject = view.at(form.arm, form.subject, form.point)
+        subject = view.figures_at(form.arm, form.subject, form.point)
         value = subject.value(form.metric.removesuffix(_CLOSED))
         if is_number(value) and is_number(form.value) and form.value:
             compared += 1
             if (off := abs(value / form.value - 1)) >= worst:
-                worst, where = off, f"{subject.title}, {said(form.point)}"
+                worst, where = off, f"{subject.title}, {as_text(form.point)}"
     if not compared:
         return ""
     if worst > _APART:
@@ -133,7 +132,7 @@ def _worth(view: View, mean: Mean) -> str:
 def _at(spec: PublishedSpec, between: str = ", ") -> str:
     """Return the points for which a published figure is stated, in words."""
     return between.join(
-        f"{short(p, spec.at)} {', '.join(map(said, values))}"
+        f"{short(p, spec.at)} {', '.join(map(as_text, values))}"
         for p, values in spec.at.items()
     )
 
@@ -143,7 +142,7 @@ def _closest(mean: Mean) -> str:
         return NOTHING
     ratio, row = mean.ours[0]
     rest = [
-        f"{path.rpartition('.')[2]} {said(v)}"
+        f"{path.rpartition('.')[2]} {as_text(v)}"
         for path, v in row.point.items()
         if path not in mean.spec.at
     ]

@@ -12,21 +12,17 @@ from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import CompareSpec, SweepSpec, quantity
 from ringlight.experiments.record.events import JobsComputed
 from ringlight.experiments.report.charts import LOOKS, along, chart, legend, shaded
-from ringlight.experiments.report.page import folded, quiet, tag, text
-from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
+from ringlight.experiments.report.columns import (
     JOB,
-    Compared,
-    Draw,
-    Figures,
-    Point,
-    View,
     figures,
     short,
     swept,
     swept_columns,
 )
-from ringlight.experiments.report.words import called, said, upper_first
+from ringlight.experiments.report.page import folded, quiet, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import Compared, Draw, Figures, Point, View
+from ringlight.experiments.report.words import as_text, called, upper_first
 
 #: A table of more rows is folded away.
 MOST_ROWS = 12
@@ -154,7 +150,7 @@ def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
     alone: dict[tuple[str, frozenset[str]], list[_Curve]] = {}
     for arm in [arm for arm in arms if arm not in shown]:
         subjects = [
-            view.at(arm, subject, point)
+            view.figures_at(arm, subject, point)
             for subject in _subjects(view, arm)
             for point in own[arm]
         ]
@@ -209,7 +205,9 @@ def _table(view: View, arm: str, many: bool) -> str:
         columns += [
             (f"{called(m)}, ratio", _ratio(m, compare)) for m in compare.metrics
         ]
-    items = [view.at(arm, subject, point) for point in points for subject in subjects]
+    items = [
+        view.figures_at(arm, subject, point) for point in points for subject in subjects
+    ]
     shown = figures(items, columns, len(words)) + quiet(
         f"All {tag(view.label)}, emulated times."
     )
@@ -254,7 +252,7 @@ def _lines(lines: Sequence[_Curve], path: str, other_paths: Sequence[str]) -> Fi
     points = [subject.point for curve in lines for subject in curve.points]
     paths, values = (
         swept(points),
-        list({said(point.get(path)): point.get(path) for point in points}.items()),
+        list({as_text(point.get(path)): point.get(path) for point in points}.items()),
     )
     at_x = along(
         axis,
@@ -279,7 +277,7 @@ def _lines(lines: Sequence[_Curve], path: str, other_paths: Sequence[str]) -> Fi
             )
             row = subject.row(curve.metric)
             if row is not None and is_number(row.value):
-                x = x_of[said(subject.point.get(path))]
+                x = x_of[as_text(subject.point.get(path))]
                 groups.setdefault(label, []).append((x, row.value, row.spread or 0.0))
     for (label, mine), (dash, colour) in zip(
         list(groups.items())[:_MOST_LINES], LOOKS, strict=False

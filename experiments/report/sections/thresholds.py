@@ -11,21 +11,19 @@ from matplotlib.figure import Figure
 from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.language.spec import BreakEvenSpec
 from ringlight.experiments.report.charts import chart, key, legend, note, plain_ticks
-from ringlight.experiments.report.drawing import PALETTE, QUIET
-from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
-from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
+from ringlight.experiments.report.columns import (
     Cell,
-    Draw,
-    Figures,
-    View,
     figures,
     short,
     swept,
     swept_columns,
 )
-from ringlight.experiments.report.words import amount, called, figure, said, seconds
-from ringlight.fabric.schedules import steps_named
+from ringlight.experiments.report.drawing import PALETTE, QUIET
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import Draw, Figures, View
+from ringlight.experiments.report.words import amount, as_text, called, figure, seconds
+from ringlight.fabric.algorithms import steps_named
 
 
 @section(22, "Where it stops winning")
@@ -64,7 +62,7 @@ def _tables(
     )
     for path in paths:
         values = {
-            said(row.point[path]): row.point[path]
+            as_text(row.point[path]): row.point[path]
             for row in view.rows
             if row.arm == arms[0]
             and row.metric.startswith("faster_")
@@ -81,7 +79,7 @@ def _tables(
 def _up_to(base: AtBase, arm: str, changed: dict[str, object]) -> Callable[[str], str]:
     def shown(other: str) -> str:
         up_to, later = (
-            base.at(arm, f"faster_{word}.{other}", changed)
+            base.row_at(arm, f"faster_{word}.{other}", changed)
             for word in ("up_to", "from")
         )
         return (
@@ -172,7 +170,7 @@ def _figure(view: View, spec: BreakEvenSpec, subjects: Sequence[Figures]) -> Fig
     figure, axis = chart(4.2, left=0.7, top=0.95)
     fabric = f"fabric {view.plans[spec.arm].setting.name}"
     waits = [
-        (p, view.at(spec.arm, fabric, p).number("setup_p50"))
+        (p, view.figures_at(spec.arm, fabric, p).number("setup_p50"))
         for p in view.points(spec.arm)
     ]
     known = [(point, 1000 * waited) for point, waited in waits if waited]
@@ -192,7 +190,7 @@ def _figure(view: View, spec: BreakEvenSpec, subjects: Sequence[Figures]) -> Fig
     )
     for entry, colour in zip(subjects, itertools.cycle(PALETTE[1:]), strict=False):
         mine = [
-            (view.at(entry.arm, entry.subject, p), w)
+            (view.figures_at(entry.arm, entry.subject, p), w)
             for p, w in known
             if entry.point.items() <= p.items()
         ]

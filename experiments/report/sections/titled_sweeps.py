@@ -20,18 +20,12 @@ from ringlight.experiments.report.charts import (
     scaled,
     sheet,
 )
+from ringlight.experiments.report.columns import of_points, short
 from ringlight.experiments.report.page import Columns, folded, mark, table_of, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.sweeps import MOST_ROWS
-from ringlight.experiments.report.view import (
-    Draw,
-    Figures,
-    Point,
-    View,
-    of_points,
-    short,
-)
-from ringlight.experiments.report.words import called, is_share, said, upper_first
+from ringlight.experiments.report.view import Draw, Figures, Point, View
+from ringlight.experiments.report.words import as_text, called, is_share, upper_first
 
 #: So many values of a second path stand side by side.
 _MOST_PANELS = 4
@@ -56,7 +50,7 @@ class _Series:
     fixed: Point
 
     def figures(self, arm: str, changed: Point) -> Figures:
-        return self.view.at(arm, self.subject, self.point(changed))
+        return self.view.figures_at(arm, self.subject, self.point(changed))
 
     def point(self, changed: Point) -> Point:
         """Return the point with changed values, its paths in the order in which the file sweeps them."""
@@ -80,7 +74,7 @@ def series(view: View, draw: Draw) -> str:
         for metric in spec.metrics or [_usual(view)]:
             drawn = _series(view, spec, arms, metric)
             kept = [
-                f"{drawn.name(path)} {said(value)}"
+                f"{drawn.name(path)} {as_text(value)}"
                 for path, value in drawn.fixed.items()
             ]
             # A metric that the file asks for is told, the usual ones are known.
@@ -138,7 +132,7 @@ def _panels(series: _Series) -> Figure:
         at_x = along(
             axis,
             values,
-            [said(value) for value in values],
+            [as_text(value) for value in values],
             series.name(series.path),
             most,
         )
@@ -158,7 +152,7 @@ def _panels(series: _Series) -> Figure:
             zip(map(series.view.title, series.arms), heights_by_arm, strict=True),
         )
         if series.beside:
-            axis.set_title(f"{series.name(series.beside)} {said(panel)}", fontsize=8)
+            axis.set_title(f"{series.name(series.beside)} {as_text(panel)}", fontsize=8)
     unit = next(
         (row.unit for row in series.view.rows if row.metric == series.metric), ""
     )

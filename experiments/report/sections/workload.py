@@ -28,6 +28,15 @@ from ringlight.experiments.report.charts import (
     named_rows,
     prefixed,
 )
+from ringlight.experiments.report.columns import (
+    ARM,
+    JOB,
+    Cell,
+    cell,
+    figures,
+    swept,
+    swept_columns,
+)
 from ringlight.experiments.report.drawing import INK, PALETTE, RULE
 from ringlight.experiments.report.page import (
     NOTHING,
@@ -39,22 +48,12 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import (
-    ARM,
-    JOB,
-    Cell,
-    Draw,
-    Figures,
-    View,
-    cell,
-    figures,
-    swept,
-    swept_columns,
-)
+from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import count, percent, seconds
 from ringlight.fabric.kinds import KINDS
+from ringlight.fabric.steps import FloatArray
 from ringlight.fabric.units import format_size
-from ringlight.workloads.graph import FloatArray, Workload
+from ringlight.workloads.graph import Workload
 from ringlight.workloads.summary import (
     MESSAGE,
     PURPOSES,

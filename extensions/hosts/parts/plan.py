@@ -128,7 +128,7 @@ class Parts:
                     )
         return tunnels
 
-    def at(self, own: int) -> Parts:
+    def as_read_by(self, own: int) -> Parts:
         """Return the same plan as part ``own`` reads it."""
         return replace(self, own=own)
 

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlight.extensions.optinc.unit.network import Network
-
-FloatArray = NDArray[np.float64]
+from ringlight.fabric.steps import FloatArray
 
 
 def squares(weight: NDArray[Any]) -> NDArray[Any]:

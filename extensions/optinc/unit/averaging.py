@@ -29,8 +29,7 @@ from ringlight.extensions.optinc.unit.pam4 import (
     to_codes,
     to_symbols,
 )
-
-IntArray = NDArray[np.int64]
+from ringlight.fabric.steps import IntArray
 
 
 @dataclass(frozen=True)

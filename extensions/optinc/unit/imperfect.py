@@ -35,8 +35,8 @@ from ringlight.extensions.optinc.unit.mesh import (
     rebuild,
 )
 from ringlight.extensions.optinc.unit.network import Network
+from ringlight.fabric.steps import FloatArray
 
-FloatArray = NDArray[np.float64]
 #: How far an approximated layer may be from squares Sigma U: part of its largest weight.
 SQUARE_WITHIN = 1e-4
 

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from ringlight.fabric.steps import FloatArray
+
 ComplexArray = NDArray[np.complex128]
 #: How far from unitary a matrix may be: the largest entry of U U* - 1.
 UNITARY_WITHIN = 1e-9

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
-from ringlight.fabric.steps import IntArray
+from ringlight.fabric.steps import FloatArray, IntArray
 
 #: Rounding of sums of demand: a ratio this close to a whole number is that number.
 ROUND = 1e-9

@@ -31,8 +31,15 @@ from ringlight.extensions.sip_ml.allocation.arc_bounds import (
     pairs_of,
     shorter_way_level,
 )
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray, check_demand
-from ringlight.fabric.steps import BoolArray, IntArray, Step, frozen, frozen_bool
+from ringlight.extensions.sip_ml.allocation.demand import check_demand
+from ringlight.fabric.steps import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Step,
+    frozen,
+    frozen_bool,
+)
 
 #: In segments that somebody must leave who then looks for another place: what one more costs on the longer
 #: way, what one costs that somebody leaves who can do without, how much dearer each becomes with each move.

@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray, check_demand
-from ringlight.fabric.steps import BoolArray, IntArray
+from ringlight.extensions.sip_ml.allocation.demand import check_demand
+from ringlight.fabric.steps import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

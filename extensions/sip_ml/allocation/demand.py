@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.steps import IntArray
-
-FloatArray = npt.NDArray[np.float64]
+from ringlight.fabric.steps import FloatArray, IntArray
 
 
 def check_demand(demand: npt.ArrayLike) -> FloatArray:

@@ -13,13 +13,13 @@ from ringlight.extensions.sip_ml.allocation.circuits import (
     permutations,
     single_shot,
 )
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray, check_demand
+from ringlight.extensions.sip_ml.allocation.demand import check_demand
 from ringlight.extensions.sip_ml.divided.demand_ring import DemandRing
 from ringlight.extensions.sip_ml.divided.hop_ring import HopRing
 from ringlight.extensions.sip_ml.divided.lightpaths import Division
 from ringlight.extensions.sip_ml.divided.planes import Lightpath, ParallelOcs
 from ringlight.extensions.wrht.ring import CLOCKWISE, COUNTER
-from ringlight.fabric.steps import IntArray
+from ringlight.fabric.steps import FloatArray, IntArray
 from ringlight.fabric.topology import Fabric
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath, Paths
 from ringlight.extensions.sip_ml.phases import PhasePlan
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.steps import FloatArray
 from ringlight.fabric.topology import Fabric
 
 #: By GPU and the IP address of each of its peers, as the server agent takes and shows it.

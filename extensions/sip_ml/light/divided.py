@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from ringlight.controller.errors import InvalidError, UnavailableError
+from ringlight.controller.light.alone import Alone
 from ringlight.controller.light.documents import LitPair, OnicDocument
-from ringlight.controller.light.provider import Alone, LightContext
+from ringlight.controller.light.provider import LightContext
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
+from ringlight.controller.server_agent import required_agent
 from ringlight.extensions.sip_ml.allocation.circuits import check_degree
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray, placed
+from ringlight.extensions.sip_ml.allocation.demand import placed
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.allocation.phased import phase_paths
 from ringlight.extensions.sip_ml.light.demand import DividedLight, Phased, by_name
@@ -36,7 +38,7 @@ from ringlight.extensions.sip_ml.light.documents import (
 from ringlight.extensions.sip_ml.light.following_phases import PhaseLoop, first_paths
 from ringlight.extensions.sip_ml.wholes.whole_plane import WholePlane
 from ringlight.extensions.sip_ml.workload_phases import phases_of
-from ringlight.fabric.steps import sent_in_steps
+from ringlight.fabric.steps import FloatArray, sent_in_steps
 from ringlight.workloads.traffic import sent
 
 
@@ -157,13 +159,13 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def _forget(self, light: DividedLight) -> None:
         write_tables(
-            self._need_agent(), light.place, {node: {} for node in light.nodes}
+            required_agent(self._agent), light.place, {node: {} for node in light.nodes}
         )
 
     def _loop(
         self, job_id: str, light: DividedLight, lights: Lights, *, resumed: bool
     ) -> DemandLoop:
-        agent = self._need_agent()
+        agent = required_agent(self._agent)
         kind = DemandLoop if light.phased is None else PhaseLoop
         return kind(
             job_id, light, self._fabric, lights, agent, self._bus, resumed=resumed

@@ -20,7 +20,6 @@ from ringlight.controller.errors import ControllerError, UnavailableError
 from ringlight.controller.light.documents import quantiles
 from ringlight.controller.light.switches import Lights, Setting
 from ringlight.controller.server_agent import AgentClient
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Paths
@@ -39,6 +38,7 @@ from ringlight.extensions.sip_ml.light.documents import (
     DecisionStatistics,
     Lightpaths,
 )
+from ringlight.fabric.steps import FloatArray
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class DemandLoop:
             )
             self._note(gone[0] if gone else None)
             return (0.0 if gone else self._pause_s), bool(gone)
-        if not has_demand and self.lit and self.lights.failed:
+        if not has_demand and self.has_light and self.lights.failed:
             # It would come out as before, and who has light would be in the dark for it.
             return min(RETRY_S, self._pause_s), True
         decision = self.divide(demand, read_s=read_s)
@@ -170,7 +170,7 @@ class DemandLoop:
             self._retry_s = RETRY_S
             # The next one is found before this one's time is over: light shines for all of it.
             return max(0.0, self._pause_s - decision.read_s - decision.decide_s), False
-        if not self.lit:
+        if not self.has_light:
             return RETRY_S, True
         # Pairs that have light in spite of the failure keep it as long as otherwise.
         self._retry_s = min(RETRY_MOST_S, 2 * self._retry_s)
@@ -289,7 +289,7 @@ class DemandLoop:
             return self._trouble
 
     @property
-    def lit(self) -> bool:
+    def has_light(self) -> bool:
         """True if any pair has light, according to the tables sent to the O-NICs; false during a division."""
         with self._lock:
             return bool(self._paths)

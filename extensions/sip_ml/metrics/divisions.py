@@ -13,7 +13,7 @@ from ringlight.experiments.analysis.statistics import median
 from ringlight.experiments.record.lab_records import ProcessEnded
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
 from ringlight.extensions.sip_ml.records import Divisions, LightDecisions, LightGiven
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.steps import IntArray
 from ringlight.workloads.traffic import delivered, delivered_in_steps
 

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from ringlight.experiments.language.spec import quantity
 from ringlight.experiments.record.runs import Run
 from ringlight.experiments.report.charts import along, key, legend, prefixed, sheet
+from ringlight.experiments.report.columns import ARM, figures, short, swept
 from ringlight.experiments.report.drawing import LIGHT, PALETTE
 from ringlight.experiments.report.page import quiet, tag
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import ARM, Draw, View, figures, short, swept
-from ringlight.experiments.report.words import count, said
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import as_text, count
 from ringlight.extensions.sip_ml.records import LightDecisions, LightGiven
 
 #: Most arms whose divisions are drawn.
@@ -171,7 +172,9 @@ def _runs_of(view: View, arm: str, path: str) -> Iterator[_At]:
         run for run in view.runs if run.plan.arm == arm and run.plan.repeat == 1
     ):
         for light in run.of(LightGiven):
-            jct_s = view.at(arm, f"job {light.job}", run.plan.point).number("jct")
+            jct_s = view.figures_at(arm, f"job {light.job}", run.plan.point).number(
+                "jct"
+            )
             if jct_s is not None:
                 yield _At(run.plan.point[path], run, jct_s, light)
 
@@ -193,7 +196,9 @@ def _turns(path: str, runs: Sequence[_At]) -> Figure:
     )
     axes = [axis for (axis,) in rows]
     values = [run.value for run in runs]
-    xs = along(axes[0], values, [said(value) for value in values], short(path, [path]))
+    xs = along(
+        axes[0], values, [as_text(value) for value in values], short(path, [path])
+    )
     axes[0].plot(
         xs, [run.jct_s for run in runs], marker="o", markersize=2.5, color=PALETTE[1]
     )
@@ -239,4 +244,4 @@ def _map(axis: Axes, run: _At, last: float) -> None:
     axis.set(xlim=(0, 1.03 * last), ylim=(0, len(run.light.pairs)))
     axis.set_ylabel("pairs")
     axis.grid(visible=False)
-    axis.set_title(f"{said(run.value)}: {run.jct_s:.3g} s")
+    axis.set_title(f"{as_text(run.value)}: {run.jct_s:.3g} s")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ringlight.experiments.report.columns import ARM, figures
 from ringlight.experiments.report.page import quiet, tag
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import ARM, Draw, View, figures
+from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count
 
 

@@ -33,7 +33,7 @@ from ringlight.extensions.sip_ml.simulation.workload_runs import (
     demand_of_jobs,
 )
 from ringlight.extensions.sip_ml.wholes.whole_plane import WholePlane
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.steps import sent_in_steps
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.networks import Network
@@ -91,7 +91,9 @@ class WholeCarrier(Carrier):
             divided = DividedRun(*made, disturbed=disturbed, standing=False)
             divided.divide(interconnect, interconnect.division, self.share)
             return divided
-        return WorkloadRun(*made, disturbed=disturbed, standing=not interconnect.asked)
+        return WorkloadRun(
+            *made, disturbed=disturbed, standing=not interconnect.requests_light
+        )
 
     @staticmethod
     def emulated(

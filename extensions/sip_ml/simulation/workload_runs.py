@@ -26,7 +26,7 @@ from ringlight.extensions.sip_ml.wholes.interconnect import (
     PhaseLight,
 )
 from ringlight.extensions.sip_ml.workload_phases import phases_of
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
 

@@ -15,7 +15,7 @@ from ringlight.extensions.sip_ml.wholes.interconnect import (
     PhaseLight,
 )
 from ringlight.extensions.sip_ml.workload_phases import phases_of
-from ringlight.fabric.schedules import parse_collective, unstriped_steps
+from ringlight.fabric.algorithms import parse_collective, unstriped_steps
 from ringlight.fabric.steps import sent_in_steps
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
@@ -23,7 +23,7 @@ from ringlight.workloads.graph import Workload
 from ringlight.workloads.traffic import sent
 
 if TYPE_CHECKING:
-    from ringlight.experiments.language.checks import Draft
+    from ringlight.experiments.language.draft import Draft
     from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
     from ringlight.fabric.planes.base import Plane
 

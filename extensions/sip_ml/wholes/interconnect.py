@@ -45,7 +45,7 @@ class Interconnect:
     #: Whether a job can go on without a GPU that is lost.
     survives: ClassVar[bool] = False
     #: Whether its light is asked for, transfer by transfer.
-    asked: ClassVar[bool] = False
+    requests_light: ClassVar[bool] = False
     #: Whether it is built for what jobs say that they send.
     for_demand: ClassVar[bool] = False
 

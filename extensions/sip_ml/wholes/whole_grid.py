@@ -20,7 +20,7 @@ class GridOfGpus(Interconnect):
     """
 
     kind: ClassVar[str] = "grid"
-    asked: ClassVar[bool] = True
+    requests_light: ClassVar[bool] = True
 
     rows: int
     columns: int

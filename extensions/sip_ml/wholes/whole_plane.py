@@ -27,7 +27,7 @@ from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
 
 if TYPE_CHECKING:
-    from ringlight.experiments.language.checks import Draft
+    from ringlight.experiments.language.draft import Draft
     from ringlight.experiments.language.plan import JobPlan, RunPlan
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from ringlight.fabric.extension import loaders
+from ringlight.fabric.optical_drivers import parts_of_drivers
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 T = TypeVar("T")
@@ -191,7 +191,7 @@ class ManagementProtocol:
 
 def protocol_named(name: str) -> ManagementProtocol:
     """Return the protocol of that name, the core's or an extension's. Raises ValueError."""
-    known = loaders("protocols")
+    known = parts_of_drivers("emulated_by")
     if name not in known:
         raise ValueError(
             f"{name!r} is not a management protocol of the emulated switch; there are {', '.join(known)}"

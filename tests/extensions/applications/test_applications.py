@@ -26,7 +26,8 @@ from ringlight.extensions.applications.options import (
     ApplicationOptions,
     all_for_applications,
 )
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.lab import LabError
 
 APPLICATIONS = ROOT / "docs/applications"

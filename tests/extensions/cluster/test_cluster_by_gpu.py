@@ -23,7 +23,8 @@ from ringlight.extensions.cluster.simulation.crossing import Alternating
 from ringlight.extensions.cluster.simulation.measures import measured
 from ringlight.extensions.cluster.simulation.replay import replay
 from ringlight.extensions.cluster.tiers import cluster_of, leaves_of
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 
 

@@ -11,12 +11,12 @@ import pytest
 from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli.show import check_document
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.lines import read_records
 from ringlight.experiments.runner import experiment as experiment_module
 from ringlight.experiments.runner import progress
+from ringlight.experiments.runner.check_document import check_document
 from ringlight.experiments.runner.command import carry_out_experiment, finish
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter

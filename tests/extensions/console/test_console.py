@@ -31,7 +31,8 @@ pytestmark = pytest.mark.skipif(
 
 PROGRAM = """
 import sys
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.attached import Attached
 from ringlight.extensions.console.prompt import Prompt
 from ringlight.extensions.console.view import View

@@ -16,8 +16,9 @@ from ringlight.controller.onic.agent import Agent
 from ringlight.controller.onic.agent_settings import AgentSettings
 from ringlight.extensions.console import light_echoes, measures
 from ringlight.extensions.console.measures import Pinged
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from tests.null_onic import NullLaser, NullRoutes
 

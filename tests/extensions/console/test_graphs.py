@@ -8,7 +8,8 @@ import re
 import networkx as nx
 
 from ringlight.extensions.console.graphs import dot, graphml, mermaid, plugged_graph
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 
 SPEC = {

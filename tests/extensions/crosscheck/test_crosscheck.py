@@ -20,7 +20,7 @@ from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Iteration, Record, RunEnded, WorkerDone
 from ringlight.experiments.record.lab_records import LinkRate
-from ringlight.experiments.record.light_records import RingSetUps
+from ringlight.experiments.record.light_records import StepSetUps
 from ringlight.experiments.record.lines import line_of, read_records
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
@@ -256,7 +256,7 @@ def test_a_shorter_all_reduce_is_said_to_be_the_simulations(simulated: Side) -> 
 def test_a_rings_changes_of_light_are_counted_by_iteration(simulated: Side) -> None:
     run = next(run for run in simulated.runs if run.name == "regrouped")
     changes = [{"step": step, "total_s": 0.05, "write_s": None} for step in (0, 1, 2)]
-    note = RingSetUps(t=run.ended, run=run.name, ring={}, set_ups=changes)
+    note = StepSetUps(t=run.ended, run=run.name, set_ups=changes)
     assert light_s([run], "red") is None
     noted = replace(run, records=(*run.records, note))
     assert light_s([noted], "red") == pytest.approx(

@@ -306,7 +306,9 @@ def test_the_controller_counts_what_the_labs_fast_path_carries(tmp_path: Path) -
         {"lab": "abcd", "fast_path": str(tmp_path / "fastpath.sock")}
     )
     plane = SimpleNamespace(carried=None)
-    add_carried(SimpleNamespace(inventory=Inventory(lab="abcd"), plane=plane))  # type: ignore[arg-type]
+    lab = SimpleNamespace(inventory=Inventory(lab="abcd"), plane=plane)
+    add_carried(lab)  # type: ignore[arg-type]
     assert plane.carried is None
-    add_carried(SimpleNamespace(inventory=inventory, plane=plane))  # type: ignore[arg-type]
+    lab = SimpleNamespace(inventory=inventory, plane=plane)
+    add_carried(lab)  # type: ignore[arg-type]
     assert isinstance(plane.carried, Carried)

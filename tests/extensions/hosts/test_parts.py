@@ -47,7 +47,7 @@ def plan(tls: Tls | None = None) -> Parts:
 
 
 def test_a_part_reads_what_another_wrote(tmp_path: Path) -> None:
-    parts = plan(Tls("ca", "cert", "key")).at(1)
+    parts = plan(Tls("ca", "cert", "key")).as_read_by(1)
     parts.write(tmp_path / "part.json")
     assert Parts.read(tmp_path / "part.json") == parts
     assert (tmp_path / "part.json").stat().st_mode & 0o077 == 0
@@ -59,11 +59,11 @@ def test_each_end_of_a_cut_fibre_leads_to_the_other_host() -> None:
         places=(Place("a", "10.0.0.1", 1, ("x",)), Place("b", "10.0.0.2", 2, ("y",))),
     )
     assert parts.tunnels == {Port("tor0", 3): Tunnel(77, "10.0.0.1", "10.0.0.2", 14789)}
-    assert parts.at(1).tunnels == {
+    assert parts.as_read_by(1).tunnels == {
         Port("tor1", 3): Tunnel(77, "10.0.0.2", "10.0.0.1", 14789)
     }
     assert parts.here == {"x"}
-    assert parts.at(1).place_of == {"x": 0, "y": 1}
+    assert parts.as_read_by(1).place_of == {"x": 0, "y": 1}
 
 
 @dataclass
@@ -84,7 +84,7 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Doors]:
     told: list[str] = []
     first, second = (
         Door(parts, {}, lambda: None),
-        Door(parts.at(1), {}, lambda: told.append("end")),
+        Door(parts.as_read_by(1), {}, lambda: told.append("end")),
     )
     try:
         second.open()
@@ -441,7 +441,7 @@ def test_a_part_that_hears_nothing_from_the_first_ends(
     stopped = threading.Event()
     monkeypatch.setattr(joint, "LEASE_S", 0.2)
     monkeypatch.setattr(joint, "FORGOTTEN_S", 0.05)
-    part = joint.Joint(plan().at(1))
+    part = joint.Joint(plan().as_read_by(1))
     site = Site(Lab("abcd"), tmp_path, {})
     switches_find_it = part.open(
         site,

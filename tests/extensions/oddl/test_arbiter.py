@@ -35,9 +35,10 @@ from ringlight.controller.onic.wire import VERSION
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.store import Store
 from ringlight.extensions.oddl.arbiter import GridPlan, GridProvider, plan_light
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from tests.lights import Wss, light_context
 from tests.unit.test_controller_job import ScriptedAgent

@@ -8,8 +8,9 @@ import pytest
 
 from ringlight.extensions.oddl.network import GridNetwork
 from ringlight.extensions.oddl.wavelengths import cross_connects, ways_for
+from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schedules import halving_doubling, steps_named
+from ringlight.fabric.schedules import halving_doubling
 from tests.extensions.oddl.fabrics import grid_fabric
 from tests.unit.test_fabric_light import described
 from tests.unit.test_simulation_networks import one_step

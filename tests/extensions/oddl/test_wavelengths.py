@@ -18,10 +18,11 @@ from ringlight.extensions.oddl.wavelengths import (
     wavelength_map,
     ways_for,
 )
+from ringlight.fabric.algorithms import steps_named
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.steps import pairs_of
 from ringlight.fabric.topology import (
     Fabric,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ringlight.experiments.language.plan import JobPlan
 from ringlight.extensions.optinc.averaging import averaging_of
-from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.topology import Fabric
 
 

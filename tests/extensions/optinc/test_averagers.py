@@ -23,9 +23,10 @@ from ringlight.extensions.optinc.averaging import (
 )
 from ringlight.extensions.optinc.unit.averaging import Coding
 from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.planes.counts import of_fabric
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.emulation.buildable import check_rates
 from ringlight.testbed.emulation.device_cables import PREFIX, address_of

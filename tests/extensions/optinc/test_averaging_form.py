@@ -18,7 +18,8 @@ from ringlight.extensions.optinc.photonics import (
 )
 from ringlight.extensions.optinc.unit.averaging import Coding
 from ringlight.extensions.optinc.unit.wire import FRAME, HEADER_BYTES
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.whole_numbers.blocks import block_count
 

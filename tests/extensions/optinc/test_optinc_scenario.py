@@ -10,14 +10,14 @@ from ringlight.experiments.analysis.prediction import expected_s, predict_jobs
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.requests import only_simulated
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.language.checks import TARGETS_OF
+from ringlight.experiments.language.event_checks import TARGETS_OF
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.extensions.optinc.averaging import averaging_of, scale_bytes
+from ringlight.fabric.algorithms import parse_collective, steps_named
 from ringlight.fabric.planes.base import NETWORK_S
-from ringlight.fabric.schedules import parse_collective, steps_named
 from tests.extensions.optinc.test_averagers import names, one_level, two_levels
 from tests.unit.test_language_mistakes import ROOT
 from tests.unit.test_ring_of_bits import RATE_BPS, all_reduce_s, plans_of, simulated

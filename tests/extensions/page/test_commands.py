@@ -33,7 +33,7 @@ def test_what_is_neither_a_run_nor_a_lab_is_one_line(
 
 def test_a_lab_tells_where_its_page_is(capsys: pytest.CaptureFixture[str]) -> None:
     lab = options.OpenLab(rest="127.0.0.1:9", flags=("view",))
-    lab.heed_flags()
+    lab.announce_pages()
     assert (
         capsys.readouterr().err
         == "ringlight: watch the light at http://127.0.0.1:9/view/\n"

@@ -17,8 +17,8 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from ringlight.extensions.sip_ml.allocation.arc_bounds import Pairs, pairs_of
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray, check_demand
-from ringlight.fabric.steps import IntArray
+from ringlight.extensions.sip_ml.allocation.demand import check_demand
+from ringlight.fabric.steps import FloatArray, IntArray
 from tests.extensions.sip_ml.ring_program import greatest_level, load_bound
 
 #: A set of ways is worth a colour when it is by this share dearer than those that there are.

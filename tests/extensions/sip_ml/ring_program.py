@@ -28,8 +28,8 @@ from ringlight.extensions.sip_ml.allocation.arc_bounds import (
     pairs_of,
     shorter_way_level,
 )  # fmt: skip
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray, check_demand
-from ringlight.fabric.steps import IntArray
+from ringlight.extensions.sip_ml.allocation.demand import check_demand
+from ringlight.fabric.steps import FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

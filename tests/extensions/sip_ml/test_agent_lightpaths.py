@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from ringlight.containers.worker.posted import Posted
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.http import LightSpec
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths, _Posting

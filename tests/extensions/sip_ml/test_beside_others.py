@@ -10,7 +10,7 @@ from ringlight.experiments.record.events import Iteration
 from ringlight.extensions.sip_ml.simulation.zoo import WavelengthRingNetwork
 from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.network import RingNetwork
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.simulation.phases import Phases, StepCost
 from tests.extensions.sip_ml.test_interconnect import KINDS, experiment

@@ -25,7 +25,6 @@ from ringlight.controller.jobs.reservation import placed, planes_for
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.attachment import lit_circuits
 from ringlight.controller.server_agent import AgentClient
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath
 from ringlight.extensions.sip_ml.light import dividing as demand_loop
@@ -40,10 +39,12 @@ from ringlight.extensions.sip_ml.light.demand import (
 )
 from ringlight.extensions.sip_ml.light.divided import DividedProvider
 from ringlight.extensions.sip_ml.light.documents import DividedPart
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
+from ringlight.fabric.steps import FloatArray
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.commands import Rewire
 from ringlight.workloads.graph import Collective, Workload

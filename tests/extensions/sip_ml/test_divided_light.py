@@ -15,7 +15,7 @@ from ringlight.experiments.record.events import Record, RunStarted, WorkerDone
 from ringlight.experiments.record.lab_records import ProcessEnded
 from ringlight.experiments.record.light_records import LightCounters
 from ringlight.extensions.sip_ml.records import Divisions, LightDecisions
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.workloads.traffic import delivered, delivered_in_steps, sent
 from tests.simulated import records_of, the
 

@@ -6,9 +6,10 @@ import pytest
 
 from ringlight.extensions.sip_ml.divided.planes import Planes
 from ringlight.extensions.wrht.ring import WdmRing
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import (
     Fabric,
     circuit_cross_connects,

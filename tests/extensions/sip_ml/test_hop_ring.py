@@ -18,10 +18,11 @@ from ringlight.extensions.sip_ml.divided.hop_ring import CLOCKWISE, COUNTER, Hop
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath
 from ringlight.extensions.sip_ml.simulation.hop_ring import HopRingNetwork
+from ringlight.fabric.algorithms import steps_named
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 
 RING = HopRing(6, 2, 20e9, 80e-6)

@@ -37,7 +37,7 @@ from ringlight.extensions.sip_ml.wholes.rotor import Rotor, Rotors
 from ringlight.extensions.sip_ml.wholes.torus import Torus, TorusOfGpus
 from ringlight.extensions.sip_ml.wholes.whole_grid import GridOfGpus
 from ringlight.extensions.sip_ml.wholes.whole_ring import WavelengthRing
-from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.algorithms import steps_named
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.workloads.graph import Collective, Workload

@@ -52,7 +52,7 @@ def simulated(*intervals: str) -> tuple[View, list[Record]]:
 
 def figures(view: View, metric: str) -> list[float]:
     found = [
-        view.at("divided", "job train", point).number(metric)
+        view.figures_at("divided", "job train", point).number(metric)
         for point in view.points("divided")
     ]
     return [value for value in found if value is not None]

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from ringlight.extensions.sip_ml.allocation.circuits import single_shot
-from ringlight.extensions.sip_ml.allocation.demand import FloatArray
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath
+from ringlight.fabric.algorithms import steps_named
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.steps import sent_in_steps
+from ringlight.fabric.schema import FabricSpec
+from ringlight.fabric.steps import FloatArray, sent_in_steps
 from ringlight.fabric.topology import CrossConnects, Fabric
 
 

@@ -11,8 +11,9 @@ import pytest
 from ringlight.controller.errors import StartError
 from ringlight.controller.inventory import Inventory, read_inventory
 from ringlight.controller.running import read_fabric
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.__main__ import load_fabric
 from ringlight.testbed.emulation.buildable import check_fabric, check_names

@@ -6,8 +6,9 @@ import pytest
 
 from ringlight.controller.errors import InvalidError
 from ringlight.controller.jobs.reservation import planes_for
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.parts import Port
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.buildable import check_fabric, check_names
 from ringlight.testbed.emulation.onic.wiring import array_wavelengths, lasers_of_switch
 from ringlight.testbed.lab import Lab

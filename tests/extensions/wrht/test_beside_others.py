@@ -9,11 +9,12 @@ import pytest
 from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.wdm import plan_ring
+from ringlight.fabric.algorithms import parse_collective, steps_named
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.collectives import all_reduce, lendable
 from ringlight.fabric.frames import choose_frames
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schedules import parse_collective, steps_named
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.emulation.onic.wiring import is_tagged
 from ringlight.testbed.simulation.workload import simulate_workload

@@ -48,8 +48,8 @@ from ringlight.extensions.wrht.network import RingNetwork
 from ringlight.extensions.wrht.paper import closed_form, on_ring, verdict
 from ringlight.extensions.wrht.schedule import plan
 from ringlight.extensions.wrht.wdm import collective_on_ring, stripes
+from ringlight.fabric.algorithms import fitting_group, parse_collective, steps_named
 from ringlight.fabric.planes.base import NETWORK_S
-from ringlight.fabric.schedules import fitting_group, parse_collective, steps_named
 from ringlight.fabric.steps import compact
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.maxmin import drain
@@ -923,9 +923,9 @@ def test_nothing_in_the_file_is_not_zero() -> None:
         Row("ring", "job train", "jct", 1.0, "s", "simulated", {loss: 0, "costs": {}})
     ]
     base = AtBase(of(raw), Table(rows))
-    assert base.at("ring", "jct") is None
-    assert base.at("ring", "jct", {loss: 0}) == rows[0]
-    assert base.at("ring", "jct", {loss: 0, "training.gradient": "1 MB"}) is None
+    assert base.row_at("ring", "jct") is None
+    assert base.row_at("ring", "jct", {loss: 0}) == rows[0]
+    assert base.row_at("ring", "jct", {loss: 0, "training.gradient": "1 MB"}) is None
 
 
 def map_of(over: dict[str, list[Any]]) -> Figure | None:

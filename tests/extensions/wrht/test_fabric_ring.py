@@ -21,10 +21,11 @@ from ringlight.extensions.wrht.wdm import (
     set_up_steps,
     wdm_ring,
 )
+from ringlight.fabric.algorithms import steps_named
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, Emit, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.steps import Steps, frozen
 from ringlight.fabric.topology import Fabric, electrical_graph
 from tests.unit.fabrics import COLLECTIVES as CORE

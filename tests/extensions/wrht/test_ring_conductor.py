@@ -25,9 +25,9 @@ from ringlight.controller.optical.model import Snapshot
 from ringlight.extensions.wrht import conducting as ring_conductor
 from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.extensions.wrht.provider import RingProvider, plan_light
-from ringlight.extensions.wrht.ring import Reconfigure
 from ringlight.extensions.wrht.wdm import RingPlan
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.light import Reconfigure
 from tests.extensions.wrht.test_ring_light import ring_fabric
 from tests.lights import Wss, light_context
 

@@ -10,7 +10,8 @@ from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.jobs.reservation import placed, planes_for
 from ringlight.extensions.wrht.provider import plan_light
 from ringlight.extensions.wrht.ring import WdmRing
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from tests.extensions.wrht.test_fabric_ring import check_light
 

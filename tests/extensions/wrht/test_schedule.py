@@ -18,8 +18,8 @@ from ringlight.extensions.wrht.schedule import (
     plan,
     wrht,
 )
+from ringlight.fabric.algorithms import STEPS, steps_named
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
-from ringlight.fabric.schedules import STEPS, steps_named
 from ringlight.fabric.steps import Steps, frozen
 from tests.extensions.wrht.test_wavelengths_of_steps import conflict_free
 from tests.unit.test_schedules import check_spoilt, check_sums

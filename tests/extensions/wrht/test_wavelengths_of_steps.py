@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.extensions.wrht import wdm
+from ringlight.fabric.algorithms import STEPS
 from ringlight.fabric.schedules import (
-    STEPS,
     bidirectional_hierarchical_ring,
     hierarchical_ring,
 )

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.lab import Lab
 from tests.forks import ringlight as run

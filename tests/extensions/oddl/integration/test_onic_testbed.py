@@ -25,8 +25,9 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import PortClash
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.oddl.wavelengths import cross_connects, wavelength_map
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import clean
 from ringlight.testbed.emulation import testbed as emulated

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.faults import FaultClient
 from tests.integration.labs import agent_client, running_testbed

@@ -14,9 +14,10 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.console import capture
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.onic.tables import read_counters
 from ringlight.testbed.emulation.scale import Emulation

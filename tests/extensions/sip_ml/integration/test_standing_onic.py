@@ -25,9 +25,10 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
 from ringlight.extensions.sip_ml.divided.planes import Lightpath, Paths
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.keys import plugged
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.onic.tables import (

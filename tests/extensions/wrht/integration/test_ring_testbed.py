@@ -31,8 +31,9 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.wrht.ring import ADD_CLOCKWISE, EAST, WEST
 from ringlight.extensions.wrht.wdm import cross_connects
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.steps import Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import testbed as emulated

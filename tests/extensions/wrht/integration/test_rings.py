@@ -24,8 +24,9 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.extensions.wrht import conducting as ring_conductor
 from ringlight.extensions.wrht.conducting import RingConductor
 from ringlight.extensions.wrht.provider import plan_light
+from ringlight.fabric.building import build_fabric
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.schema import FabricSpec
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root
