@@ -20,6 +20,7 @@ from types import FrameType
 import typer
 
 from ringlight.experiments.cli.common import Interrupted, say
+from ringlight.experiments.cli.epilogs import end_with_examples
 from ringlight.experiments.record.writing import DISK_FULL
 from ringlight.fabric.extension import extensions
 from ringlight.testbed.descriptors import too_few
@@ -54,6 +55,7 @@ def add_commands() -> None:
     for installed in extensions():
         if installed.extension.commands:
             installed.load(installed.extension.commands)(app)
+    end_with_examples(app)
 
 
 #: Functions that a signal must not end by an exception, as a lock would stay taken, or the signal be lost.

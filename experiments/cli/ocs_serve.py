@@ -78,7 +78,12 @@ def serve(
     seed: Annotated[int, typer.Option(help="Seed of losses and jitter.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets."""
+    """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets.
+
+    Examples:
+        ringlight ocs serve --ports 320
+        ringlight ocs serve --profile piezo --ports 8
+    """
     from ringlight.controller.errors import StartError
     from ringlight.controller.web.access import read_tokens
     from ringlight.fabric.optical_drivers import protocols_of

@@ -125,7 +125,11 @@ def _rate(entry: Mapping[str, Any]) -> str:
 
 
 def fabric(as_json: Json = False) -> None:
-    """Show the nodes and cables of the fabric."""
+    """Show the nodes and cables of the fabric.
+
+    Examples:
+        ringlight fabric
+    """
     from ringlight.fabric.keys import fabric_keys
 
     tables: dict[str, list[Column]] = {
@@ -153,7 +157,11 @@ def fabric(as_json: Json = False) -> None:
 
 
 def topology(as_json: Json = False) -> None:
-    """Show the current packet topology: every lit edge with the path of its light."""
+    """Show the current packet topology: every lit edge with the path of its light.
+
+    Examples:
+        ringlight topology
+    """
     light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
     list_of(
         "/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges"
@@ -161,7 +169,11 @@ def topology(as_json: Json = False) -> None:
 
 
 def path(source: str, destination: str, as_json: Json = False) -> None:
-    """The links that packets from one GPU to another take now, by the switches' flow tables."""
+    """The links that packets from one GPU to another take now, by the switches' flow tables.
+
+    Examples:
+        ringlight path g0 g3
+    """
     columns: list[Column] = [
         "from",
         "to",
@@ -173,12 +185,20 @@ def path(source: str, destination: str, as_json: Json = False) -> None:
 
 
 def switches(as_json: Json = False) -> None:
-    """Packet switches and whether they are connected."""
+    """Packet switches and whether they are connected.
+
+    Examples:
+        ringlight switches
+    """
     list_of("/v1/packet-switches", as_json, ("switch", "name"), "dpid", "connected")
 
 
 def flows(switch: Switch, as_json: Json = False) -> None:
-    """Show the flow table of a packet switch."""
+    """Show the flow table of a packet switch.
+
+    Examples:
+        ringlight flows tor0
+    """
     match: Column = (
         "match",
         lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any",
@@ -189,7 +209,11 @@ def flows(switch: Switch, as_json: Json = False) -> None:
 
 
 def ports(switch: Switch, as_json: Json = False) -> None:
-    """Ports and counters of a packet switch."""
+    """Ports and counters of a packet switch.
+
+    Examples:
+        ringlight ports tor0
+    """
     counters = (
         "rx_packets",
         "rx_bytes",
@@ -207,7 +231,11 @@ def ports(switch: Switch, as_json: Json = False) -> None:
 
 @circuits.command("show")
 def circuits_show(as_json: Json = False) -> None:
-    """Circuits lit now."""
+    """Circuits lit now.
+
+    Examples:
+        ringlight circuits show
+    """
     list_of("/v1/circuits", as_json, *CIRCUIT_COLUMNS, of="circuits")
 
 
@@ -219,7 +247,11 @@ def circuits_set(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Light exactly these circuits, and change the forwarding rules with them."""
+    """Light exactly these circuits, and change the forwarding rules with them.
+
+    Examples:
+        ringlight circuits set g0=tor0:1 g1=tor0:2 --dry-run
+    """
     requested = []
     for text in pairs:
         a, equals, b = text.partition("=")
@@ -249,7 +281,11 @@ def planes(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Planes with light of their own: their nodes, and the jobs that have them."""
+    """Planes with light of their own: their nodes, and the jobs that have them.
+
+    Examples:
+        ringlight planes
+    """
     if name:
         answer(get(f"/v1/planes/{name}"), as_json, _write_plane)
         return
@@ -294,7 +330,12 @@ def onics(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """O-NICs and what their agents say."""
+    """O-NICs and what their agents say.
+
+    Examples:
+        ringlight onics
+        ringlight onics g0 --flows
+    """
     if timeline and not gpu:
         fail("--flows needs a GPU", 2)
     if timeline:
@@ -367,7 +408,12 @@ def job_submit(
     spares: Annotated[str, typer.Option(help="GPUs kept for a swap: g4,g5.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Submit a training job (sizes and times as emulated)."""
+    """Submit a training job (sizes and times as emulated).
+
+    Examples:
+        ringlight job submit light --ranks g0,g3
+        ringlight job submit heavy --gpus 4 --gradient '100 MB' --iterations 50
+    """
     from ringlight.fabric.units import parse_size, parse_time
 
     try:
@@ -432,7 +478,11 @@ def _way(peer: str, how: Mapping[str, int]) -> str:
 
 @job.command("list")
 def job_list(as_json: Json = False) -> None:
-    """List all jobs that the controller knows."""
+    """List all jobs that the controller knows.
+
+    Examples:
+        ringlight job list
+    """
     gpus: Column = (
         "GPUs",
         lambda document: " ".join(rank["gpu"] for rank in document["ranks"]),
@@ -442,13 +492,21 @@ def job_list(as_json: Json = False) -> None:
 
 @job.command("show")
 def job_show(job_id: JobId, as_json: Json = False) -> None:
-    """Show one job and its ranks."""
+    """Show one job and its ranks.
+
+    Examples:
+        ringlight job show light
+    """
     answer(get(f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("cancel")
 def job_cancel(job_id: JobId, as_json: Json = False) -> None:
-    """Stop a job and free its GPUs."""
+    """Stop a job and free its GPUs.
+
+    Examples:
+        ringlight job cancel light
+    """
     answer(call("DELETE", f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
@@ -458,7 +516,12 @@ def job_release(
     delay: Annotated[str, typer.Option(help="Time until the common start.")] = "300 ms",
     as_json: Json = False,
 ) -> None:
-    """Start held jobs together."""
+    """Start held jobs together.
+
+    Examples:
+        ringlight job submit light --ranks g0,g3 --hold
+        ringlight job release light
+    """
     from ringlight.fabric.units import parse_time
 
     try:
@@ -471,7 +534,11 @@ def job_release(
 
 @job.command("watch")
 def job_watch(job_id: JobId, as_json: Json = False) -> None:
-    """Follow a job to its end. Exit code 1 when it does not succeed."""
+    """Follow a job to its end. Exit code 1 when it does not succeed.
+
+    Examples:
+        ringlight job watch light
+    """
     cursor, state = 0, ""
     with connection() as api:
         while state not in ("SUCCEEDED", "FAILED", "CANCELLED"):
@@ -524,7 +591,12 @@ def regroup(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Move GPUs so that the least traffic crosses between packet switches; jobs may be running."""
+    """Move GPUs so that the least traffic crosses between packet switches; jobs may be running.
+
+    Examples:
+        ringlight regroup --dry-run
+        ringlight regroup
+    """
     with connection() as api:
         from ringlight.experiments.client import regrouped
 
@@ -584,7 +656,12 @@ def events(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Follow the controller's events until interrupted."""
+    """Follow the controller's events until interrupted.
+
+    Examples:
+        ringlight events
+        ringlight events --json
+    """
     import json
 
     head = ("id", "t", "event", "timeline")
@@ -613,7 +690,12 @@ def series(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Throughput of the packet switches' ports; the table shows the mean of the last seconds."""
+    """Throughput of the packet switches' ports; the table shows the mean of the last seconds.
+
+    Examples:
+        ringlight series
+        ringlight series --csv ports.csv
+    """
     # The controller's clock is that of its own machine; its health answer carries it.
     with connection() as api:
         since = api.get("/v1/health").get("t", time.monotonic()) - last

@@ -132,7 +132,12 @@ def shell(
     place: options.Place,
     built: options.OpenLab,
 ) -> None:
-    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
+    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py.
+
+    Examples:
+        ringlight examples copy disaggregation
+        ringlight shell disaggregation.yaml
+    """
     from ringlight.testbed.emulation.attached import attach
 
     lines = lines_of(file)
@@ -219,7 +224,12 @@ def execute(
     ] = False,
     lab_id: LabId = None,
 ) -> None:
-    """Run a command at a node: exec NODE -- COMMAND. In the container of its job, else in its network."""
+    """Run a command at a node: exec NODE -- COMMAND. In the container of its job, else in its network.
+
+    Examples:
+        ringlight exec g0 -- ip addr
+        ringlight exec g0 --network -- ping -c 1 10.0.0.2
+    """
     from ringlight.testbed.emulation.attached import attach
 
     words = context.args[1:] if context.args[:1] == ["--"] else context.args
@@ -255,6 +265,10 @@ def ping(
     """Ping from one GPU to another; without names, every GPU from every other. Exit code 1 for a loss.
 
     Where GPUs have O-NICs it takes the light that is lit now, and says which.
+
+    Examples:
+        ringlight ping
+        ringlight ping g0 g3
     """
     from ringlight.extensions.console import measures
     from ringlight.testbed.emulation.attached import attach
@@ -336,7 +350,11 @@ def iperf(
     lab_id: LabId = None,
     as_json: options.Json = False,
 ) -> None:
-    """TCP rate from one GPU to another, as emulated and as real, by iperf."""
+    """TCP rate from one GPU to another, as emulated and as real, by iperf.
+
+    Examples:
+        ringlight iperf g0 g1 -t 3
+    """
     from ringlight.extensions.console import measures
     from ringlight.fabric.units import format_rate
     from ringlight.testbed.emulation.attached import attach

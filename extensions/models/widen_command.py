@@ -79,6 +79,10 @@ def widen(
     More replicas (--dp) have a batch as large each, more stages (--pp) as many layers each; more tensor-
     or expert-parallel ranks divide the same model, and a recording --beside shows what of it. What is not
     given stays. Groups are found by operations called dp, edp, tp and ep.
+
+    Examples:
+        ringlight workload make small.rlw --model gpt2-medium --dp 2 --device a100
+        ringlight workload widen small.rlw wide.rlw --dp 16
     """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
