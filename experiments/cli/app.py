@@ -146,12 +146,23 @@ def main() -> None:
             )
             message = message.replace("Value error, ", "")
             say(" ".join(message.split()) or type(error).__name__)
+            _say_what_to_install(error)
         code = (
             2
             if type(error).__name__ == "ScenarioError"
             else getattr(error, "exit_code", 1)
         )
     raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _say_what_to_install(error: Exception) -> None:
+    """Name the extra of the package whose absence led to an error, if it has one."""
+    from ringlight.experiments.cli.extras import advice, missing_in
+
+    missing = missing_in(error)
+    line = None if missing is None else advice(missing)
+    if line is not None and line not in str(error):
+        say(line)
 
 
 def _with_all_streams() -> bool:

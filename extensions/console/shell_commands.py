@@ -23,6 +23,7 @@ from ringlight.extensions.console.looking import (
 )
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import program_kinds
+from ringlight.testbed.packages import check_packages
 from ringlight.testbed.preloaded import lab_modules
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def _own_lab(
     """Yield a lab of the command's own, which is removed afterwards."""
     from ringlight.testbed.emulation.attached import of_lab
 
+    check_packages()
     with (
         forking(lab_modules()),
         processes_of_lab(scenario, place, built, follow=True) as processes,
