@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.cli import extras
+from ringlight.experiments.cli import app, extras
 from ringlight.fabric.extension import (
     Extension,
     ExtensionError,
@@ -119,10 +119,22 @@ main()
     assert "Traceback" not in done.stderr
     assert "ringlight[emulate]" in done.stderr
 
-    done = base("ocs", "conformance")
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert "pip install 'ringlight[" in done.stderr
+
+def test_what_an_extension_lacks_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(**_: object) -> None:
+        raise ExtensionError("cannot be loaded") from ModuleNotFoundError(name="docker")
+
+    monkeypatch.setattr(app, "add_commands", lambda: None)
+    monkeypatch.setattr(app, "app", command)
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "ringlight: cannot be loaded\n"
+        "ringlight: docker is not installed; install it with: pip install 'ringlight[emulate]'\n"
+    )
 
 
 def test_an_extension_whose_package_is_missing_names_the_extra() -> None:
@@ -170,9 +182,7 @@ def test_no_message_points_to_a_page_that_an_installed_package_lacks() -> None:
             if isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and id(node) not in docstrings
-            and re.search(
-                r"\b(docs/[\w-]+\.md|CONTRIBUTING\.md)\b", node.value
-            )
+            and re.search(r"\b(docs/[\w-]+\.md|CONTRIBUTING\.md)\b", node.value)
         ]
     assert pointing == []
 

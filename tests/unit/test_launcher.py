@@ -274,7 +274,7 @@ def test_each_machine_and_interpreter_has_an_environment_that_the_next_one_leave
     # Each finds its own again.
     monkeypatch.setattr(launcher, "IDENTITY", "cpython-313 a")
     place_environment(launcher, tmp_path, monkeypatch)
-    assert launcher.VENV == places[1]
+    assert places[1] == launcher.VENV
     assert launcher.environment_is_current()
 
 
