@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -43,6 +44,8 @@ APT_SOURCES = Path("/etc/apt")
 _IMAGE_NAME = re.compile(
     r"[a-z0-9][a-z0-9._/-]{0,127}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 )
+#: Variable that names an archive of the base's file system, where the machine brings one.
+BASE_ARCHIVE = "RINGLIGHT_BASE_ARCHIVE"
 #: What mmdebstrap says when it begins something that takes long.
 _STAGES = ("I: downloading", "I: extracting", "I: installing")
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
@@ -72,6 +75,10 @@ def build_image(progress: Progress) -> None:
                 f"Docker's storage is {COPIES} here, which copies the image for each layer, in minutes: "
                 "in a container, put /var/lib/docker on a volume"
             )
+        archive = os.environ.get(BASE_ARCHIVE)
+        if archive and not has_image(client, base_tag()):
+            progress("Importing the base image")
+            _import(client, base_tag(), Path(archive))
         if not has_image(client, base_tag()):
             progress(f"Making the base image from {suite()} packages (once)")
             _make_base(client, progress)
@@ -173,11 +180,18 @@ def _import_packages(
             )
             archive.unlink(missing_ok=True)
             _mmdebstrap(archive, packages, [], progress)
-        repository, tag = name.split(":")
-        changes = [f'LABEL {key}="{value}"' for key, value in LABEL.items()]
-        client.import_image_from_file(
-            str(archive), repository=repository, tag=tag, changes=changes
-        )
+        _import(client, name, archive)
+
+
+def _import(client: docker.APIClient, name: str, archive: Path) -> None:
+    """Make an image of a root file system. Raises ImageError if there is no such file."""
+    if not archive.is_file():
+        raise ImageError(f"{archive}, which {BASE_ARCHIVE} names, is no file")
+    repository, tag = name.split(":")
+    changes = [f'LABEL {key}="{value}"' for key, value in LABEL.items()]
+    client.import_image_from_file(
+        str(archive), repository=repository, tag=tag, changes=changes
+    )
 
 
 def _mmdebstrap(

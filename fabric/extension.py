@@ -140,7 +140,7 @@ class InstalledExtension:
         except (ImportError, AttributeError, SyntaxError) as error:
             raise ExtensionError(
                 f"extension {self.extension.name}: {value} cannot be loaded: {error}"
-            ) from None
+            ) from error
 
 
 #: What the core has of what extensions add.

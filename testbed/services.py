@@ -266,7 +266,7 @@ def check_privileges() -> None:
     if lacking := lacking_capabilities(Path("/proc/self/status").read_text()):
         raise ServiceError(
             f"root lacks the capabilities {', '.join(lacking)} here; a container that builds labs must be "
-            "privileged (docs/pytest.md, In CI)"
+            "privileged (docker run --privileged)"
         )
 
 

@@ -109,7 +109,7 @@ def check_doors(
     if not is_loopback(_host(rest)):
         if not token:
             raise StartError(
-                f"--rest {rest}: not a loopback address; that needs a token (docs/rest.md)"
+                f"--rest {rest}: not a loopback address; that needs a token (RINGLIGHT_TOKEN)"
             )
         if not (tls or rest_insecure):
             raise StartError(

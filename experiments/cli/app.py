@@ -20,6 +20,7 @@ from types import FrameType
 import typer
 
 from ringlight.experiments.cli.common import Interrupted, say
+from ringlight.experiments.cli.epilogs import end_with_examples
 from ringlight.experiments.record.writing import DISK_FULL
 from ringlight.fabric.extension import extensions
 from ringlight.testbed.descriptors import too_few
@@ -54,6 +55,7 @@ def add_commands() -> None:
     for installed in extensions():
         if installed.extension.commands:
             installed.load(installed.extension.commands)(app)
+    end_with_examples(app)
 
 
 #: Functions that a signal must not end by an exception, as a lock would stay taken, or the signal be lost.
@@ -144,12 +146,23 @@ def main() -> None:
             )
             message = message.replace("Value error, ", "")
             say(" ".join(message.split()) or type(error).__name__)
+            _say_what_to_install(error)
         code = (
             2
             if type(error).__name__ == "ScenarioError"
             else getattr(error, "exit_code", 1)
         )
     raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _say_what_to_install(error: Exception) -> None:
+    """Name the extra of the package whose absence led to an error, if it has one."""
+    from ringlight.experiments.cli.extras import advice, missing_in
+
+    missing = missing_in(error)
+    line = None if missing is None else advice(missing)
+    if line is not None and line not in str(error):
+        say(line)
 
 
 def _with_all_streams() -> bool:

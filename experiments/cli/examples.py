@@ -30,7 +30,11 @@ def listed() -> dict[str, str]:
 
 @commands.callback()
 def examples(context: typer.Context, as_json: options.Json = False) -> None:
-    """List the bundled scenario files."""
+    """List the bundled scenario files.
+
+    Examples:
+        ringlight examples
+    """
     if context.invoked_subcommand is None:
         answer(listed(), as_json, _show)
 
@@ -45,7 +49,12 @@ def copy(
         Path, typer.Argument(metavar="DIR", help="Folder to copy to.")
     ] = Path(),
 ) -> None:
-    """Copy a scenario file, and the files that it names, to a folder."""
+    """Copy a scenario file, and the files that it names, to a folder.
+
+    Examples:
+        ringlight examples copy queue
+        ringlight examples copy fat_tree_4 experiments
+    """
     from ringlight.experiments.language.expand import load
     from ringlight.experiments.runner.machine import real_scale
 

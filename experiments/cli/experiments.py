@@ -49,7 +49,12 @@ def demo(
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
-    """Set up this machine if necessary, then run the bundled GPU-disaggregation experiment."""
+    """Set up this machine if necessary, then run the bundled GPU-disaggregation experiment.
+
+    Examples:
+        ringlight demo
+        ringlight demo --runtime namespace
+    """
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=lab.runtime)
@@ -75,7 +80,13 @@ def run(
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
-    """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
+    """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html.
+
+    Examples:
+        ringlight examples copy disaggregation
+        ringlight run disaggregation.yaml
+        ringlight run disaggregation.yaml --arm live
+    """
     _run(which.file(scenario), which, lab, runs, as_json, context, remote)
 
 
@@ -132,7 +143,13 @@ def simulate(
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
-    """Simulate an experiment in virtual time: the same run folder and report, without root."""
+    """Simulate an experiment in virtual time: the same run folder and report, without root.
+
+    Examples:
+        ringlight examples copy queue
+        ringlight simulate queue.yaml
+        ringlight simulate queue.yaml --repeat 3
+    """
     from ringlight.experiments.runner.machine import real_scale
 
     backend = simulation_of(mtu, latency)
@@ -196,7 +213,12 @@ def check(
     devices: options.Devices = (),
     as_json: options.Json = False,
 ) -> None:
-    """Check a scenario file and print its fabrics, jobs and predicted times; runs nothing and needs no root."""
+    """Check a scenario file and print its fabrics, jobs and predicted times; runs nothing and needs no root.
+
+    Examples:
+        ringlight examples copy queue
+        ringlight check queue.yaml
+    """
     from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
     from ringlight.experiments.cli.show import show_check
     from ringlight.experiments.runner.check_document import check_document
@@ -217,7 +239,13 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     as_json: options.Json = False,
 ) -> None:
-    """Compute result.json, plots and report.html of a run folder again."""
+    """Compute result.json, plots and report.html of a run folder again.
+
+    Examples:
+        ringlight examples copy queue
+        ringlight simulate queue.yaml --runs once
+        ringlight report once/*
+    """
     from ringlight.experiments.runner.command import finish
     from ringlight.experiments.runner.experiment import Done
 
@@ -242,7 +270,13 @@ def results(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Join the rows of many run folders: as CSV on standard output, JSON, or a Parquet file."""
+    """Join the rows of many run folders: as CSV on standard output, JSON, or a Parquet file.
+
+    Examples:
+        ringlight examples copy queue
+        ringlight simulate queue.yaml
+        ringlight results runs/* --metric jct
+    """
     from ringlight.experiments.analysis.rows import as_csv
     from ringlight.experiments.runner.command import joined
 

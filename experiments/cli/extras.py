@@ -9,6 +9,14 @@ from importlib import metadata
 _DISTRIBUTIONS = {"google": "protobuf", "distutils": "setuptools"}
 
 
+def missing_in(error: BaseException) -> ModuleNotFoundError | None:
+    """Return the missing module that led to an error; None if none did."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
 def advice(error: ModuleNotFoundError) -> str | None:
     """Return a line that names the extra which a missing package belongs to; None if there is none."""
     module = (error.name or "").partition(".")[0]

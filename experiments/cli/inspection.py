@@ -31,7 +31,12 @@ def inspect(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Nodes of a lab: kind, state and addresses."""
+    """Nodes of a lab: kind, state and addresses.
+
+    Examples:
+        ringlight inspect
+        ringlight inspect --all
+    """
     from ringlight.testbed import services
     from ringlight.testbed.emulation.attached import attach, labs_up, of_lab
     from ringlight.testbed.lab import Lab

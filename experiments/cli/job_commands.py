@@ -65,7 +65,12 @@ def job_submit(
     spares: Annotated[str, typer.Option(help="GPUs kept for a swap: g4,g5.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Submit a training job (emulated sizes and times)."""
+    """Submit a training job (emulated sizes and times).
+
+    Examples:
+        ringlight job submit light --ranks g0,g3
+        ringlight job submit heavy --gpus 4 --gradient '100 MB' --iterations 50
+    """
     from ringlight.fabric.units import parse_size, parse_time
 
     try:
@@ -130,7 +135,11 @@ def _way(peer: str, how: Mapping[str, int]) -> str:
 
 @job.command("list")
 def job_list(as_json: Json = False) -> None:
-    """List all jobs that the controller knows."""
+    """List all jobs that the controller knows.
+
+    Examples:
+        ringlight job list
+    """
     gpus: Column = (
         "GPUs",
         lambda document: " ".join(rank["gpu"] for rank in document["ranks"]),
@@ -140,13 +149,21 @@ def job_list(as_json: Json = False) -> None:
 
 @job.command("show")
 def job_show(job_id: JobId, as_json: Json = False) -> None:
-    """Show one job and its ranks."""
+    """Show one job and its ranks.
+
+    Examples:
+        ringlight job show light
+    """
     answer(get(f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
 @job.command("cancel")
 def job_cancel(job_id: JobId, as_json: Json = False) -> None:
-    """Stop a job and free its GPUs."""
+    """Stop a job and free its GPUs.
+
+    Examples:
+        ringlight job cancel light
+    """
     answer(call("DELETE", f"/v1/jobs/{job_id}"), as_json, _write_job)
 
 
@@ -156,7 +173,12 @@ def job_release(
     delay: Annotated[str, typer.Option(help="Time until the common start.")] = "300 ms",
     as_json: Json = False,
 ) -> None:
-    """Start held jobs together."""
+    """Start held jobs together.
+
+    Examples:
+        ringlight job submit light --ranks g0,g3 --hold
+        ringlight job release light
+    """
     from ringlight.fabric.units import parse_time
 
     try:
@@ -169,7 +191,11 @@ def job_release(
 
 @job.command("watch")
 def job_watch(job_id: JobId, as_json: Json = False) -> None:
-    """Follow a job to its end. Exit code 1 when it does not succeed."""
+    """Follow a job to its end. Exit code 1 when it does not succeed.
+
+    Examples:
+        ringlight job watch light
+    """
     cursor, state = 0, ""
     with connection() as api:
         while state not in ("SUCCEEDED", "FAILED", "CANCELLED"):

@@ -30,7 +30,13 @@ def up(
     lab: options.OpenLab,
     as_json: options.Json = False,
 ) -> None:
-    """Build an experiment's fabric, start its controller and leave both running for REST use."""
+    """Build an experiment's fabric, start its controller and leave both running for REST use.
+
+    Examples:
+        ringlight examples copy disaggregation
+        ringlight up disaggregation.yaml
+        ringlight down
+    """
     check_packages()
     with forking(TESTBED) as brief:
         from ringlight.experiments.record.writing import writing
@@ -51,7 +57,11 @@ def down(
         str | None, typer.Argument(help="Lab id; default: every lab left up.")
     ] = None,
 ) -> None:
-    """End labs that `up` left running."""
+    """End labs that `up` left running.
+
+    Examples:
+        ringlight down
+    """
     from ringlight.testbed import services
     from ringlight.testbed.standing_labs import end_standing
 
@@ -69,6 +79,11 @@ def test(context: typer.Context) -> None:
 
     With --core: ruff, mypy and the unit tests in a copy of the tree without any extension.
     Without root nothing of the machine is set up, and tests that need it are skipped.
+
+    Examples:
+        ringlight test
+        ringlight test tests/unit -n auto
+        ringlight test tests/unit/test_laps.py -x
     """
     from ringlight.testbed.process_start import dying_with_starter
 
@@ -139,7 +154,12 @@ def _caches_in(folder: str) -> dict[str, str]:
 
 
 def setup(runtime: options.Runtime = "docker") -> None:
-    """Make this machine ready: services, eBPF program, worker image. Does nothing the second time."""
+    """Make this machine ready: services, eBPF program, worker image. Does nothing the second time.
+
+    Examples:
+        ringlight setup
+        ringlight setup --runtime namespace
+    """
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=runtime)
@@ -147,7 +167,11 @@ def setup(runtime: options.Runtime = "docker") -> None:
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """List the parts that this machine has and lacks, and the command that fixes each."""
+    """List the parts that this machine has and lacks, and the command that fixes each.
+
+    Examples:
+        ringlight doctor
+    """
     import dataclasses
 
     from ringlight.testbed.setup import doctor_checks
@@ -167,7 +191,11 @@ def doctor(as_json: options.Json = False) -> None:
 
 
 def calibrate(as_json: options.Json = False) -> None:
-    """Measure the cost of frames, wake-ups and containers on this machine, from which `scale: auto` is chosen."""
+    """Measure the cost of frames, wake-ups and containers on this machine, from which `scale: auto` is chosen.
+
+    Examples:
+        ringlight calibrate
+    """
     import dataclasses
 
     from ringlight.experiments.runner.machine import calibrate as measure
@@ -194,7 +222,11 @@ def calibrate(as_json: options.Json = False) -> None:
 
 
 def clean(as_json: options.Json = False) -> None:
-    """Remove everything that Ringlight ever made on this machine, and nothing else."""
+    """Remove everything that Ringlight ever made on this machine, and nothing else.
+
+    Examples:
+        ringlight clean
+    """
     from ringlight.testbed import services
     from ringlight.testbed.emulation.clean import clean as clean_machine
 

@@ -60,14 +60,22 @@ commands.add_typer(ocs_faults.commands, name="fault")
 
 @commands.command("list")
 def list_switches(as_json: Json = False) -> None:
-    """Optical switches and whether they answer."""
+    """Optical switches and whether they answer.
+
+    Examples:
+        ringlight ocs list
+    """
     keys = ("size", "driver", "reachable", "cross_connects", "alarms")
     list_of("/v1/optical-switches", as_json, ("switch", "name"), *keys)
 
 
 @commands.command()
 def show(switch: Switch, as_json: Json = False) -> None:
-    """Cross-connects of an optical switch, read from it now."""
+    """Cross-connects of an optical switch, read from it now.
+
+    Examples:
+        ringlight ocs show ocs0
+    """
     cross_connects = get(f"/v1/optical-switches/{switch}/cross-connects")
     if as_json:
         show_json(
@@ -79,7 +87,11 @@ def show(switch: Switch, as_json: Json = False) -> None:
 
 @commands.command()
 def ports(switch: Switch, as_json: Json = False) -> None:
-    """Ports of an optical switch: attached node, state, and the optical power measured now."""
+    """Ports of an optical switch: attached node, state, and the optical power measured now.
+
+    Examples:
+        ringlight ocs ports ocs0
+    """
     enabled: Column = ("", lambda port: "" if port["enabled"] else "disabled")
     power: Column = (
         "dBm",
@@ -101,7 +113,12 @@ def alarms(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Active alarms."""
+    """Active alarms.
+
+    Examples:
+        ringlight ocs alarms
+        ringlight ocs alarms ocs0
+    """
     reply = get(
         f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms"
     )
@@ -126,7 +143,12 @@ def audit(
     ] = 30,
     as_json: Json = False,
 ) -> None:
-    """Show who changed what, and when; the newest last."""
+    """Show who changed what, and when; the newest last.
+
+    Examples:
+        ringlight ocs audit
+        ringlight ocs audit --switch ocs0 --limit 10
+    """
     entries = get("/v1/optical-audit", switch=switch, before=before, limit=limit)[::-1]
     detail: Column = ("", _detail)
     keys = ("id", ("UTC", "at"), "who", "action", "switch", "outcome")
@@ -145,7 +167,11 @@ def _detail(entry: Mapping[str, Any]) -> str:
 
 @commands.command()
 def intent(switch: Switch, as_json: Json = False) -> None:
-    """Show the cross-connects that an optical switch should carry, and the differences."""
+    """Show the cross-connects that an optical switch should carry, and the differences.
+
+    Examples:
+        ringlight ocs intent ocs0
+    """
     answer(get(f"/v1/optical-switches/{switch}/intent"), as_json, _write_intent)
 
 
@@ -182,7 +208,11 @@ def connect(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
+    """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light.
+
+    Examples:
+        ringlight ocs connect ocs0 3 24 --mode update --dry-run
+    """
     body = {
         "egress": egress,
         "wavelength": wavelength,
@@ -197,7 +227,11 @@ def connect(
 def disconnect(
     switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Remove the cross-connect of an ingress."""
+    """Remove the cross-connect of an ingress.
+
+    Examples:
+        ringlight ocs disconnect ocs0 3 --dry-run
+    """
     path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
     _change("DELETE", path, None, as_json, _write_change, dry_run=dry_run)
 
@@ -212,7 +246,11 @@ def replace(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Set exactly these cross-connects (such as 1-21 7-15); none at all clears the switch."""
+    """Set exactly these cross-connects (such as 1-21 7-15); none at all clears the switch.
+
+    Examples:
+        ringlight ocs replace ocs0 1-21 2-22 --dry-run
+    """
     cross_connects = []
     for text in pairs or []:
         ingress, _, egress = text.partition("-")
@@ -226,13 +264,21 @@ def replace(
 
 @commands.command()
 def plan(changes: Changes, mode: Mode = "update", as_json: Json = False) -> None:
-    """Show what `apply` with the same words would do; change nothing."""
+    """Show what `apply` with the same words would do; change nothing.
+
+    Examples:
+        ringlight ocs plan ocs0:3-24 ocs0:9-
+    """
     _apply(changes, mode, as_json, dry_run=True)
 
 
 @commands.command()
 def apply(changes: Changes, mode: Mode = "update", as_json: Json = False) -> None:
-    """Change some optical switches, all or none of them, with the forwarding rules in between."""
+    """Change some optical switches, all or none of them, with the forwarding rules in between.
+
+    Examples:
+        ringlight ocs apply ocs0:3-24 ocs0:9- --mode update
+    """
     _apply(changes, mode, as_json, dry_run=False)
 
 
@@ -299,13 +345,21 @@ def _write_change(change: Mapping[str, Any]) -> None:
 
 @commands.command()
 def enable(switch: Switch, ports: Ports, as_json: Json = False) -> None:
-    """Enable ports of an optical switch."""
+    """Enable ports of an optical switch.
+
+    Examples:
+        ringlight ocs enable ocs0 3
+    """
     _set_ports(switch, ports, as_json, enabled=True)
 
 
 @commands.command()
 def disable(switch: Switch, ports: Ports, as_json: Json = False) -> None:
-    """Disable ports of an optical switch; their cross-connects stay, without light."""
+    """Disable ports of an optical switch; their cross-connects stay, without light.
+
+    Examples:
+        ringlight ocs disable ocs0 3 4
+    """
     _set_ports(switch, ports, as_json, enabled=False)
 
 
@@ -333,7 +387,12 @@ def policy(
     switch: Annotated[str, typer.Option(help="Only for this switch.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Set what happens to changes that the controller did not make; without POLICY, show it."""
+    """Set what happens to changes that the controller did not make; without POLICY, show it.
+
+    Examples:
+        ringlight ocs policy
+        ringlight ocs policy alarm --switch ocs0
+    """
     if new == "default" and not switch:
         fail("policy default: of which --switch?", 2)
     if new:
@@ -362,6 +421,10 @@ def settle(
     how: Annotated[str, typer.Argument(metavar="mend|repair|adopt")],
     as_json: Json = False,
 ) -> None:
-    """Apply a policy once, now, to the differences on a switch."""
+    """Apply a policy once, now, to the differences on a switch.
+
+    Examples:
+        ringlight ocs settle ocs0 adopt
+    """
     reply = call("POST", f"/v1/optical-switches/{switch}/settle", {"how": how})
     answer(reply, as_json, _write_intent)

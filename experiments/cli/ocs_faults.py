@@ -59,7 +59,11 @@ def _write(faults: list[Mapping[str, Any]]) -> None:
 
 @commands.command("list")
 def list_faults(switch: Where, as_json: Json = False) -> None:
-    """List faults in force, and how often each has acted."""
+    """List faults in force, and how often each has acted.
+
+    Examples:
+        ringlight ocs fault list ocs0
+    """
     answer(_call(switch, "GET"), as_json, _write)
 
 
@@ -109,7 +113,12 @@ def add(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Inject a fault; it is in force when this ends."""
+    """Inject a fault; it is in force when this ends.
+
+    Examples:
+        ringlight ocs fault add ocs0 vanish --count 1
+        ringlight ocs fault add ocs0 slow --seconds 0.5 --protocol scpi
+    """
     body: dict[str, Any] = {
         "kind": kind,
         "count": count,
@@ -143,7 +152,12 @@ def clear(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """End a fault and repair its effects."""
+    """End a fault and repair its effects.
+
+    Examples:
+        ringlight ocs fault clear ocs0
+        ringlight ocs fault clear ocs0 1
+    """
     reply = _call(switch, "DELETE", "" if fault is None else f"/{fault}")
 
     def write(reply: Mapping[str, Any]) -> None:

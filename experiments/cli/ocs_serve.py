@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ringlight.experiments.cli.common import echo, fail, show_json, table
+from ringlight.experiments.cli.common import echo, fail, say, show_json, table
 from ringlight.experiments.cli.options import Json
 
 
@@ -78,7 +78,12 @@ def serve(
     seed: Annotated[int, typer.Option(help="Seed of losses and jitter.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets."""
+    """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets.
+
+    Examples:
+        ringlight ocs serve --ports 320
+        ringlight ocs serve --profile piezo --ports 8
+    """
     from ringlight.controller.errors import StartError
     from ringlight.controller.web.access import read_tokens
     from ringlight.fabric.optical_drivers import protocols_of
@@ -121,6 +126,10 @@ def serve(
         fail(f"ocs serve: {error}", 2)
     except OSError as error:
         fail(f"--users {users}: {error.strerror}", 2)
+    if not served and (
+        absent := [p for p in protocols_of(profile) if not alone.is_installed(p)]
+    ):
+        say(f"not served, as their packages are not installed: {', '.join(absent)}")
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(message)s")
     try:
         server = OpticalSwitchServer(settings)

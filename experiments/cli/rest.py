@@ -123,7 +123,11 @@ def _rate(entry: Mapping[str, Any]) -> str:
 
 
 def fabric(as_json: Json = False) -> None:
-    """Show the nodes and cables of the fabric."""
+    """Show the nodes and cables of the fabric.
+
+    Examples:
+        ringlight fabric
+    """
     from ringlight.fabric.keys import fabric_keys
 
     tables: dict[str, list[Column]] = {
@@ -151,7 +155,11 @@ def fabric(as_json: Json = False) -> None:
 
 
 def topology(as_json: Json = False) -> None:
-    """Show the current packet topology: every connected edge, with the path of its circuit."""
+    """Show the current packet topology: every connected edge, with the path of its circuit.
+
+    Examples:
+        ringlight topology
+    """
     light: Column = ("path of the light", lambda edge: " ".join(map(str, edge["path"])))
     list_of(
         "/v1/topology", as_json, "from", "to", ("real rate", _rate), light, of="edges"
@@ -159,7 +167,11 @@ def topology(as_json: Json = False) -> None:
 
 
 def path(source: str, destination: str, as_json: Json = False) -> None:
-    """Show the links that packets from one GPU to another use now, by the switches' flow tables."""
+    """Show the links that packets from one GPU to another use now, by the switches' flow tables.
+
+    Examples:
+        ringlight path g0 g3
+    """
     columns: list[Column] = [
         "from",
         "to",
@@ -171,12 +183,20 @@ def path(source: str, destination: str, as_json: Json = False) -> None:
 
 
 def switches(as_json: Json = False) -> None:
-    """Packet switches and whether they are connected."""
+    """Packet switches and whether they are connected.
+
+    Examples:
+        ringlight switches
+    """
     list_of("/v1/packet-switches", as_json, ("switch", "name"), "dpid", "connected")
 
 
 def flows(switch: Switch, as_json: Json = False) -> None:
-    """Show the flow table of a packet switch."""
+    """Show the flow table of a packet switch.
+
+    Examples:
+        ringlight flows tor0
+    """
     match: Column = (
         "match",
         lambda flow: " ".join(f"{k}={v}" for k, v in flow["match"].items()) or "any",
@@ -187,7 +207,11 @@ def flows(switch: Switch, as_json: Json = False) -> None:
 
 
 def ports(switch: Switch, as_json: Json = False) -> None:
-    """Ports and counters of a packet switch."""
+    """Ports and counters of a packet switch.
+
+    Examples:
+        ringlight ports tor0
+    """
     counters = (
         "rx_packets",
         "rx_bytes",
@@ -205,7 +229,11 @@ def ports(switch: Switch, as_json: Json = False) -> None:
 
 @circuits.command("show")
 def circuits_show(as_json: Json = False) -> None:
-    """Show the current circuits."""
+    """Show the current circuits.
+
+    Examples:
+        ringlight circuits show
+    """
     list_of("/v1/circuits", as_json, *CIRCUIT_COLUMNS, of="circuits")
 
 
@@ -217,7 +245,11 @@ def circuits_set(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Set exactly these circuits, and update the forwarding rules."""
+    """Set exactly these circuits, and update the forwarding rules.
+
+    Examples:
+        ringlight circuits set g0=tor0:1 g1=tor0:2 --dry-run
+    """
     requested = []
     for text in pairs:
         a, equals, b = text.partition("=")
@@ -249,7 +281,11 @@ def planes(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Optical planes: their nodes, and the jobs that use them."""
+    """Optical planes: their nodes, and the jobs that use them.
+
+    Examples:
+        ringlight planes
+    """
     if name:
         answer(get(f"/v1/planes/{name}"), as_json, _write_plane)
         return
@@ -295,7 +331,12 @@ def onics(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """O-NICs, and the state that their agents report."""
+    """O-NICs, and the state that their agents report.
+
+    Examples:
+        ringlight onics
+        ringlight onics g0 --flows
+    """
     if timeline and not gpu:
         fail("--flows needs a GPU", 2)
     if timeline:
@@ -336,7 +377,12 @@ def regroup(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Move GPUs so that the least traffic crosses between packet switches; jobs may be running."""
+    """Move GPUs so that the least traffic crosses between packet switches; jobs may be running.
+
+    Examples:
+        ringlight regroup --dry-run
+        ringlight regroup
+    """
     with connection() as api:
         from ringlight.experiments.client import regrouped
 
@@ -396,7 +442,12 @@ def events(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Follow the controller's events until interrupted."""
+    """Follow the controller's events until interrupted.
+
+    Examples:
+        ringlight events
+        ringlight events --json
+    """
     import json
 
     head = ("id", "t", "event", "timeline")
@@ -425,7 +476,12 @@ def series(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Throughput of the packet switches' ports; the table shows the mean of the last seconds."""
+    """Throughput of the packet switches' ports; the table shows the mean of the last seconds.
+
+    Examples:
+        ringlight series
+        ringlight series --csv ports.csv
+    """
     # The controller's clock is that of its own machine; its health answer carries it.
     with connection() as api:
         since = api.get("/v1/health").get("t", time.monotonic()) - last

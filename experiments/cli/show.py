@@ -237,7 +237,7 @@ def show_result(result: Mapping[str, Any]) -> None:
         ):
             echo(
                 f"A job without `recovery` continued {took_s:g} s after it lost a GPU: the default, "
-                "as measured on the development machine (docs/simulation.md)."
+                "as measured on the development machine."
             )
         return
     fidelity = result["fidelity"]

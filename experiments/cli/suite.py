@@ -34,6 +34,7 @@ OF_ALL = (
         "extension",
         "fabric_schema",
         "golden",
+        "help_examples",
     ),
     *(
         "language",

@@ -173,6 +173,10 @@ def show(
     """Summarise a workload: ranks, operations, bytes by purpose, groups, computation.
 
     Reads {files}.
+
+    Examples:
+        ringlight workload show shuffle.csv
+        ringlight workload show shuffle.csv --matrix bytes.csv
     """
     workload = with_times(
         read_files(files, read_options), device_of(device, efficiency)
@@ -205,7 +209,11 @@ def convert(
     form: Form = "",
     as_json: options.Json = False,
 ) -> None:
-    """Read a workload and write it to OUT in another format: {formats}."""
+    """Read a workload and write it to OUT in another format: {formats}.
+
+    Examples:
+        ringlight workload convert shuffle.csv shuffle.rlw
+    """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
     *read, out = files

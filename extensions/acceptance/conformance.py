@@ -126,6 +126,10 @@ def conformance(
     Without --target: every driver against an emulated switch that speaks its protocol, with packets; root.
     With --target: one driver against an existing switch. Only --ports are changed, and their cross-connects
     are restored. Exit code 1 if an item failed.
+
+    Examples:
+        ringlight ocs conformance
+        ringlight ocs conformance --driver scpi --target 10.0.0.5:5025 --size 16 --out report
     """
     from ringlight.extensions.acceptance.checks import CHECKS
     from ringlight.extensions.acceptance.measure import measured
@@ -192,7 +196,11 @@ def compare(
         Path, typer.Option("--out", metavar="FOLDER", help="Folder for the page.")
     ],
 ) -> None:
-    """Make one page that compares switches that were accepted one by one."""
+    """Make one page that compares switches that were accepted one by one.
+
+    Examples:
+        ringlight ocs compare piezo mems --out both
+    """
     switches: list[Any] = []
     names: list[str] = []
     accepted_at = machine = None

@@ -82,7 +82,13 @@ def bench(
     remote: options.Remote,
     as_json: options.Json = False,
 ) -> None:
-    """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size."""
+    """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size.
+
+    Examples:
+        ringlight examples copy fat_tree_4
+        ringlight bench fat_tree_4.yaml --simulate
+        ringlight bench fat_tree_4.yaml --collective all-gather --sizes 1MiB..64MiB
+    """
     from contextlib import nullcontext
     from dataclasses import asdict
 

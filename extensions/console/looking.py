@@ -57,7 +57,12 @@ def capture(
     lab_id: LabId = None,
     as_json: options.Json = False,
 ) -> None:
-    """Capture the packets of a port, until Ctrl-C. On a WDM ring a packet's colour is its VLAN tag less 1."""
+    """Capture the packets of a port, until Ctrl-C. On a WDM ring a packet's colour is its VLAN tag less 1.
+
+    Examples:
+        ringlight capture ocs0:1 -c 10
+        ringlight capture ocs0:1 -w fibre.pcap -t 10
+    """
     from ringlight.extensions.console import capture as taps
     from ringlight.testbed.emulation.attached import attach
 
@@ -119,7 +124,13 @@ def graph(
     *,
     place: options.Place,
 ) -> None:
-    """Print a fabric as Mermaid, DOT or GraphML: nodes, cables, and current circuits."""
+    """Print a fabric as Mermaid, DOT or GraphML: nodes, cables, and current circuits.
+
+    Examples:
+        ringlight examples copy disaggregation
+        ringlight graph disaggregation.yaml -f mermaid
+        ringlight graph -f dot
+    """
     from ringlight.extensions.console import graphs
 
     forms: dict[str, Callable[[Any], str]] = {

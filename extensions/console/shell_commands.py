@@ -23,6 +23,7 @@ from ringlight.extensions.console.looking import (
 )
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import program_kinds
+from ringlight.testbed.packages import check_packages
 from ringlight.testbed.preloaded import lab_modules
 
 if TYPE_CHECKING:
@@ -132,7 +133,12 @@ def shell(
     place: options.Place,
     built: options.OpenLab,
 ) -> None:
-    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
+    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py.
+
+    Examples:
+        ringlight examples copy disaggregation
+        ringlight shell disaggregation.yaml
+    """
     from ringlight.testbed.emulation.attached import attach
 
     lines = lines_of(file)
@@ -177,6 +183,7 @@ def _own_lab(
     """Yield a lab of the command's own, which is removed afterwards."""
     from ringlight.testbed.emulation.attached import of_lab
 
+    check_packages()
     with (
         forking(lab_modules()),
         processes_of_lab(scenario, place, built, follow=True) as processes,
@@ -219,7 +226,12 @@ def execute(
     ] = False,
     lab_id: LabId = None,
 ) -> None:
-    """Run a command at a node: exec NODE -- COMMAND. In the container of its job, else in its network."""
+    """Run a command at a node: exec NODE -- COMMAND. In the container of its job, else in its network.
+
+    Examples:
+        ringlight exec g0 -- ip addr
+        ringlight exec g0 --network -- ping -c 1 10.0.0.2
+    """
     from ringlight.testbed.emulation.attached import attach
 
     words = context.args[1:] if context.args[:1] == ["--"] else context.args
@@ -255,6 +267,10 @@ def ping(
     """Ping from one GPU to another; without names, every GPU from every other. Exit code 1 for a loss.
 
     Between GPUs with O-NICs it uses the current lightpath, and prints it.
+
+    Examples:
+        ringlight ping
+        ringlight ping g0 g3
     """
     from ringlight.extensions.console import measures
     from ringlight.testbed.emulation.attached import attach
@@ -336,7 +352,11 @@ def iperf(
     lab_id: LabId = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure the TCP rate from one GPU to another by iperf, in emulated and in real units."""
+    """Measure the TCP rate from one GPU to another by iperf, in emulated and in real units.
+
+    Examples:
+        ringlight iperf g0 g1 -t 3
+    """
     from ringlight.extensions.console import measures
     from ringlight.fabric.units import format_rate
     from ringlight.testbed.emulation.attached import attach

@@ -75,6 +75,10 @@ def crosscheck(
 
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit. With --random
     all experiments are predicted, and the predictions' hash is printed, before the first is emulated.
+
+    Examples:
+        ringlight examples copy queue
+        ringlight crosscheck queue.yaml
     """
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.progress import Reporter

@@ -232,7 +232,7 @@ def _client(address: str, timeout_s: float = ANSWER_S) -> Client:
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         # Without certificates Dask raises TypeError.
         why = (
-            "Dask has no certificates here; see docs/hosts.md"
+            "Dask has no certificates here; for a trial: ringlight hosts certificates DIR"
             if isinstance(error, TypeError)
             else error
         )

@@ -29,7 +29,11 @@ hosts = typer.Typer(
 def certificates(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for them.")],
 ) -> None:
-    """Make certificates for Dask's processes, for a trial of 30 days."""
+    """Make certificates for Dask's processes, for a trial of 30 days.
+
+    Examples:
+        ringlight hosts certificates certificates
+    """
     from ringlight.extensions.hosts.certificates import make_certificates
 
     config = make_certificates(folder)
@@ -63,6 +67,9 @@ def check(
     """List the hosts, whether each can build a lab, and the network's rate and delay between each pair.
 
     Exit code 1 if a host is not ready, or if a pair of hosts misses a required value.
+
+    Examples:
+        ringlight hosts check --dask tls://HEAD:8786 --rate '1 Gbit/s'
     """
     from dataclasses import asdict
 
@@ -138,7 +145,12 @@ def cut(
     sets: options.Sets = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print how the fabrics of a scenario file would be divided over N hosts; runs nothing."""
+    """Print how the fabrics of a scenario file would be divided over N hosts; runs nothing.
+
+    Examples:
+        ringlight examples copy fat_tree_4
+        ringlight hosts cut fat_tree_4.yaml --hosts 2
+    """
     from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
     from ringlight.experiments.runner.command import load_checked
     from ringlight.extensions.hosts.cuts import cuts_of, show_cuts
@@ -159,7 +171,12 @@ def up(
     devices: options.Devices = (),
     as_json: options.Json = False,
 ) -> None:
-    """Build an experiment's fabric on hosts, start its controller and leave both running for REST use."""
+    """Build an experiment's fabric on hosts, start its controller and leave both running for REST use.
+
+    Examples:
+        ringlight examples copy fat_tree_4
+        ringlight hosts up fat_tree_4.yaml --dask tls://HEAD:8786 --hosts 2
+    """
     with _standing(scenario, dask, place, over, runtime, devices) as (
         cluster,
         facts,
@@ -182,7 +199,11 @@ def down(
         str | None, typer.Argument(help="Lab id; default: every lab left up.")
     ] = None,
 ) -> None:
-    """End labs that `hosts up` left running."""
+    """End labs that `hosts up` left running.
+
+    Examples:
+        ringlight hosts down --dask tls://HEAD:8786
+    """
     from ringlight.extensions.hosts.cluster import hosts_of
     from ringlight.extensions.hosts.standing import end_standing_here
 
@@ -220,7 +241,12 @@ def shell(
     runtime: options.Runtime = "docker",
     devices: options.Devices = (),
 ) -> None:
-    """Mininet's prompt over a lab on hosts; commands go to the prompt of the first host."""
+    """Mininet's prompt over a lab on hosts; commands go to the prompt of the first host.
+
+    Examples:
+        ringlight examples copy fat_tree_4
+        ringlight hosts shell fat_tree_4.yaml --dask tls://HEAD:8786 --hosts 2
+    """
     from ringlight.extensions.hosts.cluster import hosts_of
     from ringlight.extensions.hosts.distant import converse, lab_among
 
@@ -245,7 +271,11 @@ def shell(
 
 @hosts.command()
 def clean(dask: Address, as_json: options.Json = False) -> None:
-    """Remove everything that Ringlight ever made on the hosts, and nothing else."""
+    """Remove everything that Ringlight ever made on the hosts, and nothing else.
+
+    Examples:
+        ringlight hosts clean --dask tls://HEAD:8786
+    """
     from ringlight.experiments.cli.machine import show_removed
     from ringlight.extensions.hosts.cluster import hosts_of
     from ringlight.testbed.emulation.clean import clean as clean_machine

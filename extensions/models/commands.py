@@ -96,7 +96,12 @@ def make(
     form: Form = "",
     as_json: options.Json = False,
 ) -> None:
-    """Make one iteration of training a model, spread over dp x tp x pp x ep ranks, and write it to OUT."""
+    """Make one iteration of training a model, spread over dp x tp x pp x ep ranks, and write it to OUT.
+
+    Examples:
+        ringlight workload make --list
+        ringlight workload make gpt2.rlw --model gpt2-medium --dp 2 --tp 2 --device a100
+    """
     if listed:
         answer(_models_and_devices(), as_json, _show_models_and_devices)
         return

@@ -81,6 +81,10 @@ def widen(
     Each further replica (--dp) has a batch of the same size, and each further stage (--pp) as many layers.
     More tensor- or expert-parallel ranks divide the same model; a recording --beside shows the divided
     operations. Other degrees stay the same. Groups are found by operations called dp, edp, tp and ep.
+
+    Examples:
+        ringlight workload make small.rlw --model gpt2-medium --dp 2 --device a100
+        ringlight workload widen small.rlw wide.rlw --dp 16
     """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)

@@ -34,7 +34,11 @@ def algorithm(
     ] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Write an algorithm of a collective as an MSCCL file, to be changed and run, here or by MSCCL."""
+    """Write an algorithm of a collective as an MSCCL file, to be changed and run, here or by MSCCL.
+
+    Examples:
+        ringlight workload algorithm bruck.xml --kind all-gather --algorithm bruck --ranks 8
+    """
     from ringlight.extensions.msccl.reader import read_msccl
     from ringlight.extensions.msccl.writer import write_msccl
     from ringlight.fabric.kinds import collective_steps

@@ -16,7 +16,11 @@ def image(
         list[str], typer.Argument(help="Debian packages, such as openmpi-bin.")
     ],
 ) -> None:
-    """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers."""
+    """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers.
+
+    Examples:
+        ringlight image my-mpi openmpi-bin python3-mpi4py
+    """
     from ringlight.containers.image_build import build_from_packages
 
     echo(f"Docker has image {build_from_packages(name, packages, say)}")

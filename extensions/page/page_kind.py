@@ -19,6 +19,6 @@ def _beside(folder: Path, watched: bool) -> str:
 VIEW_PAGE = PageKind(
     beside=_beside,
     flag="view",
-    help="Print the address of the page that shows the lab's light.",
+    help="Print the address of the lab's live view.",
     announce=lambda url: say(f"watch the light at {url}{VIEW}"),
 )

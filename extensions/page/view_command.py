@@ -37,7 +37,13 @@ def view(
     ] = None,
     arm: options.Arms = None,
 ) -> None:
-    """Watch the light of a lab, or of run folders, in the browser; prints the page's address."""
+    """Watch the circuits of a lab, or of run folders, in the browser; prints the address.
+
+    Examples:
+        ringlight examples copy queue
+        ringlight simulate queue.yaml
+        ringlight view runs/*
+    """
     folders = [Path(name) for name in where or ()]
     missing = [folder for folder in folders if not folder.is_dir()]
     if folders and not missing:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -10,8 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.cli import extras
+from ringlight.experiments.cli import app, extras
+from ringlight.fabric.extension import (
+    Extension,
+    ExtensionError,
+    InstalledExtension,
+)
+from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed import packages
+from ringlight.testbed.emulation.optical import alone
+from ringlight.testbed.emulation.optical.session import ManagementProtocol
+from ringlight.testbed.emulation.optical.switch_settings import Settings
 from ringlight.testbed.lab import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,6 +118,73 @@ main()
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "ringlight[emulate]" in done.stderr
+
+
+def test_what_an_extension_lacks_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(**_: object) -> None:
+        raise ExtensionError("cannot be loaded") from ModuleNotFoundError(name="docker")
+
+    monkeypatch.setattr(app, "add_commands", lambda: None)
+    monkeypatch.setattr(app, "app", command)
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "ringlight: cannot be loaded\n"
+        "ringlight: docker is not installed; install it with: pip install 'ringlight[emulate]'\n"
+    )
+
+
+def test_an_extension_whose_package_is_missing_names_the_extra() -> None:
+    installed = InstalledExtension(Extension(name="far"), "far_away")
+    with pytest.raises(ExtensionError) as raised:
+        installed.load("module")
+    missing = extras.missing_in(raised.value)
+    assert missing is not None
+    assert missing.name == "far_away"
+    assert extras.missing_in(ValueError("x")) is None
+
+
+def test_a_switch_alone_serves_the_protocols_whose_packages_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings("ocs", 8, profiles()["mems"])
+    every = [name for name, _ in alone.checked(settings).serve]
+    real = alone.protocol_named
+
+    def named(name: str) -> ManagementProtocol:
+        if name == every[-1]:
+            raise ExtensionError("cannot be loaded") from ModuleNotFoundError("far")
+        if name == "broken":
+            raise ExtensionError("cannot be loaded") from AttributeError("x")
+        return real(name)
+
+    monkeypatch.setattr(alone, "protocol_named", named)
+    served = [name for name, _ in alone.checked(settings).serve]
+    assert served == every[:-1]
+    with pytest.raises(ExtensionError):
+        alone.is_installed("broken")
+
+
+def test_no_message_points_to_a_page_that_an_installed_package_lacks() -> None:
+    pointing = []
+    for path in sorted(ROOT.glob("src/ringlight/*/**/*.py")):
+        tree = ast.parse(path.read_text())
+        # Docstrings are for who reads the sources.
+        docstrings = {
+            id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+        }
+        pointing += [
+            f"{path.relative_to(ROOT)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+            and re.search(r"\b(docs/[\w-]+\.md|CONTRIBUTING\.md)\b", node.value)
+        ]
+    assert pointing == []
 
 
 def test_every_listed_example_is_there_and_every_file_is_listed() -> None:

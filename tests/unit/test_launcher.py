@@ -49,7 +49,7 @@ def make_apt(directory: Path, body: str) -> None:
 def test_what_only_the_suite_wants_is_installed_once(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = f"case $* in *simgrid*) : > {tmp_path}/simgrid.x.so;; *netconfd*) : > {tmp_path}/netconfd;; esac"
+    files = f"case $* in *simgrid*) : > {tmp_path}/simgrid.x.so;; *netconfd*) : > {tmp_path}/netconfd;; *zsh*) : > {tmp_path}/zsh;; esac"
     make_apt(tmp_path, f'echo "$@" >> {tmp_path}/calls; {files}')
     launcher.install_wanted()
     launcher.install_wanted()
@@ -57,6 +57,7 @@ def test_what_only_the_suite_wants_is_installed_once(
     assert [call[-1] for call in calls if call[0] == "install"] == [
         "python3-simgrid",
         "netconfd",
+        "zsh",
     ]
     assert "skipped" not in capsys.readouterr().err
 
@@ -109,19 +110,17 @@ def test_without_it_the_suite_goes_on(
 def test_one_that_is_absent_keeps_no_other_away_and_is_asked_for_once_a_day(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    has_one = (
-        f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; esac"
-    )
+    has_one = f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; *zsh*) : > {tmp_path}/zsh;; esac"
     make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; {has_one}')
     for _ in range(2):
         launcher.install_wanted()
         assert "the comparison with SimGrid will be skipped" in capsys.readouterr().err
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 2
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 3
     assert (tmp_path / "netconfd").exists()
     yesterday = time.time() - 90_000
     os.utime(tmp_path / "build/simgrid-absent", (yesterday, yesterday))
     launcher.install_wanted()
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 3
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 4
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(
@@ -186,8 +185,7 @@ def test_of_two_at_once_one_makes_the_environment_and_the_other_waits(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(launcher, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(launcher, "STAMP", tmp_path / ".venv/stamp")
+    place_environment(launcher, tmp_path, monkeypatch)
     monkeypatch.setattr(launcher, "missing_packages", list)
     made: list[int] = []
     goes_on = threading.Event()
@@ -196,7 +194,7 @@ def test_of_two_at_once_one_makes_the_environment_and_the_other_waits(
         made.append(1)
         assert goes_on.wait(20)
         (tmp_path / ".venv").mkdir()
-        (tmp_path / ".venv/stamp").write_text(launcher.fingerprint())
+        launcher.STAMP.write_text(launcher.fingerprint())
 
     monkeypatch.setattr(launcher, "make_environment", make)
     both = [threading.Thread(target=launcher.provide_environment) for _ in range(2)]
@@ -234,11 +232,84 @@ def test_changed_packages_leave_what_was_installed_besides(
     ]
 
     # One that was interrupted may be half made.
-    launcher.STAMP.unlink()
+    launcher.STAMP.write_text(f"{launcher.IDENTITY}\n")
     done.clear()
     launcher.make_environment()
     assert next(iter(done)) == made_anew
     assert launcher.environment_is_current()
+
+
+def place_environment(
+    launcher: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Have the launcher be that of a clone in ``root``, and return where its environment is."""
+    monkeypatch.setattr(launcher, "ROOT", root)
+    monkeypatch.delenv("RINGLIGHT_VENV", raising=False)
+    place: Path = launcher.environment_folder()
+    monkeypatch.setattr(launcher, "VENV", place)
+    monkeypatch.setattr(launcher, "STAMP", place / launcher.STAMP_NAME)
+    (root / "pyproject.toml").write_text("")
+    return place
+
+
+def test_each_machine_and_interpreter_has_an_environment_that_the_next_one_leaves(
+    launcher: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = []
+    for identity in ("cpython-311 a", "cpython-313 a", "cpython-311 b"):
+        monkeypatch.setattr(launcher, "IDENTITY", identity)
+        commands_recorded(launcher, tmp_path, monkeypatch)
+        launcher.make_environment()
+        (launcher.VENV / "theirs").touch()
+        places.append(launcher.VENV)
+    assert places[0].name == ".venv"
+    assert len(set(places)) == 3
+    for place in places:
+        assert (place / "theirs").exists()
+    assert f"{places[0]} is for cpython-311 a and stays" in capsys.readouterr().err
+    # Each finds its own again.
+    monkeypatch.setattr(launcher, "IDENTITY", "cpython-313 a")
+    place_environment(launcher, tmp_path, monkeypatch)
+    assert places[1] == launcher.VENV
+    assert launcher.environment_is_current()
+
+
+def test_what_somebody_else_made_is_never_emptied(
+    launcher: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = make(tmp_path / ".venv/bin") / "python"
+    own.touch()
+    place = place_environment(launcher, tmp_path, monkeypatch)
+    assert place.name.startswith(".venv-cpython-3")
+
+    monkeypatch.setenv("RINGLIGHT_VENV", str(tmp_path / ".venv"))
+    chosen = launcher.environment_folder()
+    assert chosen == tmp_path / ".venv"
+    monkeypatch.setattr(launcher, "VENV", chosen)
+    monkeypatch.setattr(launcher, "STAMP", chosen / launcher.STAMP_NAME)
+    with pytest.raises(SystemExit):
+        launcher.make_environment()
+    assert "name another folder in RINGLIGHT_VENV" in capsys.readouterr().err
+    assert own.exists()
+
+
+def test_an_environment_of_before_is_used_on(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    stamp = make(tmp_path / ".venv") / launcher.STAMP_NAME
+    stamp.write_text(f"{launcher.former_identity()}\npackages")
+    assert place_environment(launcher, tmp_path, monkeypatch) == tmp_path / ".venv"
+    done = commands_recorded(launcher, tmp_path, monkeypatch)
+    launcher.make_environment()
+    assert next(iter(done)) == "Installing uv"
+    assert launcher.owner(launcher.VENV) == launcher.IDENTITY
 
 
 def commands_recorded(
@@ -258,9 +329,7 @@ def commands_recorded(
         "one==1\nuv==1 \\\n    --hash=2\ntwo==1\n"
     )
     monkeypatch.setattr(launcher, "LOCK", folder / "requirements.lock")
-    monkeypatch.setattr(launcher, "VENV", folder / ".venv")
-    monkeypatch.setattr(launcher, "STAMP", folder / ".venv/stamp")
-    (folder / ".venv").mkdir()
+    place_environment(launcher, folder, monkeypatch)
     done: dict[str, list[str]] = {}
 
     def run(

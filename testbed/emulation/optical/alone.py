@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ringlight.controller.web.access import is_loopback
+from ringlight.fabric.extension import ExtensionError
 from ringlight.fabric.optical_drivers import driver_kinds, protocols_of
 from ringlight.testbed.emulation.optical.session import protocol_named
 from ringlight.testbed.emulation.optical.switch_settings import Settings
@@ -84,14 +85,16 @@ def check_reach(
 
 
 def checked(settings: Settings) -> Settings:
-    """Check the settings of a switch that runs alone, and return them with all protocols of the profile, on
-    loopback, if none was chosen.
+    """Check the settings of a switch that runs alone, and return them with all protocols of the profile whose
+    packages are installed, on loopback, if none was chosen.
 
     Raises ValueError.
     """
     profile = settings.profile.name
     served = settings.serve or tuple(
-        read_served(protocol, profile) for protocol in protocols_of(profile)
+        read_served(protocol, profile)
+        for protocol in protocols_of(profile)
+        if is_installed(protocol)
     )
     names = [protocol for protocol, _ in served]
     for protocol, (host, port) in served:
@@ -108,6 +111,17 @@ def checked(settings: Settings) -> Settings:
         if not 1 <= port <= 2 * settings.size:
             raise ValueError(f"there is no port {port} (1..{2 * settings.size})")
     return replace(settings, serve=served)
+
+
+def is_installed(protocol: str) -> bool:
+    """Return whether the packages are there that a protocol needs. Raises ValueError."""
+    try:
+        protocol_named(protocol)
+    except ExtensionError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            return False
+        raise
+    return True
 
 
 def example(protocol: str, address: str, user: str) -> str:
