@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from docs.site.contents import Group, groups, pages
+from docs.site.links import broken
 from docs.site.pages import HOME, staged, toctree, write, write_code, write_pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +35,10 @@ def main(arguments: Iterable[str]) -> int:
         options = ["-q", "-W", "--keep-going", "-j", "auto", "-b", "html"]
         places = ["-c", str(ROOT / "docs/site"), "-d", f"{folder}/trees"]
         code = build_main([*options, *places, str(source), str(out)])
+    for line in (wrong := list(broken(out))):
+        print(f"docs.site: {line}", file=sys.stderr)
     print(f"docs.site: {out} after {time.monotonic() - began:.0f} s")
-    return code
+    return 1 if code or wrong else 0
 
 
 def write_source(source: Path) -> None:

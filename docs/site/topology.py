@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -31,6 +31,8 @@ from ringlight.fabric.topology import Fabric
 #: In a layer with more nodes those with the same neighbours are drawn as one; if it still has more, all are.
 MOST = 20
 _WIDTH, _HIGH, _BOX = 10.0, 1.7, 0.62
+#: With more circuits over an edge there is one line for each job.
+_MOST_CIRCUITS = 6
 #: Width of a character, in units of the picture.
 _CHARACTER = 0.12
 #: Face and edge of a node, by kind; other kinds have the last.
@@ -58,15 +60,12 @@ def topology(plan: RunPlan) -> Figure:
     graph = _merged(graph, owners)
     layers = _layers(graph)
     places = _places(graph, layers)
-    figure = Figure(figsize=(5.6, 0.6 + 0.85 * len(layers)))
-    axis = figure.add_axes((0.01, 0.01, 0.98, 0.86))
-    axis.set(xlim=(0, _WIDTH), ylim=(-0.5, _HIGH * (len(layers) - 1) + 0.6))
-    axis.axis("off")
+    figure, axis = _paper(_HIGH * (len(layers) - 1) + 1.4)
     for a, b, data in graph.edges(data=True):
-        _draw_edge(axis, places[a], places[b], data.get("colour"))
+        _draw_edge(axis, places[a], places[b], data.get("light", []))
     for layer in layers:
         for name in layer:
-            wide = min(2.6, 0.9 * _WIDTH / len(layer))
+            wide = min(2.8, 0.9 * _WIDTH / len(layer))
             colour = colours.get(graph.nodes[name]["owner"], QUIET)
             _draw_node(axis, places[name], wide, name, graph.nodes[name], colour)
     seen = {data["owner"] for _, data in graph.nodes(data=True)}
@@ -74,6 +73,15 @@ def topology(plan: RunPlan) -> Figure:
     if 1 < len(shown) <= 6:
         figure.legend(handles=shown, loc="upper left", ncols=6, frameon=False, fontsize=8)
     return figure
+
+
+def _paper(high: float) -> tuple[Figure, Axes]:
+    """Return a figure without axes, and what is drawn on: ``high`` units above half a unit."""
+    figure = Figure(figsize=(5.6, 0.56 * (high + 0.5)))
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set(xlim=(0, _WIDTH), ylim=(-0.5, high))
+    axis.axis("off")
+    return figure, axis
 
 
 def _plugged(fabric: Fabric) -> Graph[Hashable]:
@@ -102,10 +110,12 @@ def _colour_light(
     """Give the fibres of lit circuits the colour of the job whose GPU is at an end."""
     for ends in circuits:
         ports = [Port.parse(end) for end in ends]
-        colour = next((colours[p.node] for p in ports if p.node in colours), LIGHT)
+        nodes = (port.node for port in ports)
+        colour = next((colours[node] for node in nodes if node in colours), LIGHT)
         for port in ports:
             if (link := fabric.link_at.get(port)) is not None:
-                graph.edges[link.a.node, link.b.node]["colour"] = colour
+                edge = graph.edges[link.a.node, link.b.node]
+                edge.setdefault("light", []).append(colour)
 
 
 def _merged(graph: Graph[Hashable], owners: Mapping[str, str]) -> Graph[Hashable]:
@@ -178,17 +188,19 @@ def _places(graph: Graph[Hashable], layers: list[list[Hashable]]) -> dict[Hashab
     return places
 
 
-def _draw_edge(axis: Axes, a: Spot, b: Spot, colour: str | None) -> None:
+def _draw_edge(axis: Axes, a: Spot, b: Spot, light: Sequence[str]) -> None:
+    """Draw a line for each circuit, side by side, or one for what is dark; an arc within a layer."""
+    colours = light if len(light) <= _MOST_CIRCUITS else list(dict.fromkeys(light))
     (x1, y1), (x2, y2) = a, b
-    bend = 0.5 + 0.07 * abs(x2 - x1) if y1 == y2 else 0.0
-    curve = Curve(
-        [a, ((x1 + x2) / 2, (y1 + y2) / 2 + 2 * bend), b],
-        [Curve.MOVETO, Curve.CURVE3, Curve.CURVE3],
-    )
-    wide, z = (0.8, 1) if colour is None else (1.8, 2)
-    axis.add_patch(
-        PathPatch(curve, fill=False, edgecolor=colour or RULE, linewidth=wide, zorder=z)
-    )
+    bend = 0.8 + 0.05 * abs(x2 - x1) if y1 == y2 else 0.0
+    for place, colour in enumerate(colours or [RULE]):
+        shift = 0.07 * (place - (len(colours or [RULE]) - 1) / 2)
+        curve = Curve(
+            [(x1 + shift, y1), ((x1 + x2) / 2 + shift, (y1 + y2) / 2 + bend), (x2 + shift, y2)],
+            [Curve.MOVETO, Curve.CURVE3, Curve.CURVE3],
+        )
+        look = {"edgecolor": colour, "linewidth": 1.7 if light else 0.8, "zorder": 1 + bool(light)}
+        axis.add_patch(PathPatch(curve, fill=False, **look))
 
 
 def _draw_node(
