@@ -25,7 +25,6 @@ suppress_warnings = ["misc.highlighting_failure"]  # parts of files, with … in
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}
-python_maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
 copybutton_exclude = ".linenos, .gp"
 

@@ -28,7 +28,7 @@ class Group:
 
 def groups(root: Path) -> tuple[Group, ...]:
     """Return the groups in the order of the file, without entries that are no links."""
-    head, *parts = (root / CONTENTS).read_text(encoding="utf-8").split("\n## ")
+    _, *parts = (root / CONTENTS).read_text(encoding="utf-8").split("\n## ")
     return tuple(_group(part) for part in parts)
 
 

@@ -69,7 +69,7 @@ def _index(examples: Mapping[str, str]) -> Iterator[str]:
     yield from ["# Examples", ""]
     yield "Each is one scenario file. `ringlight examples` lists them, `ringlight examples copy NAME` copies one."
     parts = {
-        "Small ones": [name for name in examples if name.startswith("examples/")],
+        "One thing each": [name for name in examples if name.startswith("examples/")],
         "Your own containers": [name for name in examples if name.startswith("containers/")],
         "Studies": [name for name in examples if "/" not in name],
     }
@@ -79,13 +79,15 @@ def _index(examples: Mapping[str, str]) -> Iterator[str]:
             for name in names:
                 yield from _card(name, examples[name])
             yield "::::"
-    yield from ["", *toctree({_title(name): _page(name) for name in examples})]
+    ordered = (name for names in parts.values() for name in names)
+    yield from ["", *toctree({_title(name): _page(name) for name in ordered})]
 
 
 def _card(name: str, question: str) -> Iterator[str]:
     yield f":::{{grid-item-card}} {_title(name)}"
     yield f":img-top: {_picture(name)}"
     yield f":img-alt: Fabric of {_title(name)}"
+    yield ":class-img-top: example"
     yield f":link: /{_page(name).with_suffix('')}"
     yield from [":link-type: doc", "", question, ":::", ""]
 

@@ -31,7 +31,9 @@ class _Page(HTMLParser):
 
 def broken(site: Path) -> Iterator[str]:
     """Yield a line for each link without a target, and for each address that a page would load elsewhere."""
-    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    # The theme leaves a template among its files.
+    files = (path for path in site.rglob("*.html") if "_static" not in path.parts)
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in files}
     for path, page in sorted(pages.items()):
         name = path.relative_to(site)
         yield from (f"{name}: loads {url}" for url in page.loaded if _is_elsewhere(url))

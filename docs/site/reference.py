@@ -46,7 +46,7 @@ def _python() -> Iterator[str]:
     """Yield the lines of the page of all names that scripts import."""
     yield from ["# Python API", "", *_directive("automodule", "ringlight", ":no-members:")]
     names = {name: getattr(ringlight, name) for name in ringlight.__all__}
-    kinds = {"Functions": [], "Classes": [], "Errors": []}
+    kinds: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
     for name, value in names.items():
         if inspect.isclass(value):
             kinds["Errors" if issubclass(value, Exception) else "Classes"].append(name)
@@ -68,7 +68,7 @@ def _extension() -> Iterator[str]:
     yield from ["# Extension", ""]
     module = "ringlight.fabric.extension"
     yield from _directive("automodule", module, ":no-members:")
-    yield from _directive("autoclass", f"{module}.Extension")
+    yield from _directive("autoclass", f"{module}.Extension(name, **additions)")
 
 
 def openapi() -> dict[str, Any]:

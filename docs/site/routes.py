@@ -32,14 +32,12 @@ def routes(description: Json) -> Iterator[str]:
     yield from ["# REST routes", "", description["info"]["description"], ""]
     yield "The same as [OpenAPI](openapi.json), for programs. A controller serves it at `/openapi.json`."
     yield from ["", "## Errors", "", "| status | meaning |", "|---|---|"]
-    errors = {
-        code: answer["description"]
-        for *_, call in calls
-        for code, answer in call["responses"].items()
-        if code >= "400"
-    }
-    for code in sorted(errors):
-        yield f"| {code} | {_cell(errors[code])} |"
+    errors: dict[str, str] = {}
+    for *_, call in calls:
+        for code in _errors(call):
+            errors.setdefault(code, call["responses"][code]["description"])
+    for code, meaning in sorted(errors.items()):
+        yield f"| {code} | {_cell(meaning)} |"
     for tag, of_tag in groupby(sorted(calls, key=lambda call: call[0]), lambda call: call[0]):
         yield from ["", f"## {tag[0].upper()}{tag[1:]}", ""]
         for _, method, path, call in of_tag:
@@ -58,10 +56,15 @@ def _route(title: str, call: Json) -> Iterator[str]:
     if body := call.get("requestBody"):
         yield from [f"Body: {_content(body)}.", ""]
     answers = call["responses"]
-    for code in sorted(code for code in answers if code < "400"):
+    for code in sorted(set(answers).difference(_errors(call))):
         yield from [f"Answer {code}: {_content(answers[code])}.", ""]
-    if errors := sorted(code for code in answers if code >= "400"):
+    if errors := _errors(call):
         yield from [f"Errors: {', '.join(errors)}.", ""]
+
+
+def _errors(call: Json) -> list[str]:
+    """Return the statuses of a call's errors."""
+    return sorted(code for code in call["responses"] if code >= "400")
 
 
 def _content(body: Json) -> str:

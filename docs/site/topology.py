@@ -46,7 +46,6 @@ _PLURALS = {
     "packet switch": "packet switches",
     "optical switch": "optical switches",
 }
-Graph = nx.Graph
 
 
 def topology(plan: RunPlan) -> Figure:
@@ -84,9 +83,9 @@ def _paper(high: float) -> tuple[Figure, Axes]:
     return figure, axis
 
 
-def _plugged(fabric: Fabric) -> Graph[Hashable]:
+def _plugged(fabric: Fabric) -> nx.Graph[Any]:
     """Return the graph of all nodes and links; GPUs without a link hang on their planes."""
-    graph: Graph[Hashable] = nx.Graph()
+    graph: nx.Graph[Any] = nx.Graph()
     graph.add_nodes_from(fabric.gpus, kind="gpu")
     graph.add_nodes_from(fabric.packet_switches, kind="packet switch")
     graph.add_nodes_from(fabric.optical_switches, kind="optical switch")
@@ -102,7 +101,7 @@ def _plugged(fabric: Fabric) -> Graph[Hashable]:
 
 
 def _colour_light(
-    graph: Graph[Hashable],
+    graph: nx.Graph[Any],
     fabric: Fabric,
     circuits: Iterable[tuple[str, str]],
     colours: Mapping[str, str],
@@ -118,7 +117,7 @@ def _colour_light(
                 edge.setdefault("light", []).append(colour)
 
 
-def _merged(graph: Graph[Hashable], owners: Mapping[str, str]) -> Graph[Hashable]:
+def _merged(graph: nx.Graph[Any], owners: Mapping[str, str]) -> nx.Graph[Any]:
     """Return a graph that is small enough for a picture; nodes have ``layer``, ``owner`` and ``count``.
 
     ``layer``: steps from the nearest GPU.
@@ -136,25 +135,25 @@ def _merged(graph: Graph[Hashable], owners: Mapping[str, str]) -> Graph[Hashable
     return graph
 
 
-def _neighbours(graph: Graph[Hashable], name: Hashable) -> Hashable:
+def _neighbours(graph: nx.Graph[Any], name: Hashable) -> Hashable:
     return graph.nodes[name]["owner"], frozenset(graph[name])
 
 
-def _all(graph: Graph[Hashable], name: Hashable) -> Hashable:
+def _all(graph: nx.Graph[Any], name: Hashable) -> Hashable:
     return None
 
 
 def _joined(
-    graph: Graph[Hashable],
+    graph: nx.Graph[Any],
     full: Collection[int],
-    alike: Callable[[Graph[Hashable], Hashable], Hashable],
-) -> Graph[Hashable]:
+    alike: Callable[[nx.Graph[Any], Hashable], Hashable],
+) -> nx.Graph[Any]:
     """Return the graph in which nodes of full layers that are of one kind and alike are one node."""
     members: dict[Hashable, list[Hashable]] = {}
     for name, data in graph.nodes(data=True):
         same = (data["layer"], data["kind"], alike(graph, name))
         members.setdefault(same if data["layer"] in full else name, []).append(name)
-    made: Graph[Hashable] = nx.Graph()
+    made: nx.Graph[Any] = nx.Graph()
     first_of: dict[Hashable, Hashable] = {}
     for names in members.values():
         owners = {graph.nodes[name]["owner"] for name in names}
@@ -162,20 +161,21 @@ def _joined(
         made.nodes[names[0]]["count"] = sum(graph.nodes[name]["count"] for name in names)
         made.nodes[names[0]]["owner"] = owners.pop() if len(owners) == 1 else ""
         first_of |= dict.fromkeys(names, names[0])
-    for a, b, data in graph.edges(data=True):
+    for a, b, light in graph.edges(data="light", default=[]):
         if first_of[a] != first_of[b]:
-            made.add_edge(first_of[a], first_of[b], **data)
+            made.add_edge(first_of[a], first_of[b])
+            made.edges[first_of[a], first_of[b]].setdefault("light", []).extend(light)
     return made
 
 
-def _layers(graph: Graph[Hashable]) -> list[list[Hashable]]:
+def _layers(graph: nx.Graph[Any]) -> list[list[Hashable]]:
     layers: dict[int, list[Hashable]] = {}
     for name, layer in graph.nodes(data="layer"):
         layers.setdefault(layer, []).append(name)
     return [layers[layer] for layer in sorted(layers)]
 
 
-def _places(graph: Graph[Hashable], layers: list[list[Hashable]]) -> dict[Hashable, Spot]:
+def _places(graph: nx.Graph[Any], layers: list[list[Hashable]]) -> dict[Hashable, Spot]:
     """Return the middle of each node, which is above what it joins if there is room."""
     places: dict[Hashable, Spot] = {}
     for number, layer in enumerate(layers):

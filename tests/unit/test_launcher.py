@@ -49,7 +49,14 @@ def make_apt(directory: Path, body: str) -> None:
 def test_what_only_the_suite_wants_is_installed_once(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = f"case $* in *simgrid*) : > {tmp_path}/simgrid.x.so;; *netconfd*) : > {tmp_path}/netconfd;; esac"
+    files = "; ".join(
+        f"case $* in *{word}*) : > {tmp_path}/{file};; esac"
+        for word, file in (
+            ("simgrid", "simgrid.x.so"),
+            ("netconfd", "netconfd"),
+            ("chromium", "chromium"),
+        )
+    )
     make_apt(tmp_path, f'echo "$@" >> {tmp_path}/calls; {files}')
     launcher.install_wanted()
     launcher.install_wanted()
@@ -57,6 +64,7 @@ def test_what_only_the_suite_wants_is_installed_once(
     assert [call[-1] for call in calls if call[0] == "install"] == [
         "python3-simgrid",
         "netconfd",
+        "chromium",
     ]
     assert "skipped" not in capsys.readouterr().err
 
@@ -109,19 +117,20 @@ def test_without_it_the_suite_goes_on(
 def test_one_that_is_absent_keeps_no_other_away_and_is_asked_for_once_a_day(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    has_one = (
-        f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; esac"
+    has_others = (
+        f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; "
+        f"*chromium*) : > {tmp_path}/chromium;; esac"
     )
-    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; {has_one}')
+    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; {has_others}')
     for _ in range(2):
         launcher.install_wanted()
         assert "the comparison with SimGrid will be skipped" in capsys.readouterr().err
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 2
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 3
     assert (tmp_path / "netconfd").exists()
     yesterday = time.time() - 90_000
     os.utime(tmp_path / "build/simgrid-absent", (yesterday, yesterday))
     launcher.install_wanted()
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 3
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 4
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(
