@@ -29,8 +29,8 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}"),
 ]
 chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-#: Alone on two processors it takes a quarter of this.
-BUILD_S = 240.0
+#: Alone on two processors it takes a fraction of this.
+BUILD_S = 280.0
 #: The first page, a long one, the gallery and an example, and the reference.
 PAGES = (
     "index.html",
