@@ -249,7 +249,7 @@ def copied(names: Collection[str]) -> Iterator[Path]:
                 shutil.copy2(ROOT / path, target, follow_symlinks=False)
         for page in (
             page
-            for place in (".", "docs", "scenarios")
+            for place in (".", "docs", "docs/site", "scenarios")
             for page in (folder / place).glob("*.md")
         ):
             page.write_text(without_gone(page, commands_of(names)))

@@ -44,7 +44,7 @@ OF_ALL = (
         "optical_registry",
         "optical_soak",
     ),
-    *("pages", "paper_pages", "prediction", "testbed_switches"),
+    *("pages", "paper_pages", "prediction", "site", "testbed_switches"),
 )
 
 

@@ -49,7 +49,15 @@ def make_apt(directory: Path, body: str) -> None:
 def test_what_only_the_suite_wants_is_installed_once(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = f"case $* in *simgrid*) : > {tmp_path}/simgrid.x.so;; *netconfd*) : > {tmp_path}/netconfd;; *zsh*) : > {tmp_path}/zsh;; esac"
+    files = "; ".join(
+        f"case $* in *{word}*) : > {tmp_path}/{file};; esac"
+        for word, file in (
+            ("simgrid", "simgrid.x.so"),
+            ("netconfd", "netconfd"),
+            ("zsh", "zsh"),
+            ("chromium", "chromium"),
+        )
+    )
     make_apt(tmp_path, f'echo "$@" >> {tmp_path}/calls; {files}')
     launcher.install_wanted()
     launcher.install_wanted()
@@ -58,6 +66,7 @@ def test_what_only_the_suite_wants_is_installed_once(
         "python3-simgrid",
         "netconfd",
         "zsh",
+        "chromium",
     ]
     assert "skipped" not in capsys.readouterr().err
 
@@ -110,8 +119,11 @@ def test_without_it_the_suite_goes_on(
 def test_one_that_is_absent_keeps_no_other_away_and_is_asked_for_once_a_day(
     launcher: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    has_one = f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; *zsh*) : > {tmp_path}/zsh;; esac"
-    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; {has_one}')
+    has_others = (
+        f"case $* in *simgrid*) exit 100;; *netconfd*) : > {tmp_path}/netconfd;; "
+        f"*zsh*) : > {tmp_path}/zsh;; *chromium*) : > {tmp_path}/chromium;; esac"
+    )
+    make_apt(tmp_path, f'echo "$1" >> {tmp_path}/calls; {has_others}')
     for _ in range(2):
         launcher.install_wanted()
         assert "the comparison with SimGrid will be skipped" in capsys.readouterr().err

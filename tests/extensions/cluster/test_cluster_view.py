@@ -7,8 +7,8 @@ from pathlib import Path
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.extensions.page.recorded import Recorded
+from tests.browser import Browser
 from tests.extensions.cluster.test_cluster_scenario import SMALL
-from tests.extensions.page.browser import Browser
 from tests.extensions.page.test_view_page import chromium, seek, serving, shown, tab
 
 __all__ = ["tab"]

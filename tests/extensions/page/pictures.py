@@ -23,7 +23,7 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.version import ROOT
 from ringlight.extensions.page.recorded import Recorded
 from ringlight.extensions.page.single_file import single_file
-from tests.extensions.page.browser import CHROMIUM, Browser, browser
+from tests.browser import CHROMIUM, Browser, browser
 
 IMAGES = ROOT / "docs" / "images"
 #: The run that is drawn, as words of the program, and the longest time that it may take, seconds.

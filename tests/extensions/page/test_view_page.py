@@ -28,7 +28,7 @@ from ringlight.extensions.page.page_files import PAGE
 from ringlight.extensions.page.recorded import RATE_UNIT_BPS, Recorded
 from ringlight.extensions.page.serving import address, application
 from ringlight.extensions.page.single_file import single_file
-from tests.extensions.page.browser import CHROMIUM, Browser, browser
+from tests.browser import CHROMIUM, Browser, browser
 from tests.unit.test_cli import MINI
 
 ROOT = Path(__file__).resolve().parents[3]

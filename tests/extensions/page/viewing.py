@@ -37,7 +37,7 @@ from benchmarks.harness import (
     tell,
 )
 from ringlight.experiments.client import Api
-from tests.extensions.page.browser import Browser, browser
+from tests.browser import Browser, browser
 from tests.extensions.page.watched import HOUR, SCRUB, scenario
 
 #: Bars: seconds, frames per second, shares of a processor, MiB, points of GPU utilisation; and how far two

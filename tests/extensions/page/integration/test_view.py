@@ -12,7 +12,7 @@ import pytest
 from ringlight.testbed.addresses import Addresses
 from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.processes import LabProcesses
-from tests.extensions.page.browser import CHROMIUM, Browser, browser
+from tests.browser import CHROMIUM, Browser, browser
 from tests.integration.controller_rig import FABRIC, free_port
 
 pytestmark = [
