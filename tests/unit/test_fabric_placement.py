@@ -315,7 +315,7 @@ def test_regrouping_six_gpus_loads_no_solver() -> None:
         "from tests.unit.fabrics import six_gpu_fabric\nfabric = six_gpu_fabric()\n"
         "jobs = [RingJob('red', ('g0', 'g3', 'g1', 'g4'), 1e6), RingJob('blue', ('g2', 'g5'), 1e6)]\n"
         "assert regroup(fabric, fabric.circuits, jobs).optimal\n"
-        "sys.exit('scipy' in sys.modules)"
+        "sys.exit('highspy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
