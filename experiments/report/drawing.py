@@ -17,8 +17,6 @@ from typing import Any
 
 import matplotlib
 
-matplotlib.use("Agg")
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch

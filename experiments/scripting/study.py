@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringlight.experiments.language.bundled import bundled
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
     parse_yaml,
@@ -70,6 +71,11 @@ class Study(AddedMethods):
     def name(self) -> str:
         """Return its name, which run folders have."""
         return str(self._content["name"])
+
+    @property
+    def directory(self) -> Path:
+        """Return the folder to which the paths of its files are relative."""
+        return self._directory
 
     @property
     def content(self) -> dict[str, Any]:
@@ -249,6 +255,17 @@ def load(path: str | Path) -> Study:
     study = Study({}, directory=file.parent)
     study._content = {"name": file.stem, **content}
     return study
+
+
+def example(name: str) -> Study:
+    """Return the study in a bundled scenario file, which ``ringlight examples`` lists.
+
+    Raises ScenarioError listing the names if there is none of this name.
+
+    >>> example("disaggregation").arms[:2]
+    ('a-fragmented', 'a-regrouped')
+    """
+    return load(bundled(name))
 
 
 def _fabric_of(fabric: Mapping[str, Any] | Study | str | Path) -> dict[str, Any]:

@@ -7,5 +7,6 @@ EXTENSION = Extension(
     commands="view_command:register",
     lab_flags={"view": "view_command:tell_address"},
     routes=("routes:add",),
+    methods={"Runs.view": "notebook:view"},
     pages={"view.html": "beside:beside"},
 )

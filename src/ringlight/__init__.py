@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ringlight.experiments.scripting.scripted_lab import Lab as Lab
     from ringlight.experiments.scripting.scripted_lab import lab as lab
     from ringlight.experiments.scripting.study import Study as Study
+    from ringlight.experiments.scripting.study import example as example
     from ringlight.experiments.scripting.study import load as load
     from ringlight.testbed.lab import LabError as LabError
 
@@ -48,6 +49,7 @@ _PLACES = {
     "ScenarioError": ("experiments.language.text", "ScenarioError"),
     "Study": ("experiments.scripting.study", "Study"),
     "event": ("experiments.scripting.parts", "event"),
+    "example": ("experiments.scripting.study", "example"),
     "fat_tree": ("experiments.scripting.parts", "fat_tree"),
     "lab": ("experiments.scripting.scripted_lab", "lab"),
     "leaf_spine": ("experiments.scripting.parts", "leaf_spine"),
