@@ -21,10 +21,7 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
 
     Raises CellExecutionError with the traceback of a cell that fails.
     """
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
-        monkeypatch.setenv(variable, str(folder / ".jupyter"))
+    kernel_environment(folder, monkeypatch)
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     assert_stripped(notebook)
     client = NotebookClient(
@@ -32,6 +29,14 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
     )
     client.execute()
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
+
+
+def kernel_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have kernels import this tree, and keep what they write in ``folder``."""
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(variable, str(folder / ".jupyter"))
 
 
 def assert_stripped(notebook: Any) -> None:

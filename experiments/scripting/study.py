@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -295,14 +295,24 @@ def _carried_out(
     from ringlight.experiments.runner.command import carry_out_experiment
     from ringlight.experiments.runner.progress import Reporter
     from ringlight.experiments.scripting.runs import Runs
-
-    done, result = carry_out_experiment(
-        experiment,
-        backend,
-        Path(runs),
-        arms=arms,
-        reporter=Reporter(quiet=quiet),
-        watched=True,
-        **more,
+    from ringlight.experiments.scripting.sweep_progress import (
+        MOST_LISTED,
+        SweepReporter,
     )
+
+    chosen = [plan for plan in experiment.plans if not arms or plan.arm in arms]
+    counted = backend.label == "simulated" and len(chosen) > MOST_LISTED
+    reporter = (
+        SweepReporter(len(chosen), quiet=quiet) if counted else Reporter(quiet=quiet)
+    )
+    with closing(reporter):
+        done, result = carry_out_experiment(
+            experiment,
+            backend,
+            Path(runs),
+            arms=arms,
+            reporter=reporter,
+            watched=True,
+            **more,
+        )
     return Runs(tuple(from_json(result)), done.path, result, done.failures)
