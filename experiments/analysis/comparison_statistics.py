@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ringlight.experiments.analysis.statistics import student_t
 
+
 def told_apart(over: Sequence[float], under: Sequence[float]) -> float:
     """Return half of the 95 % confidence interval of the ratio of two samples' means.
 

@@ -57,7 +57,9 @@ def student_t(freedom: float) -> float:
     angle = step = sought
     while step > 1e-14 * angle:
         density = np.cos(angle * (nodes + 1) / 2) ** power
-        step = (sought - angle / 2 * float(weights @ density)) / math.cos(angle) ** power
+        step = (sought - angle / 2 * float(weights @ density)) / math.cos(
+            angle
+        ) ** power
         angle += step
     return math.sqrt(freedom) * math.tan(angle)
 

@@ -88,7 +88,9 @@ class Figures:
         """
         if "job" in where:
             where["subject"] = f"job {where.pop('job')}"
-        rows = [row for row in self.rows if "label" in where or row.label != "published"]
+        rows = [
+            row for row in self.rows if "label" in where or row.label != "published"
+        ]
         return only_value(rows, metric, **{"repeat": None, **where})
 
 
@@ -135,11 +137,16 @@ class Runs(Figures, AddedMethods):
         return picture(self.drawn(metric, job), metric, by, along)
 
     def picture(self, name: str) -> Any:
-        """Return a picture of the report, for a notebook. Raises ScenarioError naming those that there are.
+        """Return a picture of the report, for a notebook; needs IPython.
 
-        Needs IPython.
+        Raises ScenarioError naming the pictures that there are, or if IPython is not installed.
         """
-        from IPython.display import SVG
+        try:
+            from IPython.display import SVG
+        except ImportError:
+            raise ScenarioError(
+                "IPython is not installed; install it with: pip install jupyter"
+            ) from None
 
         files = {
             file.stem: file for file in sorted((self.path / "plots").glob("*.svg"))

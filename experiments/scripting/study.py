@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringlight.experiments.language.bundled import bundled
 from ringlight.experiments.language.text import (
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 _OF_SCENARIOS = {"fabric", "fabrics"}
 
 
+class DaskClient(Protocol):
+    """What is needed of ``dask.distributed.Client``."""
+
+    def get_executor(self) -> Executor:
+        """Return an executor whose tasks the cluster computes."""
+        ...
+
+
 class Study(AddedMethods):
     """A scenario: a fabric, jobs, arms that are compared, and what is made to happen.
 
@@ -38,8 +46,8 @@ class Study(AddedMethods):
     simulation the real rates. ``sections``: other sections of a scenario file, such as ``tcp``.
     ``directory``: folder to which paths of files are relative.
 
-    Nothing is checked before :meth:`check`, :meth:`simulate` or :meth:`emulate`, which raise ScenarioError
-    naming the key.
+    Raises ScenarioError if a file cannot be read. Nothing else is checked before :meth:`check`,
+    :meth:`simulate` or :meth:`emulate`, which raise ScenarioError naming the key.
 
     >>> from ringlight.experiments.scripting.parts import leaf_spine, regroup, training
     >>> fabric = leaf_spine(2, 3, "40 Gbit/s", oversubscription=3, ocs=True)
@@ -101,8 +109,9 @@ class Study(AddedMethods):
     ) -> Study:
         """Add an arm, one of the variants that are compared. Return the study.
 
-        ``like``: arm with which it begins. ``events``: in place of the study's. ``sets``: values by the
-        dotted path of what they replace, such as ``{"jobs.red.ranks": ["g0", "g1"]}``.
+        ``name``: lower-case letters, digits and hyphens. ``title``: its name in the report. ``like``: arm
+        with which it begins. ``events``: in place of the study's. ``sets``: values by the dotted path of what
+        they replace, such as ``{"jobs.red.ranks": ["g0", "g1"]}``.
         """
         changes: dict[str, Any] = {"title": title, "like": like}
         changes = {key: value for key, value in changes.items() if value is not None}
@@ -115,7 +124,8 @@ class Study(AddedMethods):
     def compare(self, baseline: str, *arms: str, **keys: Any) -> Study:
         """Add a comparison of arms with a baseline: all others if no ``arms`` are named. Return the study.
 
-        ``keys``: other keys of ``compare``, such as ``metrics`` and ``job``.
+        ``keys``: other keys of ``compare``, such as ``metrics`` and ``job``. They are checked with the rest
+        of the study.
         """
         comparison = {
             "baseline": baseline,
@@ -130,7 +140,7 @@ class Study(AddedMethods):
         return plain_yaml(self._content)
 
     def save(self, path: str | Path) -> Path:
-        """Write the scenario file that says the same. Return its path."""
+        """Write the scenario file that says the same. Return its path. Raises OSError."""
         file = Path(path)
         file.write_text(self.to_yaml(), encoding="utf-8")
         return file
@@ -138,12 +148,13 @@ class Study(AddedMethods):
     def check(self) -> dict[str, Any]:
         """Return what ``ringlight check --json`` prints: fabric, jobs, arms, predicted times in seconds.
 
+        If the study states no scale, it is checked with the scale that :meth:`emulate` would choose.
         Raises ScenarioError naming the key that is wrong.
         """
         from ringlight.experiments.cli.show import check_document
         from ringlight.experiments.runner.machine import scale_here
 
-        return check_document(self.experiment(scale_here))
+        return check_document(self.experiment(scale_here, auto=True))
 
     def experiment(
         self,
@@ -173,7 +184,7 @@ class Study(AddedMethods):
         arms: Collection[str] = (),
         repeat: int | None = None,
         processes: int | None = None,
-        executor: Executor | None = None,
+        executor: Executor | DaskClient | None = None,
         mtu: int | None = None,
         latency: str = "0 s",
         runs: str | Path = "runs",
@@ -184,7 +195,7 @@ class Study(AddedMethods):
         ``sweep``: lists of values by dotted path; every combination is simulated. ``repeat``: how often each
         run is made. ``processes``: number of processes that compute the runs, in place of this one; a script
         then needs ``if __name__ == "__main__":``, as they read it again. ``executor``: computes the runs,
-        such as a ``ThreadPoolExecutor``, or one of several machines. ``mtu``: bytes of a packet.
+        such as a ``ThreadPoolExecutor``, or the ``Client`` of a Dask cluster. ``mtu``: bytes of a packet.
         ``latency``: of a transfer's first byte, emulated time with its unit, besides the file's. ``runs``:
         folder in which the run folder is made. ``quiet``: no progress on standard error.
 
@@ -196,6 +207,8 @@ class Study(AddedMethods):
 
         experiment = self.experiment(real_scale, sweep=sweep, repeat=repeat)
         backend = SimulationBackend(mtu, parse_time(latency))
+        if executor is not None and not isinstance(executor, Executor):
+            executor = executor.get_executor()
         spread: dict[str, Any] = {
             "processes": processes,
             "executor": executor,

@@ -34,9 +34,7 @@ def test_lines_count_the_runs_and_do_not_name_each(
     assert last == "drawing the report"
 
 
-def test_few_runs_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_few_runs_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     regroup_study(1).simulate(runs=tmp_path)
     assert "  fragmented\n" in capsys.readouterr().err
 

@@ -18,5 +18,8 @@ def test_the_notebook_shows_that_moving_fibres_pays(
     assert pictures(outputs, "image/svg+xml") == 1
     assert warnings(outputs) == []
     runs = rl.open(min((tmp_path / "runs").glob("*-data-centre-simulated")))
-    slowdown = [runs.value("network_slowdown", arm=arm) for arm in ("random", "best-fit", "moving")]
+    slowdown = [
+        runs.value("network_slowdown", arm=arm)
+        for arm in ("random", "best-fit", "moving")
+    ]
     assert slowdown == sorted(slowdown, reverse=True)
