@@ -174,7 +174,8 @@ def event(
 
     ``do``: regroup, circuits, kill, cut, restore, lose, disturb, cancel, start and others. ``at``: start,
     before the jobs start; a time with its unit; a pair of a job and an iteration; or a mapping, as ``when``
-    of a file. ``target``: such as ``switch ocs0`` or ``link tor0:5 tor1:5``. ``keys``: other keys of it.
+    of a file. ``target``: such as ``switch ocs0``, ``link leaf0 spine0`` or, with ports,
+    ``link tor0:5 tor1:5``. ``keys``: other keys of it.
 
     Raises ScenarioError naming the argument.
 
