@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _OF_SCENARIOS = {"fabric", "fabrics"}
 
 
-class DaskClient(Protocol):
-    """What is needed of ``dask.distributed.Client``."""
+class ClusterClient(Protocol):
+    """A client of a cluster that computes runs, such as ``distributed.Client``."""
 
     def get_executor(self) -> Executor:
         """Return an executor whose tasks the cluster computes."""
@@ -184,7 +184,7 @@ class Study(AddedMethods):
         arms: Collection[str] = (),
         repeat: int | None = None,
         processes: int | None = None,
-        executor: Executor | DaskClient | None = None,
+        executor: Executor | ClusterClient | None = None,
         mtu: int | None = None,
         latency: str = "0 s",
         runs: str | Path = "runs",
@@ -195,7 +195,7 @@ class Study(AddedMethods):
         ``sweep``: lists of values by dotted path; every combination is simulated. ``repeat``: how often each
         run is made. ``processes``: number of processes that compute the runs, in place of this one; a script
         then needs ``if __name__ == "__main__":``, as they read it again. ``executor``: computes the runs,
-        such as a ``ThreadPoolExecutor``, or the ``Client`` of a Dask cluster. ``mtu``: bytes of a packet.
+        such as a ``ThreadPoolExecutor``, or a cluster's ``distributed.Client``. ``mtu``: bytes of a packet.
         ``latency``: of a transfer's first byte, emulated time with its unit, besides the file's. ``runs``:
         folder in which the run folder is made. ``quiet``: no progress on standard error.
 

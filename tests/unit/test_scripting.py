@@ -94,6 +94,21 @@ def test_the_package_loads_nothing_before_it_is_used() -> None:
     assert done.stdout.strip() == "0"
 
 
+class Cluster:
+    """A client of a cluster: its executor is this process's threads."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        self.get_executor = lambda: executor
+
+
+def test_the_client_of_a_cluster_computes_runs(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        runs = regroup_study(1).simulate(
+            executor=Cluster(executor), runs=tmp_path, quiet=True
+        )
+    assert runs.rows == regroup_study(1).simulate(runs=tmp_path, quiet=True).rows
+
+
 def test_drawing_leaves_the_backend_of_a_notebook_alone() -> None:
     code = "import matplotlib, ringlight.experiments.report.charts; print(matplotlib.get_backend())"
     done = subprocess.run(
