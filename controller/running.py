@@ -99,7 +99,7 @@ def _serve(
 
 def _load_solver() -> None:
     """Import what the first regroup needs, which should not wait for it, and nothing before."""
-    import_module("scipy.optimize")
+    import_module("highspy")
     gc.freeze()
 
 

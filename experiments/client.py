@@ -22,8 +22,10 @@ _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
 
 class ApiError(RuntimeError):
-    """The controller refused; ``status`` is the HTTP status, the message its one-line reason. ``document``:
-    the answer, where it is JSON."""
+    """A refusal of the controller; the message is its reason in one line.
+
+    ``status``: HTTP status. ``document``: the answer, None if it is not JSON.
+    """
 
     def __init__(self, status: int, detail: str, document: Any = None) -> None:
         super().__init__(detail)

@@ -23,6 +23,13 @@ from ringlight.fabric.steps import IntArray
 FEW_PLACEMENTS = 256
 #: Branch-and-bound nodes per solve; a count, not a time, so that the answer does not depend on the machine.
 EXACT_NODES = 2000
+#: Options of HiGHS.
+_OPTIONS = {
+    "output_flag": False,
+    "mip_rel_gap": 0.0,
+    "mip_max_nodes": EXACT_NODES,
+    "threads": 1,
+}
 
 
 def try_all(problem: Problem, incumbent: IntArray) -> IntArray | None:
@@ -54,7 +61,7 @@ class _Programme:
     def __init__(self) -> None:
         self.upper: list[float] = []
         self.integer: list[int] = []
-        self.entries: list[tuple[int, int, float]] = []
+        self.rows: list[list[tuple[int, float]]] = []
         self.low: list[float] = []
         self.high: list[float] = []
 
@@ -64,7 +71,7 @@ class _Programme:
         return len(self.upper) - 1
 
     def row(self, terms: Iterable[tuple[int, float]], low: float, high: float) -> None:
-        self.entries += [(len(self.low), column, value) for column, value in terms]
+        self.rows.append(list(terms))
         self.low.append(low)
         self.high.append(high)
 
@@ -72,25 +79,31 @@ class _Programme:
         self, cost: dict[int, float]
     ) -> tuple[npt.NDArray[np.float64] | None, bool]:
         """Return the minimum over 0 <= x <= upper: (x or None, whether the minimum is proven)."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import coo_array
+        import highspy
 
-        objective = np.zeros(len(self.upper))
-        objective[list(cost)] = list(cost.values())
-        rows, columns, values = zip(*self.entries, strict=True)
-        shape = (len(self.low), len(self.upper))
-        result = milp(
-            objective,
-            integrality=np.array(self.integer),
-            bounds=Bounds(0, np.array(self.upper)),
-            constraints=LinearConstraint(
-                coo_array((values, (rows, columns)), shape=shape).tocsr(),
-                self.low,
-                self.high,
-            ),
-            options={"mip_rel_gap": 0.0, "node_limit": EXACT_NODES},
-        )
-        return result.x, result.status == 0
+        programme = highspy.HighsLp()
+        programme.num_col_, programme.num_row_ = len(self.upper), len(self.low)
+        programme.col_cost_ = [cost.get(k, 0.0) for k in range(len(self.upper))]
+        programme.col_lower_ = [0.0] * len(self.upper)
+        programme.col_upper_ = self.upper
+        programme.integrality_ = [
+            highspy.HighsVarType(int(integer)) for integer in self.integer
+        ]
+        programme.row_lower_, programme.row_upper_ = self.low, self.high
+        matrix = programme.a_matrix_
+        matrix.format_ = highspy.MatrixFormat.kRowwise
+        matrix.start_ = [0, *itertools.accumulate(map(len, self.rows))]
+        matrix.index_ = [column for row in self.rows for column, _ in row]
+        matrix.value_ = [value for row in self.rows for _, value in row]
+        solver = highspy.Highs()
+        for option, value in _OPTIONS.items():
+            solver.setOptionValue(option, value)
+        solver.passModel(programme)
+        solver.run()
+        if not solver.getSolution().value_valid:
+            return None, False
+        proven = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        return np.array(solver.getSolution().col_value), proven
 
 
 def solve_exactly(

@@ -38,7 +38,7 @@ MODULES = (
     "ringlight.experiments.report.charts",
     "matplotlib.backends.backend_svg",
     # for a controller's first regroup, imported by each while it starts
-    "scipy.optimize",
+    "highspy",
 )
 
 

@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ringlight.experiments.analysis.statistics import student_t
+
 
 def told_apart(over: Sequence[float], under: Sequence[float]) -> float:
     """Return half of the 95 % confidence interval of the ratio of two samples' means.
@@ -32,10 +34,7 @@ def told_apart(over: Sequence[float], under: Sequence[float]) -> float:
     freedom = variance**2 / sum(
         t**2 / (len(s) - 1) for t, s in zip(terms, (over, under), strict=True)
     )
-    # Half a second's import, which only this needs.
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975)) * (means[0] / means[1]) * math.sqrt(variance)
+    return student_t(freedom) * (means[0] / means[1]) * math.sqrt(variance)
 
 
 @dataclass(frozen=True)

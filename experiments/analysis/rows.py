@@ -30,10 +30,15 @@ Value = float | int | bool | str | None
 
 @dataclass(frozen=True)
 class Row:
-    """``subject``: what the figure is of, a kind and a name (``job red``, ``fabric ideal``, ``event 1``), or
-    ``run``. ``unit``: s, bit/s, bytes, %, 1 (a ratio or a share), count, or empty for words and truths.
-    ``repeat`` is None where a figure stands for all repeats; then ``spread`` is half the width of the 95 %
-    interval of their mean, None for fewer than two."""
+    """One figure of a run.
+
+    ``arm``: the arm of the run. ``subject``: a kind and a name (``job red``, ``fabric ideal``, ``event 1``),
+    or ``run``. ``value`` is in ``unit``: s, bit/s, bytes, %, 1 (a ratio or a share), count, or empty for
+    words and truths. ``label``: measured, simulated, analytic or published. ``point``: values of what was
+    swept, by dotted path. ``repeat``: number of the repeat, None for the figure of all repeats; then
+    ``spread`` is half the width of the 95 % interval of their mean, None for fewer than two. ``standing``:
+    what agreement with a published figure shows.
+    """
 
     arm: str
     subject: str

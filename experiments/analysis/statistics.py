@@ -6,7 +6,10 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TypeGuard
+
+import numpy as np
 
 from ringlight.experiments.analysis.rows import Row, Value, key_of
 
@@ -31,14 +34,34 @@ def half_width(values: Sequence[float]) -> float | None:
     than two."""
     if len(values) < 2:
         return None
-    # Slow to import, and few experiments are repeated.
-    from scipy.special import stdtrit
+    spread = statistics.stdev(values) / math.sqrt(len(values))
+    return student_t(len(values) - 1) * spread
 
-    return (
-        float(stdtrit(len(values) - 1, 0.975))
-        * statistics.stdev(values)
-        / math.sqrt(len(values))
-    )
+
+@cache
+def student_t(freedom: float) -> float:
+    """Return the 0.975 quantile of Student's t distribution, for ``freedom`` >= 1 degrees of freedom.
+
+    As t = sqrt(freedom) tan(angle), the angle's density is proportional to cos(angle)^(freedom - 1). Its
+    integral is Gauss and Legendre's with 64 nodes, and the quantile is found by Newton's method.
+    """
+    # A few milliseconds, and few experiments are repeated.
+    from numpy.polynomial.legendre import leggauss
+
+    nodes, weights = leggauss(64)
+    power = freedom - 1
+    # Beta(1/2, freedom/2) / 2 is the integral up to a right angle.
+    log_whole = math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)
+    sought = 0.95 * math.sqrt(math.pi) / 2 * math.exp(log_whole)
+    # The integral is concave, so that no step passes the root.
+    angle = step = sought
+    while step > 1e-14 * angle:
+        density = np.cos(angle * (nodes + 1) / 2) ** power
+        step = (sought - angle / 2 * float(weights @ density)) / math.cos(
+            angle
+        ) ** power
+        angle += step
+    return math.sqrt(freedom) * math.tan(angle)
 
 
 def jain(values: Sequence[float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -11,21 +10,12 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, echo, fail, table
+from ringlight.experiments.language.bundled import bundled, listed
+from ringlight.experiments.language.text import ScenarioError
 
-SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 commands = typer.Typer(
     help="List the bundled scenario files, or copy one.", invoke_without_command=True
 )
-
-
-def listed() -> dict[str, str]:
-    """Return the question that each bundled scenario file asks, by its path below ``scenarios``."""
-    rows = re.findall(
-        r"^\| `([^`]+\.yaml)` \| (.+) \|$",
-        (SCENARIOS / "README.md").read_text(),
-        re.MULTILINE,
-    )
-    return {name: question for name, question in rows if (SCENARIOS / name).exists()}
 
 
 @commands.callback()
@@ -58,7 +48,10 @@ def copy(
     from ringlight.experiments.language.expand import load
     from ringlight.experiments.runner.machine import real_scale
 
-    path = _named(name)
+    try:
+        path = bundled(name)
+    except ScenarioError as error:
+        fail(str(error), 2)
     experiment = load(path, scale_for=real_scale)
     targets = [(path, folder / path.name)]
     targets += [
@@ -71,19 +64,6 @@ def copy(
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         echo(str(target))
-
-
-def _named(name: str) -> Path:
-    """Return the bundled file of a name. Exit with one line if there is none, or several."""
-    known = listed()
-    full = name if name.endswith(".yaml") else f"{name}.yaml"
-    matches = [
-        each for each in known if each == full or each.rpartition("/")[2] == full
-    ]
-    if len(matches) != 1:
-        there = ", ".join(each.removesuffix(".yaml") for each in known)
-        fail(f"there is no example {name}; there are {there}", 2)
-    return SCENARIOS / matches[0]
 
 
 def _show(document: dict[str, str]) -> None:

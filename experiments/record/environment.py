@@ -23,7 +23,7 @@ _PACKAGES = (
     "os-ken",
     "mininet",
     "numpy",
-    "scipy",
+    "highspy",
     "networkx",
     "fastapi",
     "matplotlib",

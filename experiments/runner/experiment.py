@@ -271,7 +271,7 @@ def _spread(
                 if now - last >= (_LINE_S if ended else quiet_s) or not under_way:
                     last = now
                     left_s = (now - began) / done * (count - done) if done else None
-                    reporter.say(_how_far(done, count, left_s, notes.read()))
+                    reporter.runs_done(done, count, _left(left_s, notes.read()))
     except (BrokenExecutor, BackendError, *lost()) as error:  # type: ignore[misc]  # as many as there are
         why = "a process that computed runs was killed; was there too little memory?"
         if isinstance(error, MachineGone):
@@ -283,12 +283,10 @@ def _spread(
         raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
 
 
-def _how_far(done: int, count: int, left_s: float | None, parts: Sequence[str]) -> str:
-    """A line of progress; ``left_s``: seconds that the rest takes, where that can be said."""
+def _left(left_s: float | None, parts: Sequence[str]) -> str:
+    """Return the rest of a line of progress; ``left_s``: seconds that other runs take, if that is known."""
     left = "" if left_s is None else f", about {left_s:.0f} s left"
-    return f"{done:,} of {count:,} runs{left}" + (
-        f"; {', '.join(parts)}" if parts else ""
-    )
+    return left + (f"; {', '.join(parts)}" if parts else "")
 
 
 def _runs_of(task: Any) -> int:

@@ -109,10 +109,19 @@ class Reporter:
             self._last_line = time.monotonic()
             self.say(f"  {title}: {share:.0%}")
 
+    def runs_done(self, done: int, count: int, rest: str) -> None:
+        """Print how many runs of ``count`` are done, and the ``rest`` of the line."""
+        self.say(f"{done:,} of {count:,} runs{rest}")
+
     def end_run(self) -> None:
+        """End to show a run."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self.end_run()
 
 
 class Notes:

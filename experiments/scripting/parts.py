@@ -39,7 +39,7 @@ def leaf_spine(
     ocs0 of this ``profile`` (times and losses), at which each leaf has ``spare_ports`` more. ``keys``: other
     keys of ``leaf_spine`` in a fabric file.
 
-    Raises ScenarioError naming the argument.
+    Rates are texts such as ``40 Gbit/s``. Raises ScenarioError naming the argument.
 
     >>> leaf_spine(leaves=2, gpus_per_leaf=3, rate="40 Gbit/s", oversubscription=3)["leaf_spine"]["leaves"]
     2
@@ -154,7 +154,8 @@ def workload(
 ) -> dict[str, Any]:
     """Return a job that executes a workload: a file, one collective, or what an extension makes one of.
 
-    ``source`` and ``keys``: the keys of a job's ``workload`` in a file. The others: as of :func:`training`.
+    ``source`` and ``keys``: the keys of a job's ``workload`` in a file, which are checked with the study. The
+    others: as of :func:`training`. Raises ScenarioError if there are both ``ranks`` and ``gpus``.
 
     >>> workload(collective="all-gather", size="100 MB", ranks="all")["workload"]["size"]
     '100 MB'
@@ -174,7 +175,8 @@ def event(
 
     ``do``: regroup, circuits, kill, cut, restore, lose, disturb, cancel, start and others. ``at``: start,
     before the jobs start; a time with its unit; a pair of a job and an iteration; or a mapping, as ``when``
-    of a file. ``target``: such as ``switch ocs0`` or ``link tor0:5 tor1:5``. ``keys``: other keys of it.
+    of a file. ``target``: such as ``switch ocs0``, ``link leaf0 spine0`` or, with ports,
+    ``link tor0:5 tor1:5``. ``keys``: other keys of it.
 
     Raises ScenarioError naming the argument.
 
@@ -200,7 +202,7 @@ def event(
 def regroup(at: Any = "start", **keys: Any) -> dict[str, Any]:
     """Return the event in which the controller moves light so that each job's GPUs are on one switch.
 
-    ``at`` and ``keys``: as of :func:`event`.
+    ``at`` and ``keys``: as of :func:`event`, which raises the same errors.
 
     >>> regroup(at="start")
     {'when': 'start', 'do': 'regroup'}

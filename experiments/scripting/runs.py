@@ -36,25 +36,62 @@ class Figures:
         """Return the names of the metrics that there are."""
         return tuple(dict.fromkeys(row.metric for row in self.rows))
 
-    def frame(self, library: Literal["pandas", "polars"] = "pandas") -> Any:
+    def frame(
+        self,
+        library: Literal["pandas", "polars"] = "pandas",
+        *,
+        metric: str | None = None,
+        job: str | None = None,
+    ) -> Any:
         """Return the rows as a data frame, one figure each, with the columns of rows.csv.
 
-        Raises ScenarioError if the library is not installed.
+        ``metric``: only the rows of this metric that :meth:`Runs.plot` draws, whose values are numbers;
+        ``job``: only of this job. Raises ScenarioError naming the metrics or jobs that there are, or if the
+        library is not installed.
         """
         from ringlight.experiments.analysis.rows import frame, polars_frame
 
-        return frame(self.rows) if library == "pandas" else polars_frame(self.rows)
+        rows = self.rows if metric is None else self.drawn(metric, job)
+        return frame(rows) if library == "pandas" else polars_frame(rows)
+
+    def drawn(self, metric: str, job: str | None = None) -> Sequence[Row]:
+        """Return the rows of a metric that are measured or simulated, of all repeats together.
+
+        ``job``: only of this job. If no row is measured or simulated, the rows of the first label are
+        returned. Raises ScenarioError naming the metrics or jobs that there are.
+        """
+        rows = [row for row in self.rows if row.metric == metric and row.repeat is None]
+        if not rows:
+            raise ScenarioError(
+                f"metric: there is no {metric}; there are {', '.join(self.metrics)}"
+            )
+        if job is not None:
+            jobs = sorted({row.subject.partition(" ")[2] for row in rows})
+            rows = [row for row in rows if row.subject == f"job {job}"]
+            if not rows:
+                raise ScenarioError(
+                    f"job: {metric} has no {job}; there are {', '.join(jobs)}"
+                )
+        label = next(
+            (row.label for row in rows if row.label in ("measured", "simulated")),
+            rows[0].label,
+        )
+        return [row for row in rows if row.label == label]
 
     def value(self, metric: str, **where: Any) -> Value:
         """Return the only value of a metric, such as ``value("jct", job="red", arm="regrouped")``.
 
-        ``where``: fields of rows; ``job="red"`` is short for ``subject="job red"``. Of several repeats the
-        row of all counts unless ``repeat`` is given. Raises LookupError listing the rows that there are,
-        unless exactly one row matches.
+        Times are in seconds, rates in bits per second. ``where``: fields of rows; ``job="red"`` is short for
+        ``subject="job red"``. Of several repeats the row of all counts unless ``repeat`` is given, and a
+        paper's figure counts only with ``label="published"``. Raises LookupError listing the rows that there
+        are, unless exactly one row matches.
         """
         if "job" in where:
             where["subject"] = f"job {where.pop('job')}"
-        return only_value(self.rows, metric, **{"repeat": None, **where})
+        rows = [
+            row for row in self.rows if "label" in where or row.label != "published"
+        ]
+        return only_value(rows, metric, **{"repeat": None, **where})
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,30 +134,19 @@ class Runs(Figures, AddedMethods):
         """
         from ringlight.experiments.scripting.pictures import picture
 
-        rows = [row for row in self.rows if row.metric == metric and row.repeat is None]
-        if not rows:
-            raise ScenarioError(
-                f"metric: there is no {metric}; there are {', '.join(self.metrics)}"
-            )
-        if job is not None:
-            jobs = sorted({row.subject.partition(" ")[2] for row in rows})
-            rows = [row for row in rows if row.subject == f"job {job}"]
-            if not rows:
-                raise ScenarioError(
-                    f"job: {metric} has no {job}; there are {', '.join(jobs)}"
-                )
-        label = next(
-            (row.label for row in rows if row.label in ("measured", "simulated")),
-            rows[0].label,
-        )
-        return picture([row for row in rows if row.label == label], metric, by, along)
+        return picture(self.drawn(metric, job), metric, by, along)
 
     def picture(self, name: str) -> Any:
-        """Return a picture of the report, for a notebook. Raises ScenarioError naming those that there are.
+        """Return a picture of the report, for a notebook; needs IPython.
 
-        Needs IPython.
+        Raises ScenarioError naming the pictures that there are, or if IPython is not installed.
         """
-        from IPython.display import SVG
+        try:
+            from IPython.display import SVG
+        except ImportError:
+            raise ScenarioError(
+                "IPython is not installed; install it with: pip install jupyter"
+            ) from None
 
         files = {
             file.stem: file for file in sorted((self.path / "plots").glob("*.svg"))

@@ -6,10 +6,11 @@ import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ringlight.experiments.language.bundled import bundled
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
     parse_yaml,
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 _OF_SCENARIOS = {"fabric", "fabrics"}
 
 
+class ClusterClient(Protocol):
+    """A client of a cluster that computes runs, such as ``distributed.Client``."""
+
+    def get_executor(self) -> Executor:
+        """Return an executor whose tasks the cluster computes."""
+        ...
+
+
 class Study(AddedMethods):
     """A scenario: a fabric, jobs, arms that are compared, and what is made to happen.
 
@@ -37,8 +46,8 @@ class Study(AddedMethods):
     simulation the real rates. ``sections``: other sections of a scenario file, such as ``tcp``.
     ``directory``: folder to which paths of files are relative.
 
-    Nothing is checked before :meth:`check`, :meth:`simulate` or :meth:`emulate`, which raise ScenarioError
-    naming the key.
+    Raises ScenarioError if a file cannot be read. Nothing else is checked before :meth:`check`,
+    :meth:`simulate` or :meth:`emulate`, which raise ScenarioError naming the key.
 
     >>> from ringlight.experiments.scripting.parts import leaf_spine, regroup, training
     >>> fabric = leaf_spine(2, 3, "40 Gbit/s", oversubscription=3, ocs=True)
@@ -72,6 +81,11 @@ class Study(AddedMethods):
         return str(self._content["name"])
 
     @property
+    def directory(self) -> Path:
+        """Return the folder to which the paths of its files are relative."""
+        return self._directory
+
+    @property
     def content(self) -> dict[str, Any]:
         """Return a copy of the scenario as a mapping: sections by their keys."""
         return copy.deepcopy(self._content)
@@ -95,8 +109,9 @@ class Study(AddedMethods):
     ) -> Study:
         """Add an arm, one of the variants that are compared. Return the study.
 
-        ``like``: arm with which it begins. ``events``: in place of the study's. ``sets``: values by the
-        dotted path of what they replace, such as ``{"jobs.red.ranks": ["g0", "g1"]}``.
+        ``name``: lower-case letters, digits and hyphens. ``title``: its name in the report. ``like``: arm
+        with which it begins. ``events``: in place of the study's. ``sets``: values by the dotted path of what
+        they replace, such as ``{"jobs.red.ranks": ["g0", "g1"]}``.
         """
         changes: dict[str, Any] = {"title": title, "like": like}
         changes = {key: value for key, value in changes.items() if value is not None}
@@ -109,7 +124,8 @@ class Study(AddedMethods):
     def compare(self, baseline: str, *arms: str, **keys: Any) -> Study:
         """Add a comparison of arms with a baseline: all others if no ``arms`` are named. Return the study.
 
-        ``keys``: other keys of ``compare``, such as ``metrics`` and ``job``.
+        ``keys``: other keys of ``compare``, such as ``metrics`` and ``job``. They are checked with the rest
+        of the study.
         """
         comparison = {
             "baseline": baseline,
@@ -124,7 +140,7 @@ class Study(AddedMethods):
         return plain_yaml(self._content)
 
     def save(self, path: str | Path) -> Path:
-        """Write the scenario file that says the same. Return its path."""
+        """Write the scenario file that says the same. Return its path. Raises OSError."""
         file = Path(path)
         file.write_text(self.to_yaml(), encoding="utf-8")
         return file
@@ -132,12 +148,13 @@ class Study(AddedMethods):
     def check(self) -> dict[str, Any]:
         """Return what ``ringlight check --json`` prints: fabric, jobs, arms, predicted times in seconds.
 
+        If the study states no scale, it is checked with the scale that :meth:`emulate` would choose.
         Raises ScenarioError naming the key that is wrong.
         """
         from ringlight.experiments.runner.check_document import check_document
         from ringlight.experiments.runner.machine import scale_here
 
-        return check_document(self.experiment(scale_here))
+        return check_document(self.experiment(scale_here, auto=True))
 
     def experiment(
         self,
@@ -167,7 +184,7 @@ class Study(AddedMethods):
         arms: Collection[str] = (),
         repeat: int | None = None,
         processes: int | None = None,
-        executor: Executor | None = None,
+        executor: Executor | ClusterClient | None = None,
         mtu: int | None = None,
         latency: str = "0 s",
         runs: str | Path = "runs",
@@ -178,7 +195,7 @@ class Study(AddedMethods):
         ``sweep``: lists of values by dotted path; every combination is simulated. ``repeat``: how often each
         run is made. ``processes``: number of processes that compute the runs, in place of this one; a script
         then needs ``if __name__ == "__main__":``, as they read it again. ``executor``: computes the runs,
-        such as a ``ThreadPoolExecutor``, or one of several machines. ``mtu``: bytes of a packet.
+        such as a ``ThreadPoolExecutor``, or a cluster's ``distributed.Client``. ``mtu``: bytes of a packet.
         ``latency``: of a transfer's first byte, emulated time with its unit, besides the file's. ``runs``:
         folder in which the run folder is made. ``quiet``: no progress on standard error.
 
@@ -190,6 +207,8 @@ class Study(AddedMethods):
 
         experiment = self.experiment(real_scale, sweep=sweep, repeat=repeat)
         backend = SimulationBackend(mtu, parse_time(latency))
+        if executor is not None and not isinstance(executor, Executor):
+            executor = executor.get_executor()
         spread: dict[str, Any] = {
             "processes": processes,
             "executor": executor,
@@ -251,6 +270,17 @@ def load(path: str | Path) -> Study:
     return study
 
 
+def example(name: str) -> Study:
+    """Return the study in a bundled scenario file, which ``ringlight examples`` lists.
+
+    Raises ScenarioError listing the names if there is none of this name.
+
+    >>> example("disaggregation").arms[:2]
+    ('a-fragmented', 'a-regrouped')
+    """
+    return load(bundled(name))
+
+
 def _fabric_of(fabric: Mapping[str, Any] | Study | str | Path) -> dict[str, Any]:
     """Return the sections of a scenario that are its fabrics."""
     if isinstance(fabric, str | Path):
@@ -278,14 +308,24 @@ def _carried_out(
     from ringlight.experiments.runner.command import carry_out_experiment
     from ringlight.experiments.runner.progress import Reporter
     from ringlight.experiments.scripting.runs import Runs
-
-    done, result = carry_out_experiment(
-        experiment,
-        backend,
-        Path(runs),
-        arms=arms,
-        reporter=Reporter(quiet=quiet),
-        watched=True,
-        **more,
+    from ringlight.experiments.scripting.sweep_progress import (
+        MOST_LISTED,
+        SweepReporter,
     )
+
+    chosen = [plan for plan in experiment.plans if not arms or plan.arm in arms]
+    counted = backend.label == "simulated" and len(chosen) > MOST_LISTED
+    reporter = (
+        SweepReporter(len(chosen), quiet=quiet) if counted else Reporter(quiet=quiet)
+    )
+    with closing(reporter):
+        done, result = carry_out_experiment(
+            experiment,
+            backend,
+            Path(runs),
+            arms=arms,
+            reporter=reporter,
+            watched=True,
+            **more,
+        )
     return Runs(tuple(from_json(result)), done.path, result, done.failures)

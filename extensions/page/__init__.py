@@ -6,5 +6,6 @@ EXTENSION = Extension(
     name="page",
     commands="view_command:register",
     controller=("routes:add",),
+    methods={"Runs.view": "notebook:view"},
     pages={"view.html": "page_kind:VIEW_PAGE"},
 )

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ringlight.experiments.analysis.rows import Row as Row
     from ringlight.experiments.backends.protocol import BackendError as BackendError
+    from ringlight.experiments.client import ApiError as ApiError
     from ringlight.experiments.language.text import ScenarioError as ScenarioError
+    from ringlight.experiments.record.writing import WriteError as WriteError
     from ringlight.experiments.scripting.parts import event as event
     from ringlight.experiments.scripting.parts import fat_tree as fat_tree
     from ringlight.experiments.scripting.parts import leaf_spine as leaf_spine
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ringlight.experiments.scripting.scripted_lab import Lab as Lab
     from ringlight.experiments.scripting.scripted_lab import lab as lab
     from ringlight.experiments.scripting.study import Study as Study
+    from ringlight.experiments.scripting.study import example as example
     from ringlight.experiments.scripting.study import load as load
     from ringlight.testbed.lab import LabError as LabError
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 IMPORT_PATH = Path(__file__).resolve().parents[1]
 #: Module and name of everything that scripts use, by its name here.
 _PLACES = {
+    "ApiError": ("experiments.client", "ApiError"),
     "BackendError": ("experiments.backends.protocol", "BackendError"),
     "Lab": ("experiments.scripting.scripted_lab", "Lab"),
     "LabError": ("testbed.lab", "LabError"),
@@ -47,7 +51,9 @@ _PLACES = {
     "Runs": ("experiments.scripting.runs", "Runs"),
     "ScenarioError": ("experiments.language.text", "ScenarioError"),
     "Study": ("experiments.scripting.study", "Study"),
+    "WriteError": ("experiments.record.writing", "WriteError"),
     "event": ("experiments.scripting.parts", "event"),
+    "example": ("experiments.scripting.study", "example"),
     "fat_tree": ("experiments.scripting.parts", "fat_tree"),
     "lab": ("experiments.scripting.scripted_lab", "lab"),
     "leaf_spine": ("experiments.scripting.parts", "leaf_spine"),

@@ -188,7 +188,7 @@ ONLY_IN = {
 }
 #: All that these rooms need of others.
 NEEDS_ONLY = {
-    "fabric": {"numpy", "networkx", "pydantic", "scipy"},
+    "fabric": {"numpy", "pydantic", "highspy"},
     "workloads.graph": {"numpy"},
     "workloads.graph_checks": {"numpy"},
     "workloads.graph_writer": {"numpy"},
@@ -373,7 +373,7 @@ _STARTS_WITHOUT = {
     "testbed.emulation.testbed": (
         "numpy",
         "networkx",
-        "scipy",
+        "highspy",
         "matplotlib",
         "httpx",
         "rich",
@@ -389,7 +389,7 @@ _STARTS_WITHOUT = {
     "controller.__main__": ("numpy", "pydantic", "fastapi", "os_ken", "httpx"),
     "controller.running": (
         "networkx",
-        "scipy",
+        "highspy",
         "matplotlib",
         "docker",
         "pyroute2.netlink",

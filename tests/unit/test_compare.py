@@ -26,7 +26,11 @@ from ringlight.experiments.analysis.rows import (
     from_json,
     where,
 )
-from ringlight.experiments.analysis.statistics import half_width, over_repeats
+from ringlight.experiments.analysis.statistics import (
+    half_width,
+    over_repeats,
+    student_t,
+)
 from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
 from ringlight.experiments.language.text import ScenarioError
@@ -76,6 +80,11 @@ def test_repeats_give_their_mean_and_its_interval(values: list[float]) -> None:
 def test_one_run_stands_for_all_and_has_no_interval() -> None:
     assert over_repeats([row(3.0, 1)]) == [replace(row(3.0, 1), repeat=None)]
     assert half_width([3.0]) is None
+
+
+@pytest.mark.parametrize("freedom", [1, 1.07, 1.5, 2, 3.2, 9, 30.5, 400, 20_000])
+def test_the_interval_is_students(freedom: float) -> None:
+    assert student_t(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
 
 
 def test_truths_hold_where_all_do_and_words_where_they_agree() -> None:

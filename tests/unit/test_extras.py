@@ -188,7 +188,7 @@ def test_no_message_points_to_a_page_that_an_installed_package_lacks() -> None:
 
 
 def test_every_listed_example_is_there_and_every_file_is_listed() -> None:
-    from ringlight.experiments.cli.examples import SCENARIOS, listed
+    from ringlight.experiments.language.bundled import SCENARIOS, listed
 
     files = {str(path.relative_to(SCENARIOS)) for path in SCENARIOS.rglob("*.yaml")}
     assert set(listed()) == files

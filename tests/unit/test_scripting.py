@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,21 @@ from tests.door import door
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ROOT / "tests/data/mini.yaml"
+#: A notebook's sweep.
+SWEEP = """\
+import ringlight as rl
+fabric = rl.leaf_spine(2, 3, "40 Gbit/s", oversubscription=3, ocs=True)
+study = rl.Study(fabric, {
+    "red": rl.training("vgg16", ranks="g0 g3 g1 g4", iterations=10),
+    "blue": rl.training("vgg16", ranks="g2 g5", iterations=10),
+})
+study.arm("fragmented").arm("regrouped", events=[rl.regroup(at="start")])
+runs = study.simulate(sweep={
+    "fabric.leaf_spine.oversubscription": [1, 1.5, 2, 3, 4],
+    "jobs.red.training.batch": [14, 28, 56, 112],
+})
+figure = runs.plot("iteration", along="fabric.leaf_spine.oversubscription", job="red")
+"""
 MODULES = ("parts", "study", "runs", "scripted_lab", "added", "pictures")
 
 
@@ -76,6 +92,57 @@ def test_the_package_loads_nothing_before_it_is_used() -> None:
         check=True,
     )
     assert done.stdout.strip() == "0"
+
+
+class Cluster:
+    """A client of a cluster: its executor is this process's threads."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        self.get_executor = lambda: executor
+
+
+def test_the_client_of_a_cluster_computes_runs(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        runs = regroup_study(1).simulate(
+            executor=Cluster(executor), runs=tmp_path, quiet=True
+        )
+    assert runs.rows == regroup_study(1).simulate(runs=tmp_path, quiet=True).rows
+
+
+def test_drawing_leaves_the_backend_of_a_notebook_alone() -> None:
+    code = "import matplotlib, ringlight.experiments.report.charts; print(matplotlib.get_backend())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "MPLBACKEND": "svg"}, cwd=ROOT,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "svg"
+
+
+def test_a_sweep_of_twenty_points_is_fifteen_lines_from_import_to_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = SWEEP.splitlines()
+    assert len(lines) <= 15
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(SWEEP, names)
+    assert len({str(row.point) for row in names["runs"].rows if row.point}) == 20
+    (axis,) = names["figure"].axes
+    assert [len(line.get_xdata()) for line in axis.lines] == [5] * 8
+
+
+def test_a_papers_figure_is_not_the_value_of_a_run(tmp_path: Path) -> None:
+    runs = rl.example("disaggregation").simulate(
+        arms=["a-regrouped"], runs=tmp_path, quiet=True
+    )
+    ours = runs.value("jct", job="red")
+    papers = runs.value("jct", job="red", arm="a-regrouped", label="published")
+    assert (papers, ours) == (109.0, pytest.approx(9, abs=1))
+    frame = runs.frame(metric="jct", job="red")
+    assert list(frame["value"]) == [ours]
+    assert frame["value"].dtype == float
+    with pytest.raises(rl.ScenarioError, match="there is no example disagregation"):
+        rl.example("disagregation")
 
 
 def test_users_of_the_types_pass_mypy_strictly(tmp_path: Path) -> None:

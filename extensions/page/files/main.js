@@ -24,7 +24,8 @@ function Replay({ index }) {
   const [error, setError] = useState("");
   useEffect(() => {
     let alive = true;
-    history.replaceState(null, "", `#${chosen.map((n) => n + 1).join("+")}`);
+    // A frame in a notebook has no address of its own.
+    if (location.protocol !== "about:") history.replaceState(null, "", `#${chosen.map((n) => n + 1).join("+")}`);
     Promise.all(chosen.map((n) => recorded(index, all[n].of, all[n].number)))
       .then((takes) => alive && setViews(takes.map(viewOf)))
       .catch((failure) => alive && setError(String(failure.message || failure)));

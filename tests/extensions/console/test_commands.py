@@ -23,7 +23,7 @@ def test_hands_in_a_lab_load_only_what_they_need(tmp_path: Path) -> None:
     )
     heavy = {
         "numpy",
-        "scipy",
+        "highspy",
         "networkx",
         "docker",
         "pyroute2",
