@@ -10,10 +10,11 @@ from matplotlib import rc_context
 
 from docs.site.pages import listing, toctree, write
 from docs.site.topology import topology
-from ringlight.experiments.cli.examples import SCENARIOS, listed
+from ringlight.experiments.language.bundled import SCENARIOS, listed
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.language.spec import RunSpec, keys_of
+from ringlight.experiments.language.model_keys import keys_of
+from ringlight.experiments.language.spec import RunSpec
 from ringlight.experiments.language.text import parse_yaml, plain_yaml
 from ringlight.experiments.report.drawing import STYLE
 from ringlight.experiments.runner.machine import real_scale

@@ -77,7 +77,8 @@ def openapi() -> dict[str, Any]:
     from ringlight.controller.openflow.plane import OpenFlowPlane
     from ringlight.controller.rest.app import create_app
     from ringlight.controller.service import Controller
-    from ringlight.fabric.schema import FabricSpec, build_fabric
+    from ringlight.fabric.building import build_fabric
+    from ringlight.fabric.schema import FabricSpec
 
     spec = ringlight.leaf_spine(1, 2, "40 Gbit/s")
     fabric = build_fabric(FabricSpec.model_validate(spec))
