@@ -12,6 +12,7 @@ from typing_extensions import TypedDict, get_type_hints
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.generation import EACH_START
 from ringlight.controller.circuits.intent import IntentDatabase
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
@@ -146,6 +147,7 @@ class Controller:
             self.bus,
             self.intents.try_note,
             anew=self.restarts == 0,
+            first_generation=self.restarts * EACH_START,
         )
         self.forwarding = Forwarding(fabric, plane)
         self.agent = agent = AgentClient(inventory.agent) if inventory.agent else None

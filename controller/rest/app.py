@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -49,11 +49,14 @@ from ringlight.controller.rest.common import (
     add_error_handlers,
     answers,
     sender,
+    tagged,
 )
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
     Circuits,
+    CircuitsPatch,
     EventId,
+    IfMatch,
     LastEventId,
     Moment,
     OtherPathEnd,
@@ -61,6 +64,7 @@ from ringlight.controller.rest.requests import (
     PathEnd,
     StreamLength,
     WithRates,
+    expected,
 )
 from ringlight.controller.rest.samples import EVERY_S, Samples
 from ringlight.controller.service import NO_OTHERS, Controller, health_model
@@ -114,6 +118,9 @@ class PathDocument:
 
 @dataclass(frozen=True)
 class LitCircuits:
+    """``generation``: number of this light, which grows with every change."""
+
+    generation: int
     circuits: list[Circuit]
 
 
@@ -264,7 +271,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     async def get_topology() -> Any:
         """Current packet topology; links that are down are left out."""
         nonlocal drawn
-        state = circuits.revision, controller.forwarding.down
+        state = circuits.generation(), controller.forwarding.down
         if drawn[0] != state:
             drawn = state, await to_thread.run_sync(draw)
         return Response(drawn[1], media_type="application/json")
@@ -298,29 +305,51 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         slowest_bps = min(hop.rate_bps for hop in hops)
         return PathDocument(source, destination, fabric.paths, slowest_bps, path_hops)
 
+    send_circuits = sender(LitCircuits)
+    changes = answers(optical.CircuitsChange, 409, 415, 422, 502, 503)
+
+    def ports(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[Port, Port]]:
+        for index, (a, b) in enumerate(pairs):
+            try:
+                yield Port.parse(a), Port.parse(b)
+            except ValueError as error:
+                raise InvalidError(f"circuits[{index}]: {error}") from error
+
     @app.get("/v1/circuits", tags=["fabric"], **answers(LitCircuits))
     def get_circuits() -> Any:
-        """End-to-end circuits lit now."""
-        return LitCircuits(lit_circuits(fabric, circuits.cross_connects()))
+        """End-to-end circuits lit now. The ``ETag`` is the generation."""
+        generation, light = circuits.light()
+        document = LitCircuits(generation, lit_circuits(fabric, light))
+        return tagged(send_circuits(document), generation)
 
-    @app.put(
-        "/v1/circuits",
-        tags=["fabric"],
-        **answers(optical.CircuitsChange, 409, 415, 422, 502, 503),
-    )
-    def put_circuits(body: Circuits, who: Who) -> Any:
+    @app.put("/v1/circuits", tags=["fabric"], **changes)
+    def put_circuits(body: Circuits, who: Who, if_match: IfMatch = None) -> Any:
         """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark.
 
         On all optical switches or on none: 502 says what did not work, and with ``undone`` that all was taken
-        back but what is ``left``.
+        back but what is ``left``. 409 names who changed the light since the generation that was expected.
         """
-        pairs = []
-        for index, (a, b) in enumerate(body.circuits):
-            try:
-                pairs.append((Port.parse(a), Port.parse(b)))
-            except ValueError as error:
-                raise InvalidError(f"circuits[{index}]: {error}") from error
-        change = circuits.set_circuits(pairs, who=who, dry_run=body.dry_run)
+        change = circuits.set_circuits(
+            list(ports(body.circuits)),
+            who=who,
+            dry_run=body.dry_run,
+            expect=expected(if_match, body.expect, body.generation),
+        )
+        return optical.answer(change)
+
+    @app.patch("/v1/circuits", tags=["fabric"], **changes)
+    def patch_circuits(body: CircuitsPatch, who: Who, if_match: IfMatch = None) -> Any:
+        """Add some duplex circuits and remove others; the rest stays lit. Otherwise like ``PUT``.
+
+        409: a circuit to remove is not lit, a port is in use, or a packet switch has no free port.
+        """
+        change = circuits.alter_circuits(
+            body.add,
+            body.remove,
+            who=who,
+            dry_run=body.dry_run,
+            expect=expected(if_match, body.expect),
+        )
         return optical.answer(change)
 
 

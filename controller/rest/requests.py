@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi import Header, Path, Query
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.errors import InvalidError
 from ringlight.controller.jobs.job import OWN_WORKLOADS
 from ringlight.controller.rest.body import Body
 from ringlight.fabric.crossconnect import Mode
@@ -96,7 +98,33 @@ AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]
 Cursor = Annotated[int, Query(ge=0, le=2**53)]
 
 
-class OneCrossConnect(Body):
+class Expecting(Body):
+    """Change of a document of light. ``expect``: generation of the document that the caller has read."""
+
+    expect: int | None = Field(None, ge=0, le=2**53)
+
+
+#: ``"17"``, as the header ``ETag`` of a document of light has it.
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", pattern=r'^(W/)?"[0-9]{1,16}"$|^\*$')
+]
+
+
+def expected(if_match: str | None, *bodies: int | None) -> int | None:
+    """Return the generation of the light that a caller has read, as the header or a body names it; None
+    if neither does.
+
+    Raises InvalidError if they name two.
+    """
+    header = (if_match or "*").removeprefix("W/").strip('"')
+    named = {number for number in bodies if number is not None}
+    named |= set() if header == "*" else {int(header)}
+    if len(named) > 1:
+        raise InvalidError("If-Match, expect and generation name different generations")
+    return named.pop() if named else None
+
+
+class OneCrossConnect(Expecting):
     """``PUT …/cross-connects/{ingress}``. ``wavelength``: channel index, on a WSS."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"egress": 15}]})
@@ -164,7 +192,7 @@ class CrossConnectEntry(Body):
     name: Label | None = None
 
 
-class CrossConnectSet(Body):
+class CrossConnectSet(Expecting):
     """``PUT …/cross-connects``."""
 
     model_config = ConfigDict(
@@ -188,7 +216,7 @@ class SwitchTarget(Body):
     delete: list[PortNumber] = Field(default=[], max_length=16_384)
 
 
-class LightChange(Body):
+class LightChange(Expecting):
     """``POST /v1/optical-changes``: what some optical switches shall carry, by name."""
 
     model_config = ConfigDict(
@@ -233,8 +261,47 @@ class Settle(Body):
     how: Literal[Policy.MEND, Policy.REPAIR, Policy.ADOPT]
 
 
-class Circuits(Body):
-    """``PUT /v1/circuits``: the duplex circuits that shall stand, as pairs (``["g0", "tor0:1"]``)."""
+def _ends(circuit: Any) -> Any:
+    """Return the ends of a circuit as ``GET /v1/circuits`` has it; else the value as it is."""
+    return circuit.get("ends", circuit) if isinstance(circuit, dict) else circuit
+
+
+#: A pair of ends (``["g0", "tor0:1"]``), or a circuit as ``GET /v1/circuits`` has it.
+CircuitEnds = Annotated[
+    tuple[str, str],
+    BeforeValidator(_ends),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
+                {
+                    "type": "object",
+                    "properties": {
+                        "ends": {
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "minItems": 2,
+                            "maxItems": 2,
+                        }
+                    },
+                    "required": ["ends"],
+                },
+            ]
+        }
+    ),
+]
+
+
+class Circuits(Expecting):
+    """``PUT /v1/circuits``: the duplex circuits that must be lit.
+
+    ``generation`` is an ``expect``, so the answer of ``GET /v1/circuits`` is a body, too.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -244,7 +311,26 @@ class Circuits(Body):
         }
     )
 
-    circuits: list[tuple[str, str]] = Field(max_length=16_384)
+    circuits: list[CircuitEnds] = Field(max_length=16_384)
+    generation: int | None = Field(None, ge=0, le=2**53)
+    dry_run: StrictBool = False
+
+
+class CircuitsPatch(Expecting):
+    """``PATCH /v1/circuits``: circuits to add and to remove; the others stay.
+
+    The second end of a circuit to add is a port, or a packet switch: then any free port of it. The circuit at
+    the first end gives way.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"remove": [["g0", "tor0:1"]]}, {"add": [["g0", "tor0"]]}]
+        }
+    )
+
+    add: list[CircuitEnds] = Field(default=[], max_length=16_384)
+    remove: list[CircuitEnds] = Field(default=[], max_length=16_384)
     dry_run: StrictBool = False
 
 
