@@ -52,7 +52,9 @@ def altered(
         raise InvalidError(str(error)) from error
     targets = dict[str, Target]()
     for name in added:
-        delete = {xc.ingress for xc in removed[name] - added[name]}
+        # An added cross-connect takes the place of what its ingress has.
+        delete = {xc.ingress for xc in removed[name]}
+        delete -= {xc.ingress for xc in added[name]}
         if delete or added[name]:
             targets[name] = Target(
                 tuple(sorted(added[name])), delete=tuple(sorted(delete))
