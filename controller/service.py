@@ -317,6 +317,7 @@ class Controller:
             for provider in self.lights.values()
             for trouble in provider.troubles()
         ]
+        reasons += [f"GPU {gpu} is lost" for gpu in sorted(self.jobs.lost_gpus)]
         reasons += [*self.jobs.set_aside, *self.regroups.set_aside]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)

@@ -76,7 +76,7 @@ class JobManager:
         flow_sockets: Mapping[str, str] | None = None,
         reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
         busy_s: float = 0.1,
-        idle_s: float = 2.0,
+        idle_s: float = 0.5,
     ) -> None:
         self._fabric = fabric
         self._agent = agent
@@ -241,6 +241,9 @@ class JobManager:
                 gpus = reserve(
                     placement[1].nodes, self._book.holders(), {}, placement[1].nodes
                 )
+            for rank, gpu in enumerate(gpus):
+                if gpu in self._book.dead_gpus:
+                    raise ConflictError(f"rank {rank}: GPU {gpu} is lost")
             job = Job(
                 id=self._book.new_id(name),
                 name=name,
@@ -302,6 +305,11 @@ class JobManager:
         """Return the job that has each taken GPU."""
         return self._book.holders()
 
+    @property
+    def lost_gpus(self) -> frozenset[str]:
+        """The GPUs that a fault has taken, as the agent last reported."""
+        return self._book.dead_gpus
+
     def light_counters(self) -> Mapping[str, Any]:
         """Return the counters of the O-NICs and WSSs, which only the machine that emulates them has."""
         return self._need_agent().onic_counters()
@@ -352,7 +360,7 @@ class JobManager:
         release: list[Job] = []
         with self._book.lock:
             self._book.cursor = answer["cursor"]
-            self._book.dead_gpus = frozenset(answer["lost_gpus"])
+            self._book.take_lost(answer["lost_gpus"])
             for event in answer["events"]:
                 job = self._book.jobs.get(event["job"])
                 if job is not None:

@@ -36,6 +36,7 @@ from ringlight.controller.packets.attachment import (
 )
 from ringlight.controller.packets.port_notifications import Attached, attached
 from ringlight.controller.rest import (
+    gpus,
     jobs,
     lab_faults,
     optical,
@@ -220,6 +221,7 @@ def create_app(
     app.include_router(planes.router(controller))
     app.include_router(lab_faults.router(controller))
     app.include_router(jobs.router(controller))
+    app.include_router(gpus.router(controller))
     # The last one added is asked first.
     streamed = {("PUT", jobs.WORKLOADS): PACKED_BYTES}
     app.add_middleware(
@@ -269,16 +271,18 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/topology", tags=["fabric"], **answers(Topology))
     async def get_topology() -> Any:
-        """Current packet topology; links that are down are left out."""
+        """Current packet topology; links that are down and those of lost GPUs are left out."""
         nonlocal drawn
-        state = circuits.generation(), controller.forwarding.down
+        lost = controller.jobs.lost_gpus
+        state = circuits.generation(), controller.forwarding.down, lost
         if drawn[0] != state:
             drawn = state, await to_thread.run_sync(draw)
         return Response(drawn[1], media_type="application/json")
 
     def draw() -> bytes:
         graph = controller.forwarding.graph(circuits.cross_connects())
-        return bytes(send_topology(topology(graph)).body)
+        document = topology(graph, controller.jobs.lost_gpus)
+        return bytes(send_topology(document).body)
 
     @app.get(
         "/v1/paths", tags=["fabric"], **answers(PathDocument, 404, 409, 422, 503, 504)
@@ -319,7 +323,8 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     def get_circuits() -> Any:
         """End-to-end circuits lit now. The ``ETag`` is the generation."""
         generation, light = circuits.light()
-        document = LitCircuits(generation, lit_circuits(fabric, light))
+        lit = lit_circuits(fabric, light, controller.jobs.lost_gpus)
+        document = LitCircuits(generation, lit)
         return tagged(send_circuits(document), generation)
 
     @app.put("/v1/circuits", tags=["fabric"], **changes)

@@ -60,6 +60,7 @@ FaultId = Annotated[
 ]
 PlaneName = Annotated[str, _name("a plane that has light", "d")]
 GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
+AnyGpuName = Annotated[str, _name("a GPU", "g0")]
 WorkloadDigest = Annotated[
     str,
     Path(
