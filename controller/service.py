@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from typing_extensions import TypedDict, get_type_hints
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.claims import ClaimManager
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.circuits.generation import EACH_START
 from ringlight.controller.circuits.intent import IntentDatabase
@@ -78,7 +79,8 @@ NO_OTHERS: Others = {"programs": {}, "controllers": {}}
 
 
 class Health(TypedDict):
-    """``reasons``: one line for each thing that is not as it should be. ``restarts``: how often this lab's
+    """``reasons``: one line for each thing that is not as it should be. ``lost_gpus``: those that a fault has
+    taken. ``restarts``: how often this lab's
     controller was started again; ``uptime_s``: since it was last."""
 
     status: Literal["ok", "degraded"]
@@ -91,6 +93,7 @@ class Health(TypedDict):
     flow_tables: dict[str, TableView]
     optical_switches: dict[str, bool]
     onics: dict[str, bool]
+    lost_gpus: list[str]
     agent: bool
     controllers: dict[str, OtherController]
 
@@ -185,6 +188,7 @@ class Controller:
             workloads=workloads,
             lights=self.lights,
             reaches=self._reaches,
+            claimed=lambda: self.claims.holders(),
             flow_sockets={
                 gpu: place.flow
                 for gpu, place in inventory.onics.items()
@@ -196,6 +200,7 @@ class Controller:
         self.regroups = RegroupManager(
             fabric, self.circuits, self.jobs, self.bus, store, rate_divisor=self.scale
         )
+        self.claims = ClaimManager(fabric, self.circuits, self.jobs, self.bus, store)
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
         self.reconciler = Reconciler(
             fabric,
@@ -235,6 +240,7 @@ class Controller:
         try:
             self.circuits.adopt()
             self.regroups.take_over()
+            self.claims.take_over()
             self.circuits.tell_followers()
             self.jobs.start()
         except (ValueError, KeyError, TypeError, InvalidError) as error:
@@ -257,6 +263,7 @@ class Controller:
         """End every thread and session. Rules, light and workers stay as they are."""
         self.bus.publish("controller", state="stopping")
         self.regroups.stop()
+        self.claims.stop()
         self.announcer.stop()
         self.statistics.stop()
         self.jobs.stop()
@@ -344,6 +351,7 @@ class Controller:
                 for light in self.lights.values()
                 for gpu, up in light.agents().items()
             },
+            "lost_gpus": sorted(self.jobs.lost_gpus),
             "agent": self.jobs.agent_error is None,
             "controllers": foreign["controllers"],
         }

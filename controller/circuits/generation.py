@@ -25,6 +25,10 @@ _NAMED = 3
 Moved = dict[str, tuple[str | None, str | None]]
 
 
+class LightMovedError(ConflictError):
+    """The light is of another generation than the caller of a change expected."""
+
+
 @dataclass(frozen=True)
 class LightChanged:
     """Change of light: the generation that it led to, its caller, and what it did, in words."""
@@ -78,7 +82,7 @@ class History:
             self._changes.append(change)
 
     def check(self, expected: int, present: int) -> None:
-        """Raise ConflictError, naming who changed the light since, unless it is the expected generation."""
+        """Raise LightMovedError, naming who changed the light since, unless it is the expected generation."""
         if expected == present:
             return
         with self._lock:
@@ -86,6 +90,6 @@ class History:
         shown = "; ".join(f"{change.who} {change.text}" for change in since[-_NAMED:])
         earlier = f"{len(since) - _NAMED} changes, then " if len(since) > _NAMED else ""
         by_whom = f"{earlier}{shown}" if since else "not by this controller"
-        raise ConflictError(
+        raise LightMovedError(
             f"the light is of generation {present}, not {expected}: it has changed since ({by_whom}); read it again"
         )

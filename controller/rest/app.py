@@ -36,6 +36,7 @@ from ringlight.controller.packets.attachment import (
 )
 from ringlight.controller.packets.port_notifications import Attached, attached
 from ringlight.controller.rest import (
+    claims,
     gpus,
     jobs,
     lab_faults,
@@ -222,6 +223,7 @@ def create_app(
     app.include_router(lab_faults.router(controller))
     app.include_router(jobs.router(controller))
     app.include_router(gpus.router(controller))
+    app.include_router(claims.router(controller))
     # The last one added is asked first.
     streamed = {("PUT", jobs.WORKLOADS): PACKED_BYTES}
     app.add_middleware(

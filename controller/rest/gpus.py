@@ -30,14 +30,16 @@ class GpuHost:
 
 @dataclass(frozen=True)
 class GpuResource(Gpu):
-    """GPU of the fabric. ``state``: lost (a fault took it), job (the job named ``job`` has it), or free.
+    """GPU of the fabric. ``state``: lost (a fault took it), job (the job named ``job`` has it), claim (the
+    claim named ``claim`` has it), or free.
 
     ``attached``: ports of packet switches that its light or its cable reaches now. ``host``: null without
     one, or if the lab's agent cannot be asked.
     """
 
-    state: Literal["free", "job", "lost"]
+    state: Literal["free", "job", "claim", "lost"]
     job: str | None
+    claim: str | None
     attached: list[str]
     host: GpuHost | None
 
@@ -45,27 +47,35 @@ class GpuResource(Gpu):
 def resources(
     gpus: Iterable[Gpu],
     holders: Mapping[str, str],
+    claims: Mapping[str, str],
     lost: Iterable[str],
     ends: Mapping[Port, Port | None],
     hosts: Mapping[str, Mapping[str, Any]],
 ) -> list[GpuResource]:
     """Return the GPUs as resources.
 
-    ``holders``: job of each taken GPU. ``ends``: node reached from each packet-switch port.
-    ``hosts``: the agent's entry of each GPU.
+    ``holders``: job of each taken GPU. ``claims``: claim of each claimed GPU. ``ends``: node reached from
+    each packet-switch port. ``hosts``: the agent's entry of each GPU.
     """
     out = set(lost)
     attached: dict[str, list[str]] = {}
     for port, end in sorted(ends.items()):
         if end is not None:
             attached.setdefault(end.node, []).append(str(port))
+
+    def state(gpu: str) -> Literal["free", "job", "claim", "lost"]:
+        if gpu in out:
+            return "lost"
+        if gpu in holders:
+            return "job"
+        return "claim" if gpu in claims else "free"
+
     return [
         GpuResource(
             **vars(gpu),
-            state="lost"
-            if gpu.name in out
-            else ("job" if gpu.name in holders else "free"),
+            state=state(gpu.name),
             job=holders.get(gpu.name),
+            claim=claims.get(gpu.name),
             attached=attached.get(gpu.name, []),
             host=_host(hosts.get(gpu.name, {})),
         )
@@ -94,6 +104,7 @@ def router(controller: Controller) -> APIRouter:
         return resources(
             fabric.gpus.values(),
             jobs.holders(),
+            controller.claims.holders(),
             jobs.lost_gpus,
             controller.circuits.ends(),
             {entry["gpu"]: entry for entry in entries},

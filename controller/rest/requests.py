@@ -73,6 +73,7 @@ JobId = Annotated[str, _name("a job, as it was answered when it was submitted", 
 RankNumber = Annotated[
     int, Path(ge=0, lt=1 << 16, description="Rank of the job", examples=[0])
 ]
+ClaimName = Annotated[str, _name("a claim", "slurm-42")]
 RegroupId = Annotated[str, _name("a regrouping", "regroup-1")]
 OpticalPortNumber = Annotated[
     int, Path(ge=1, le=65535, description="Port number", examples=[1])
@@ -483,6 +484,40 @@ if TYPE_CHECKING:
     JobRequest = CoreJobRequest
 else:
     JobRequest = _with_extensions()
+
+
+class ClaimRequest(Body):
+    """``POST /v1/claims``: these GPUs, in ring order, or ``count`` free ones belong together.
+
+    ``wait_s``: longest wait for the light, seconds; then the answer may be ACTIVATING.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"name": "slurm-42", "gpus": ["g0", "g2"]},
+                {"name": "slurm-43", "count": 2, "wait_s": 20},
+            ]
+        }
+    )
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")
+    gpus: list[str] | None = Field(default=None, min_length=1, max_length=4096)
+    count: int | None = Field(default=None, ge=1, le=4096)
+    collective: str = "ring"
+    wait_s: float = Field(default=20.0, ge=0, le=60, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _is_there(self) -> Self:
+        if (self.gpus is None) == (self.count is None):
+            raise ValueError("give either gpus (names in ring order) or count")
+        parse_collective(self.collective)
+        return self
+
+    @property
+    def selection(self) -> list[str] | int:
+        """The GPUs in ring order, or how many."""
+        return self.gpus if self.gpus is not None else self.count or 0
 
 
 class LightRequest(Placement):

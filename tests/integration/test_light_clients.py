@@ -229,3 +229,112 @@ def test_an_idle_host_is_there_until_a_job_and_again_after_it(run: Run) -> None:
 
     run.wait(idle, "g0 has no idle host again", 10)
     assert run.api.put("/v1/gpus/nosuch/host").status_code == 404
+
+
+def claim(run: Run, name: str, *gpus: str, **more: Any) -> dict[str, Any]:
+    answer = run.api.post("/v1/claims", json={"name": name, "gpus": list(gpus), **more})
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+@pytest.fixture
+def claims(run: Run) -> Iterator[Run]:
+    """The run, and no claim afterwards."""
+    yield run
+    for each in run.api.get("/v1/claims").json():
+        if each["job"] is None:
+            assert run.api.delete(f"/v1/claims/{each['name']}").status_code == 200
+
+
+def switches(document: dict[str, Any]) -> set[str]:
+    """The packet switches that a claim's GPUs are on."""
+    return {
+        port.partition(":")[0]
+        for ports in document["attached"].values()
+        for port in ports
+    }
+
+
+def test_claims_bring_gpus_together_two_at_a_time(claims: Run) -> None:
+    """Each pair is on two packet switches; both are asked for at the same time, and keep what they get."""
+    with ThreadPoolExecutor(2) as pool:
+        red, blue = pool.map(
+            lambda args: claim(claims, *args),
+            (("red", "g0", "g3"), ("blue", "g1", "g4")),
+        )
+    for document in (red, blue):
+        assert (document["state"], document["reason"]) == ("ACTIVE", None)
+        now = claims.api.get(f"/v1/claims/{document['name']}").json()
+        assert len(switches(now)) == 1
+    # There already: nothing moves.
+    assert claims.api.delete("/v1/claims/red").json()["state"] == "DEACTIVATING"
+    assert claims.api.get("/v1/claims/red").status_code == 404
+    generation = claims.api.get("/v1/circuits").json()["generation"]
+    again = claim(claims, "red", "g0", "g3")
+    assert (again["state"], again["fibres_moved"]) == ("ACTIVE", 0)
+    assert again["generation"] == generation
+
+
+def test_a_claim_that_a_switch_refuses_leaves_the_light(claims: Run) -> None:
+    before = placed(claims.api.get("/v1/circuits").json())
+    fault = claims.api.post(
+        "/v1/optical-switches/ocs0/faults", json={"kind": "deny", "count": 1}
+    )
+    assert fault.is_success, fault.text
+    failed = claim(claims, "red", "g0", "g3")
+    assert (failed["state"], failed["undone"]) == ("FAILED", True)
+    assert "ocs0" in failed["reason"]
+    assert placed(claims.api.get("/v1/circuits").json()) == before
+    # A failed claim holds nothing, and its name can be used again.
+    assert claims.api.get("/v1/gpus/g0").json()["state"] == "free"
+    assert claim(claims, "red", "g0", "g3")["state"] == "ACTIVE"
+
+
+def test_jobs_and_claims_respect_each_other(claims: Run) -> None:
+    claim(claims, "red", "g0", "g1")
+    assert claims.api.get("/v1/gpus/g0").json()["claim"] == "red"
+    body = {"gradient_bytes": 96400, "compute_s": 0.05, "iterations": 1}
+    refused = claims.api.post(
+        "/v1/jobs", json={"name": "blue", "ranks": ["g2", "g0"], **body}
+    )
+    assert (refused.status_code, refused.json()["detail"]) == (
+        CONFLICT,
+        "rank 1: GPU g0 belongs to claim red",
+    )
+    refused = claims.api.post("/v1/jobs", json={"name": "blue", "gpus": 5, **body})
+    assert refused.status_code == CONFLICT, refused.text
+    job = claims.submit("blue", ["g2", "g3"])
+    claims.wait_state(job, "READY")
+    refused = claims.api.post("/v1/claims", json={"name": "green", "gpus": ["g2"]})
+    assert refused.status_code == CONFLICT, refused.text
+    # Two are left; the claim gets these.
+    assert set(claim_of(claims, count=2)["gpus"]) == {"g4", "g5"}
+    shown = {c["name"]: c["job"] for c in claims.api.get("/v1/claims").json()}
+    assert shown == {"red": None, "green": None, "blue": job}
+
+
+def claim_of(run: Run, count: int) -> dict[str, Any]:
+    answer = run.api.post("/v1/claims", json={"name": "green", "count": count})
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def test_a_claim_is_degraded_by_a_lost_gpu_and_kept_over_a_restart(claims: Run) -> None:
+    def state() -> tuple[str, str | None]:
+        now = claims.api.get("/v1/claims/red").json()
+        return now["state"], now["reason"]
+
+    claim(claims, "red", "g0", "g3")
+    with FaultClient(claims.processes.inventory["agent"]) as faults:
+        faults.lose("gpu g3")
+        claims.wait(
+            lambda: state() == ("ACTIVE_DEGRADED", "GPU g3 is lost"), "not degraded"
+        )
+        claims.kill_controller()
+        claims.start_controller()
+        claims.wait(
+            lambda: state() == ("ACTIVE_DEGRADED", "GPU g3 is lost"), "not degraded"
+        )
+        faults.restore("gpu g3")
+        claims.wait(lambda: state() == ("ACTIVE", None), "not active")
+    assert len(switches(claims.api.get("/v1/claims/red").json())) == 1
