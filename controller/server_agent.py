@@ -195,6 +195,11 @@ class AgentClient:
             self._call("POST", "/v1/faults", json=dict(fault), timeout_s=timeout_s)
         )
 
+    def hosts(self, *, fill: bool = False, timeout_s: float = 30.0) -> list[Any]:
+        """Return the network at each GPU's NIC. ``fill``: first put an idle host at each NIC without one."""
+        method = "POST" if fill else "GET"
+        return list(self._call(method, "/v1/hosts", timeout_s=timeout_s))
+
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
         self._call(

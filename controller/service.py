@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from typing_extensions import TypedDict, get_type_hints
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.claims import ClaimManager
 from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.generation import EACH_START
 from ringlight.controller.circuits.intent import IntentDatabase
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
@@ -80,7 +82,8 @@ NO_OTHERS: Others = {"programs": {}, "controllers": {}}
 
 
 class Health(TypedDict):
-    """``reasons``: one line for each thing that is not as it should be. ``restarts``: how often this lab's
+    """``reasons``: one line for each thing that is not as it should be. ``lost_gpus``: those that a fault has
+    taken. ``restarts``: how often this lab's
     controller was started again; ``uptime_s``: since it was last."""
 
     status: Literal["ok", "degraded"]
@@ -93,6 +96,7 @@ class Health(TypedDict):
     flow_tables: dict[str, TableView]
     optical_switches: dict[str, bool]
     onics: dict[str, bool]
+    lost_gpus: list[str]
     agent: bool
     controllers: dict[str, OtherController]
 
@@ -149,6 +153,7 @@ class Controller:
             self.bus,
             self.intents.try_note,
             anew=self.restarts == 0,
+            first_generation=self.restarts * EACH_START,
         )
         self.forwarding = Forwarding(fabric, plane)
         self.agent = agent = AgentClient(inventory.agent) if inventory.agent else None
@@ -186,6 +191,7 @@ class Controller:
             workloads=workloads,
             lights=self.lights,
             reaches=self._reaches,
+            claimed=lambda: self.claims.holders(),
             flow_sockets={
                 gpu: place.flow
                 for gpu, place in inventory.onics.items()
@@ -197,6 +203,7 @@ class Controller:
         self.regroups = RegroupManager(
             fabric, self.circuits, self.jobs, self.bus, store, rate_divisor=self.scale
         )
+        self.claims = ClaimManager(fabric, self.circuits, self.jobs, self.bus, store)
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
         self.reconciler = Reconciler(
             fabric,
@@ -238,6 +245,7 @@ class Controller:
         try:
             self.circuits.adopt()
             self.regroups.take_over()
+            self.claims.take_over()
             self.circuits.tell_followers()
             self.jobs.start()
         except (ValueError, KeyError, TypeError, InvalidError) as error:
@@ -260,6 +268,7 @@ class Controller:
         """End every thread and session. Rules, light and workers stay as they are."""
         self.bus.publish("controller", state="stopping")
         self.regroups.stop()
+        self.claims.stop()
         self.announcer.stop()
         self.statistics.stop()
         self.jobs.stop()
@@ -320,6 +329,7 @@ class Controller:
             for provider in self.lights.values()
             for trouble in provider.troubles()
         ]
+        reasons += [f"GPU {gpu} is lost" for gpu in sorted(self.jobs.lost_gpus)]
         reasons += [*self.jobs.set_aside, *self.regroups.set_aside]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
@@ -346,6 +356,7 @@ class Controller:
                 for light in self.lights.values()
                 for gpu, up in light.agents().items()
             },
+            "lost_gpus": sorted(self.jobs.lost_gpus),
             "agent": self.jobs.agent_error is None,
             "controllers": foreign["controllers"],
         }

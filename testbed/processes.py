@@ -316,11 +316,10 @@ class LabProcesses:
             document = health.raise_for_status().json()
         except httpx.HTTPError as error:
             return f"no answer at {url}: {error or type(error).__name__}"
-        return (
-            None
-            if document["status"] == "ok"
-            else "; ".join(document.get("reasons") or [str(document)])
-        )
+        # A GPU that was lost on purpose is none of the controller's.
+        lost = {f"GPU {gpu} is lost" for gpu in document.get("lost_gpus", ())}
+        reasons = [reason for reason in document["reasons"] if reason not in lost]
+        return "; ".join(reasons) or None
 
     def check(self) -> None:
         """Raise LabError when the testbed has ended, could not be built elsewhere, or has lost its state."""

@@ -7,22 +7,44 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.meters import Meters
+from ringlight.controller.circuits.generation import (
+    History,
+    LightChanged,
+    in_words,
+    moved_gpus,
+)
+from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.optical.model import CrossConnectResult, Plan
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.parts import Port
 
 
 class Announcer:
-    """``tell_followers``: says what the light has changed at packet switches of other controllers."""
+    """Publisher of changes of light, which it also notes in ``history`` and counts.
+
+    ``ends``: returns the electrical port lit to each packet-switch port now. ``tell_followers``: says what
+    the light has changed at packet switches of other controllers.
+    """
 
     def __init__(
-        self, bus: EventBus, meters: Meters, tell_followers: Callable[[], None]
+        self,
+        bus: EventBus,
+        site: OpticalSite,
+        history: History,
+        ends: Callable[[], Mapping[Port, Port | None]],
+        tell_followers: Callable[[], None],
     ) -> None:
-        self._bus, self._meters, self._tell_followers = bus, meters, tell_followers
+        self._bus, self._site, self._history = bus, site, history
+        self._ends, self._tell_followers = ends, tell_followers
+        self._before: Mapping[Port, Port | None] = {}
+
+    def begin(self) -> None:
+        """Remember the light before a change, whose caller holds off others."""
+        self._before = dict(self._ends())
 
     def count(self, outcome: str, began: float) -> None:
-        self._meters.changes.labels(outcome).inc()
-        self._meters.change_s.observe(time.monotonic() - began)
+        self._site.meters.changes.labels(outcome).inc()
+        self._site.meters.change_s.observe(time.monotonic() - began)
 
     def publish(
         self,
@@ -48,9 +70,20 @@ class Announcer:
             }
             return {**ports, "t_dark": t_dark, "t_lit": t_lit}
 
+        generation = self._site.generation()
+        moved = moved_gpus(self._before, self._ends())
+        touched = {
+            name: len(plan.add) + len(plan.remove)
+            for name, plan in plans.items()
+            if plan
+        }
+        if touched:
+            self._history.note(LightChanged(generation, who, in_words(moved, touched)))
         self._bus.publish(
             "circuits",
             who=who,
+            generation=generation,
+            gpus=moved,
             changes={
                 name: {
                     key: [described(name, xc) for xc in getattr(plan, key)]

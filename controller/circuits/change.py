@@ -35,6 +35,7 @@ class Change:
     ``plans`` and ``results`` by optical switch; ``timeline``: phases in order, each
     ``{"t": CLOCK_MONOTONIC seconds, "phase": …}``. ``problems``: what did not work, one line each.
     ``undone``: a switch did not do its part, and all was taken back but what is ``left``.
+    ``generation``: number of the light then, of all switches or of the one that was changed.
     """
 
     plans: Mapping[str, Plan]
@@ -44,6 +45,7 @@ class Change:
     problems: tuple[str, ...] = ()
     undone: bool = False
     left: tuple[Leftover, ...] = ()
+    generation: int = 0
 
     @property
     def outcome(self) -> str:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.altering import altered
 from ringlight.controller.circuits.announcing import Announcer
 from ringlight.controller.circuits.change import (
     Change,
@@ -28,6 +29,7 @@ from ringlight.controller.circuits.change import (
     still_to_remove,
 )
 from ringlight.controller.circuits.drift import Drift, Mending, Policy, drift, mending
+from ringlight.controller.circuits.generation import History
 from ringlight.controller.circuits.intent import IntentDatabase, Pending, on_disk
 from ringlight.controller.circuits.light_writer import LightWriter
 from ringlight.controller.circuits.optical_site import OpticalSite
@@ -41,7 +43,11 @@ from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.port_notifications import Followers
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import Port
-from ringlight.fabric.topology import Fabric, circuit_cross_connects
+from ringlight.fabric.topology import (
+    Fabric,
+    circuit_cross_connects,
+    circuit_switches,
+)
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +76,24 @@ class CircuitManager:
         self._ends: tuple[int, dict[Port, Port | None]] = (-1, {})
         self._followers = Followers(fabric, bus, announce)
         self._writer = LightWriter(site, forwarding)
-        self._announcer = Announcer(bus, site.meters, self.tell_followers)
+        self._history = History()
+        self._announcer = Announcer(
+            bus, site, self._history, self.ends, self.tell_followers
+        )
         self._upkeep = Upkeep(site, intents, bus, self._writer, self._announcer)
 
     # Reading
 
-    @property
-    def revision(self) -> int:
-        """Number of the present light, as last read: another one after every change."""
-        return self._site.revision
+    def generation(self, name: str | None = None) -> int:
+        """Return the number of the present light of all switches, or of one, as last read.
+
+        The number grows with every change.
+        """
+        return self._site.generation(name)
+
+    def light(self) -> tuple[int, dict[str, frozenset[CrossConnect]]]:
+        """Return the lit cross-connects by switch, as last read, after their generation."""
+        return self._site.light()
 
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the lit cross-connects by switch, as last read."""
@@ -92,13 +107,12 @@ class CircuitManager:
         """Return the electrical port lit to each packet-switch port, None if dark (see
         :func:`.attachments`).
         """
-        revision = self._site.revision
-        if self._ends[0] != revision:
-            self._ends = (
-                revision,
-                attachments(self._fabric, self._site.cross_connects()),
-            )
-        return self._ends[1]
+        generation, cross_connects = self._site.light()
+        ends = self._ends
+        if ends[0] != generation:
+            ends = generation, attachments(self._fabric, cross_connects)
+            self._ends = ends
+        return ends[1]
 
     @contextlib.contextmanager
     def quiet(self, timeout_s: float = 0.0) -> Iterator[bool]:
@@ -264,12 +278,17 @@ class CircuitManager:
     # Changing
 
     def set_circuits(
-        self, circuits: Iterable[tuple[Port, Port]], *, who: str, dry_run: bool = False
+        self,
+        circuits: Iterable[tuple[Port, Port]],
+        *,
+        who: str,
+        dry_run: bool = False,
+        expect: int | None = None,
     ) -> Change:
         """Set exactly these duplex circuits, over all optical switches. Return the change.
 
-        Raises InvalidError if the circuits cannot all be made, UnavailableError if a switch cannot be read
-        (nothing was changed).
+        ``expect``: see :meth:`change`. Raises InvalidError if the circuits cannot all be made, ConflictError,
+        UnavailableError if a switch cannot be read (nothing was changed).
         """
         try:
             cross_connects = circuit_cross_connects(self._fabric, circuits)
@@ -279,7 +298,26 @@ class CircuitManager:
             name: Target(tuple(group), Mode.REPLACE)
             for name, group in cross_connects.items()
         }
-        return self.change(targets, who=who, dry_run=dry_run)
+        return self.change(targets, who=who, dry_run=dry_run, expect=expect)
+
+    def alter_circuits(
+        self,
+        add: Iterable[tuple[str, str]],
+        remove: Iterable[tuple[str, str]],
+        *,
+        who: str,
+        dry_run: bool = False,
+        expect: int | None = None,
+    ) -> Change:
+        """Remove some duplex circuits and add others; the rest stays lit. Return the change.
+
+        See :func:`.altered` for the ends, and :meth:`change` for ``expect`` and what is raised.
+        """
+        with self._changing:
+            for name in circuit_switches(self._fabric):
+                self._site.look(name)
+            targets = altered(self._fabric, self.cross_connects(), add, remove)
+            return self._change(targets, who, dry_run, True, expect, None)
 
     def change(
         self,
@@ -288,34 +326,48 @@ class CircuitManager:
         who: str,
         dry_run: bool = False,
         whole: bool = True,
+        expect: int | None = None,
+        of: str | None = None,
     ) -> Change:
         """Change some switches' cross-connects, with the rules in between. Return the change.
 
         With ``whole``, the change happens on all switches or on none. Otherwise what failed stays wanted, and
-        is tried again. ``who``: name for the audit log. Raises InvalidError if the cross-connects cannot all
-        be made, UnavailableError if a switch cannot be read, ConflictError if SAFE mode or another owner
-        forbids the change, NotFoundError.
+        is tried again. ``who``: name for the audit log. ``expect``: generation of the light of all switches,
+        or of the one named ``of``, that the caller has read. Raises InvalidError if the cross-connects cannot
+        all be made, UnavailableError if a switch cannot be read, ConflictError if SAFE mode or another owner
+        forbids the change or the light is of another generation, NotFoundError.
         """
         with self._changing:
-            return self._change(targets, who, dry_run, whole)
+            return self._change(targets, who, dry_run, whole, expect, of)
 
     def _change(
-        self, targets: Mapping[str, Target], who: str, dry_run: bool, whole: bool
+        self,
+        targets: Mapping[str, Target],
+        who: str,
+        dry_run: bool,
+        whole: bool,
+        expect: int | None,
+        of: str | None,
     ) -> Change:
         timeline: list[Mapping[str, Any]] = []
         mark = marker(timeline)
         mark("start")
         before: dict[str, Snapshot] = {}
         plans: dict[str, Plan] = {}
-        for name, target in targets.items():
+        for name in targets:
             before[name] = self._site.look(name)
+        if expect is not None:
+            self._history.check(expect, self._site.generation(of))
+        for name, target in targets.items():
             # Asked afterwards: what a job has made since is then known to be a job's.
             if (holder := self._site.holder(name)) is not None:
                 raise ConflictError(f"optical switch {name} is kept for job {holder}")
             plans[name] = self._plan(name, target, before[name])
         mark("planned")
         if dry_run:
-            return Change(plans, timeline=tuple(timeline))
+            generation = self._site.generation(of)
+            return Change(plans, timeline=tuple(timeline), generation=generation)
+        self._announcer.begin()
         old = self._intents.intended() or {}
         intended = {
             name: carried_after(old.get(name, frozenset()), target)
@@ -337,6 +389,7 @@ class CircuitManager:
             tuple(dict.fromkeys(problems)),
             undone,
             left,
+            self._site.generation(of),
         )
         # That it is done may be forgotten in a crash of the machine: the next start finds it so.
         with on_disk(), self._intents.writing(lasting=undone):

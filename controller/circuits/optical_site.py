@@ -78,7 +78,7 @@ class OpticalSite:
 
     ``note``: writes the audit log, like :meth:`controller.circuits.intent.IntentDatabase.note`. ``anew``: the
     lab begins now. A port that has had no light since then raises no alarm; in a lab that was up before, any
-    port may have had light.
+    port may have had light. ``first_generation``: number of the light before anything is read.
     """
 
     drivers: Mapping[str, OpticalSwitchDriver]
@@ -87,9 +87,11 @@ class OpticalSite:
     note: Callable[..., None] = _nothing
     meters: Meters = field(default_factory=Meters)
     anew: bool = True
+    first_generation: int = 0
     _views: dict[str, SwitchView] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _revision: int = 0
+    #: Generation of each switch's cross-connects.
+    _generations: dict[str, int] = field(default_factory=dict)
     #: Ports of each switch at which light has come in.
     _shone: dict[str, set[int]] = field(default_factory=dict)
     _holders: dict[str, str] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class OpticalSite:
     def __post_init__(self) -> None:
         self._views = {name: SwitchView() for name in self.drivers}
         self._shone = {name: set() for name in self.drivers}
+        self._generations = dict.fromkeys(self.drivers, self.first_generation)
 
     def driver(self, name: str) -> OpticalSwitchDriver:
         """Return the driver of an optical switch. Raises NotFoundError."""
@@ -152,16 +155,27 @@ class OpticalSite:
         with self._lock:
             return dict(self._views)
 
-    @property
-    def revision(self) -> int:
-        """Grows when any cross-connect is seen to have changed."""
+    def generation(self, name: str | None = None) -> int:
+        """Return the number of the present cross-connects of all switches, or of one, as last read.
+
+        The number grows when any of these cross-connects is seen to have changed.
+        """
         with self._lock:
-            return self._revision
+            return self._generation() if name is None else self._generations[name]
+
+    def _generation(self) -> int:
+        return max(self._generations.values(), default=self.first_generation)
 
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the lit cross-connects of every switch, as last read."""
+        return self.light()[1]
+
+    def light(self) -> tuple[int, dict[str, frozenset[CrossConnect]]]:
+        """Return the lit cross-connects of every switch, as last read, after their generation."""
         with self._lock:
-            return {name: carrying(view.snapshot) for name, view in self._views.items()}
+            return self._generation(), {
+                name: carrying(view.snapshot) for name, view in self._views.items()
+            }
 
     def look(
         self, name: str, *, with_alarms: bool = False, timeout_s: float = 5.0
@@ -191,6 +205,15 @@ class OpticalSite:
             raise UnavailableError(f"optical switch {name}: {error}") from error
         self._seen(name, snapshot, identity, alarms)
         return snapshot
+
+    def look_numbered(self, name: str) -> tuple[int, Snapshot]:
+        """Read a switch now. Return the newest reading of it, after the generation of its cross-connects.
+
+        Raises NotFoundError; UnavailableError if the switch cannot be read.
+        """
+        reading = self.look(name)
+        with self._lock:
+            return self._generations[name], self._views[name].snapshot or reading
 
     def apply(
         self, name: str, plan: Plan, *, timeout_s: float, seen: Snapshot | None = None
@@ -343,7 +366,7 @@ class OpticalSite:
                 carrying(before.snapshot) != carrying(snapshot)
                 or before.snapshot is None
             ):
-                self._revision += 1
+                self._generations[name] = self._generation() + 1
             raised = before.raised
             if alarms is not None:
                 raised = frozenset(alarms) - self._never_lit(name, snapshot, alarms)

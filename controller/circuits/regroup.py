@@ -16,22 +16,22 @@ from typing_extensions import TypedDict
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.manager import CircuitManager
+from ringlight.controller.circuits.regroup_plan import moved_circuits
 from ringlight.controller.circuits.transaction import Leftover, LeftoverDocument
 from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import Job, guest_of
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.optical.model import CrossConnectResult
-from ringlight.controller.packets.attachment import attachments, circuit_pairs
+from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.placement import Regrouping, regroup
+from ringlight.fabric.placement import Regrouping
 from ringlight.fabric.topology import (
     CrossConnects,
     Fabric,
-    circuit_cross_connects,
     port_name,
 )
 
@@ -208,23 +208,19 @@ class RegroupManager:
         other_gpus = {
             gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus
         }
+        other_gpus |= self._jobs.claimed().keys()
         before = self._circuits.cross_connects()
         try:
-            plan = regroup(
+            plan, after = moved_circuits(
                 self._fabric,
-                [
-                    pair
-                    for pair in circuit_pairs(self._fabric, before)
-                    if self._is_simple(pair)
-                ],
+                before,
                 [ring_job(job) for job in jobs],
-                movable=[
+                [
                     g
                     for g in self._fabric.gpus
                     if g not in other_gpus and g not in self._fabric.onics
                 ],
             )
-            after = self._after(before, plan)
         except ValueError as error:
             raise InvalidError(f"regroup: {error}") from error
         entry: RegroupDocument = {
@@ -277,34 +273,6 @@ class RegroupManager:
             threads = list(self._threads)
         for thread in threads:
             thread.join(30.0)
-
-    def _is_simple(self, pair: tuple[Port, Port]) -> bool:
-        """Return whether the circuit passes only one optical switch, like the circuits
-        that regrouping moves.
-        """
-        try:
-            circuit_cross_connects(self._fabric, [pair])
-        except ValueError:
-            return False
-        return True
-
-    def _after(
-        self, before: CrossConnects, plan: Regrouping
-    ) -> dict[str, frozenset[CrossConnect]]:
-        """Return all cross-connects after a regrouping. Those that belong to no circuit stay."""
-        now = [
-            pair
-            for pair in circuit_pairs(self._fabric, before)
-            if self._is_simple(pair)
-        ]
-        old = circuit_cross_connects(self._fabric, now)
-        new = circuit_cross_connects(self._fabric, plan.circuits)
-        none: frozenset[CrossConnect] = frozenset()
-        # A WSS makes no circuits: its light is that of jobs with O-NICs and stays.
-        return {
-            name: (frozenset(group) - old.get(name, none)) | new.get(name, none)
-            for name, group in before.items()
-        }
 
     def _document(
         self,

@@ -191,6 +191,7 @@ class Upkeep:
         )
         timeline: list[Mapping[str, Any]] = []
         began = time.monotonic()
+        self._announcer.begin()
         made = self._writer.carry_out({name: job.plan}, {name: now}, marker(timeline))
         problem = made.failed.get(name) or next(iter(made.rules), None)
         outcome = "done" if problem is None else "failed"

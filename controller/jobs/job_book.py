@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ringlight.controller.bus import EventBus
@@ -37,6 +37,14 @@ class JobBook:
         self.cursor = 0
         self.dead_gpus: frozenset[str] = frozenset()
         self._aside: list[dict[str, Any]] = []
+
+    def take_lost(self, gpus: Collection[str]) -> None:
+        """Take in which GPUs are lost now, and tell of each that was not before or is no more."""
+        before, self.dead_gpus = self.dead_gpus, frozenset(gpus)
+        for gpu in sorted(before ^ self.dead_gpus):
+            holder = self.holders().get(gpu)
+            lost = gpu in self.dead_gpus
+            self._bus.publish("gpu", gpu=gpu, lost=lost, job=holder)
 
     def load(self, take_over: Callable[[Mapping[str, Any]], None]) -> None:
         """Take over stored jobs; one that cannot be used is set aside.

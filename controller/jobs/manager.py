@@ -75,15 +75,18 @@ class JobManager:
         lights: Mapping[str, LightProvider[Any]] | None = None,
         flow_sockets: Mapping[str, str] | None = None,
         reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
+        claimed: Callable[[], Mapping[str, str]] = dict,
         busy_s: float = 0.1,
-        idle_s: float = 2.0,
+        idle_s: float = 0.5,
     ) -> None:
         self._fabric = fabric
         self._agent = agent
-        self._switch_of = switch_of
+        self.switches = switch_of
+        #: Returns the claim of each claimed GPU, which no job gets.
+        self.claimed = claimed
         self.workloads = workloads
-        #: One submission at a time, so that two do not choose the same nodes.
-        self._submitting = threading.Lock()
+        #: Held while GPUs are chosen, so that no two jobs or claims choose the same ones.
+        self.choosing = threading.Lock()
         self._born = time.monotonic()
         self._stop = threading.Event()
         self._background = Background()
@@ -106,11 +109,11 @@ class JobManager:
             self._book,
             self._lights,
             self._cleanup,
-            Replacements(fabric, self._book, self._lights, switch_of, reaches),
+            Replacements(fabric, self._book, self._lights, switch_of, reaches, claimed),
             self._background,
             workloads,
             flow_sockets or {},
-            self._submitting,
+            self.choosing,
             self._watch.look_soon,
             self._stop,
         )
@@ -176,7 +179,7 @@ class JobManager:
         that case. Raises InvalidError, ConflictError, UnavailableError.
         """
         agent = required_agent(self._agent)
-        with self._submitting:
+        with self.choosing:
             holders = self.holders()
             check_request(
                 self._fabric,
@@ -220,27 +223,27 @@ class JobManager:
         on_loss: OnLoss,
         spares: Sequence[str],
     ) -> JobDocument:
+        claimed = self.claimed()
         with self._book.lock:
             if placement is None:
-                # A number of GPUs without a plane means those that packet switches join.
-                out = (
-                    {*self._book.dead_gpus, *spares}
-                    if isinstance(gpus_or_count, int)
-                    else ()
-                )
-                joined = (
-                    packets(self._fabric).nodes
-                    if isinstance(gpus_or_count, int)
-                    else self._fabric.gpus
-                )
-                eligible = tuple(gpu for gpu in joined if gpu not in out)
-                gpus = reserve(
-                    eligible, self._book.holders(), self._switch_of(), gpus_or_count
-                )
+                eligible, taken = tuple(self._fabric.gpus), self._book.holders()
+                if isinstance(gpus_or_count, int):
+                    # Without a plane a number means GPUs that packet switches join.
+                    eligible = packets(self._fabric).nodes
+                    out = {*self._book.dead_gpus, *spares, *claimed}
+                    taken |= dict.fromkeys(out, name)
+                gpus = reserve(eligible, taken, self.switches(), gpus_or_count)
             else:
                 gpus = reserve(
                     placement[1].nodes, self._book.holders(), {}, placement[1].nodes
                 )
+            for rank, gpu in enumerate(gpus):
+                if gpu in self._book.dead_gpus:
+                    raise ConflictError(f"rank {rank}: GPU {gpu} is lost")
+                if gpu in claimed:
+                    raise ConflictError(
+                        f"rank {rank}: GPU {gpu} belongs to claim {claimed[gpu]}"
+                    )
             job = Job(
                 id=self._book.new_id(name),
                 name=name,
@@ -302,6 +305,11 @@ class JobManager:
         """Return the job that has each taken GPU."""
         return self._book.holders()
 
+    @property
+    def lost_gpus(self) -> frozenset[str]:
+        """The GPUs that a fault has taken, as the agent last reported."""
+        return self._book.dead_gpus
+
     def light_counters(self) -> Mapping[str, Any]:
         """Return the counters of the O-NICs and WSSs, which only the machine that emulates them has."""
         return required_agent(self._agent).onic_counters()
@@ -347,7 +355,7 @@ class JobManager:
         release: list[Job] = []
         with self._book.lock:
             self._book.cursor = answer["cursor"]
-            self._book.dead_gpus = frozenset(answer["lost_gpus"])
+            self._book.take_lost(answer["lost_gpus"])
             for event in answer["events"]:
                 job = self._book.jobs.get(event["job"])
                 if job is not None:

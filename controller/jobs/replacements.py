@@ -23,7 +23,7 @@ class Replacements:
     """GPUs in place of lost ones.
 
     ``switch_of``: returns the packet switch that each GPU is lit to now. ``reaches``: returns whether packets
-    get from a GPU to all of some other GPUs and back.
+    get from a GPU to all of some other GPUs and back. ``claimed``: returns the claim of each claimed GPU.
     """
 
     def __init__(
@@ -33,9 +33,11 @@ class Replacements:
         lights: JobLights,
         switch_of: Callable[[], Mapping[str, str | None]],
         reaches: Callable[[str, Collection[str]], bool],
+        claimed: Callable[[], Mapping[str, str]],
     ) -> None:
         self._fabric, self._book, self._lights = fabric, book, lights
         self._switch_of, self._reaches = switch_of, reaches
+        self._claimed = claimed
 
     def gpus_after(
         self, job: Job, lost: Collection[int]
@@ -60,6 +62,7 @@ class Replacements:
             other_holders,
             job.gpus,
             self._book.dead_gpus,
+            self._claimed(),
             (loss.gpu for loss in job.losses),
         )
         pool = job.spares or plane_of(self._fabric, job.gpus).nodes

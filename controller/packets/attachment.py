@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any
 
@@ -37,16 +38,20 @@ class Circuit:
     """End-to-end connection through optical switches.
 
     ``ends``: two port names, the GPU first. ``path``: every port that light from the first end passes.
-    ``duplex``: light returns on the same path (else the circuit is lit in one direction only).
+    ``duplex``: light returns on the same path (else the circuit is lit in one direction only). ``lost``: a
+    fault has taken its GPU, which neither sends nor receives.
     """
 
     ends: tuple[str, str]
     path: list[str]
     duplex: bool
+    lost: bool = False
 
 
-def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]:
-    """Return the lit circuits, each once."""
+def lit_circuits(
+    fabric: Fabric, cross_connects: CrossConnects, lost: Collection[str] = ()
+) -> list[Circuit]:
+    """Return the lit circuits, each once. ``lost``: GPUs that a fault has taken."""
     circuits: list[Circuit] = []
     seen: set[frozenset[Port]] = set()
     for port in sorted(
@@ -63,7 +68,8 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]
         seen.add(frozenset((port, end)))
         duplex = trace(fabric, cross_connects, end)[-1] == port
         names = port_name(fabric, port), port_name(fabric, end)
-        circuits.append(Circuit(names, [str(p) for p in path], duplex))
+        is_lost = not {port.node, end.node}.isdisjoint(lost)
+        circuits.append(Circuit(names, [str(p) for p in path], duplex, is_lost))
     return circuits
 
 
@@ -103,8 +109,11 @@ class Topology:
     edges: list[Edge]
 
 
-def topology(graph: ElectricalGraph) -> Topology:
-    """Return an electrical graph as a document: nodes, and directed edges with the path of the light."""
+def topology(graph: ElectricalGraph, lost: Collection[str] = ()) -> Topology:
+    """Return an electrical graph as a document: nodes, and directed edges with the path of the light.
+
+    ``lost``: GPUs that a fault has taken; they have no edges.
+    """
     return Topology(
         [
             *(Node(name, "gpu") for name in graph.gpus),
@@ -120,6 +129,7 @@ def topology(graph: ElectricalGraph) -> Topology:
                 [str(port) for port in edge.path],
             )
             for edge in graph.edges
+            if edge.out.node not in lost and edge.into.node not in lost
         ],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,6 +21,8 @@ from ringlight.controller.packets.attachment import (
     topology,
 )
 from ringlight.controller.rest import (
+    claims,
+    gpus,
     jobs,
     lab_faults,
     optical,
@@ -34,10 +36,18 @@ from ringlight.controller.rest.common import (
     add_error_handlers,
     answers,
     sender,
+    tagged,
 )
 from ringlight.controller.rest.observation import add_observation
 from ringlight.controller.rest.packet_switches import add_packet_switches
-from ringlight.controller.rest.requests import Circuits, OtherPathEnd, PathEnd
+from ringlight.controller.rest.requests import (
+    Circuits,
+    CircuitsPatch,
+    IfMatch,
+    OtherPathEnd,
+    PathEnd,
+    expected,
+)
 from ringlight.controller.service import NO_OTHERS, Controller, health_model
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.api_page import add_api_page
@@ -74,6 +84,9 @@ class PathDocument:
 
 @dataclass(frozen=True)
 class LitCircuits:
+    """``generation``: number of this light, which grows with every change."""
+
+    generation: int
     circuits: list[Circuit]
 
 
@@ -111,6 +124,8 @@ def create_app(
     app.include_router(planes.router(controller))
     app.include_router(lab_faults.router(controller))
     app.include_router(jobs.router(controller))
+    app.include_router(gpus.router(controller))
+    app.include_router(claims.router(controller))
     # The last one added is asked first.
     streamed = {("PUT", jobs.WORKLOADS): PACKED_BYTES}
     app.add_middleware(
@@ -160,16 +175,18 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/topology", tags=["fabric"], **answers(Topology))
     async def get_topology() -> Any:
-        """Current packet topology; links that are down are left out."""
+        """Current packet topology; links that are down and those of lost GPUs are left out."""
         nonlocal drawn
-        state = circuits.revision, controller.forwarding.down
+        lost = controller.jobs.lost_gpus
+        state = circuits.generation(), controller.forwarding.down, lost
         if drawn[0] != state:
             drawn = state, await to_thread.run_sync(draw)
         return Response(drawn[1], media_type="application/json")
 
     def draw() -> bytes:
         graph = controller.forwarding.graph(circuits.cross_connects())
-        return bytes(send_topology(topology(graph)).body)
+        document = topology(graph, controller.jobs.lost_gpus)
+        return bytes(send_topology(document).body)
 
     @app.get(
         "/v1/paths", tags=["fabric"], **answers(PathDocument, 404, 409, 422, 503, 504)
@@ -196,27 +213,50 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         slowest_bps = min(hop.rate_bps for hop in hops)
         return PathDocument(source, destination, fabric.paths, slowest_bps, path_hops)
 
+    send_circuits = sender(LitCircuits)
+    changes = answers(optical.CircuitsChange, 409, 415, 422, 502, 503)
+
+    def ports(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[Port, Port]]:
+        for index, (a, b) in enumerate(pairs):
+            try:
+                yield Port.parse(a), Port.parse(b)
+            except ValueError as error:
+                raise InvalidError(f"circuits[{index}]: {error}") from error
+
     @app.get("/v1/circuits", tags=["fabric"], **answers(LitCircuits))
     def get_circuits() -> Any:
-        """End-to-end circuits lit now."""
-        return LitCircuits(lit_circuits(fabric, circuits.cross_connects()))
+        """End-to-end circuits lit now. The ``ETag`` is the generation."""
+        generation, light = circuits.light()
+        lit = lit_circuits(fabric, light, controller.jobs.lost_gpus)
+        document = LitCircuits(generation, lit)
+        return tagged(send_circuits(document), generation)
 
-    @app.put(
-        "/v1/circuits",
-        tags=["fabric"],
-        **answers(optical.CircuitsChange, 409, 415, 422, 502, 503),
-    )
-    def put_circuits(body: Circuits, who: Who) -> Any:
+    @app.put("/v1/circuits", tags=["fabric"], **changes)
+    def put_circuits(body: Circuits, who: Who, if_match: IfMatch = None) -> Any:
         """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark.
 
         On all optical switches or on none: 502 says what did not work, and with ``undone`` that all was taken
-        back but what is ``left``.
+        back but what is ``left``. 409 names who changed the light since the generation that was expected.
         """
-        pairs = []
-        for index, (a, b) in enumerate(body.circuits):
-            try:
-                pairs.append((Port.parse(a), Port.parse(b)))
-            except ValueError as error:
-                raise InvalidError(f"circuits[{index}]: {error}") from error
-        change = circuits.set_circuits(pairs, who=who, dry_run=body.dry_run)
+        change = circuits.set_circuits(
+            list(ports(body.circuits)),
+            who=who,
+            dry_run=body.dry_run,
+            expect=expected(if_match, body.expect, body.generation),
+        )
+        return optical.answer(change)
+
+    @app.patch("/v1/circuits", tags=["fabric"], **changes)
+    def patch_circuits(body: CircuitsPatch, who: Who, if_match: IfMatch = None) -> Any:
+        """Add some duplex circuits and remove others; the rest stays lit. Otherwise like ``PUT``.
+
+        409: a circuit to remove is not lit, a port is in use, or a packet switch has no free port.
+        """
+        change = circuits.alter_circuits(
+            body.add,
+            body.remove,
+            who=who,
+            dry_run=body.dry_run,
+            expect=expected(if_match, body.expect),
+        )
         return optical.answer(change)

@@ -83,6 +83,12 @@ def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
     return send
 
 
+def tagged(answer: Response, generation: int) -> Response:
+    """Return an answer with the generation of its document of light as its ``ETag``."""
+    answer.headers["ETag"] = f'"{generation}"'
+    return answer
+
+
 def _plain(
     endpoint: Callable[..., Any], send: Callable[[Any], Response]
 ) -> Callable[..., Response]:

@@ -17,15 +17,17 @@ from ringlight.controller.optical.model import (
     Identity,
     Timing,
 )
-from ringlight.controller.rest.common import PlainRoute, Who, answers
+from ringlight.controller.rest.common import PlainRoute, Who, answers, sender, tagged
 from ringlight.controller.rest.requests import (
     CrossConnectEntry,
     CrossConnectSet,
+    IfMatch,
     Ingress,
     OneCrossConnect,
     OpticalPortNumber,
     OpticalSwitchName,
     PortAdmin,
+    expected,
 )
 from ringlight.controller.service import Controller
 from ringlight.controller.web.refusals import failure
@@ -118,8 +120,12 @@ class SwitchChange:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeChange:
-    """``undone``: a switch did not do its part, and all was taken back but what is ``left``."""
+    """``undone``: a switch did not do its part, and all was taken back but what is ``left``.
 
+    ``generation``: number of the light after the change, of all switches or of the one that was changed.
+    """
+
+    generation: int
     problems: list[str]
     undone: bool
     left: list[LeftoverDocument]
@@ -152,6 +158,8 @@ def router(controller: Controller) -> APIRouter:
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
     changes = answers(OneSwitchChange, 404, 409, 415, 422, 502, 503)
 
+    send_standing = sender(list[StandingCrossConnect])
+
     def overview(name: str) -> dict[str, Any]:
         switch, view = fabric.optical_switches[name], site.view(name)
         return {
@@ -167,9 +175,14 @@ def router(controller: Controller) -> APIRouter:
             "alarms": len(site.alarms(name)),
         }
 
-    def change(name: str, target: Target, who: str, dry_run: bool) -> Response:
+    def change(
+        name: str, target: Target, who: str, dry_run: bool, expect: int | None
+    ) -> Response:
         site.driver(name)
-        return answer(circuits.change({name: target}, who=who, dry_run=dry_run), name)
+        made = circuits.change(
+            {name: target}, who=who, dry_run=dry_run, expect=expect, of=name
+        )
+        return answer(made, name)
 
     @routes.get("", **answers(list[OpticalSwitchOverview]))
     def optical_switches() -> Any:
@@ -242,11 +255,13 @@ def router(controller: Controller) -> APIRouter:
         "/{name}/cross-connects", **answers(list[StandingCrossConnect], 404, 503)
     )
     def cross_connects(name: OpticalSwitchName) -> Any:
-        """Every cross-connect with its state, read from the switch now."""
-        states = site.look(name).cross_connects
-        return [
+        """Every cross-connect with its state, read from the switch now. The ``ETag`` is their generation."""
+        generation, snapshot = site.look_numbered(name)
+        states = snapshot.cross_connects
+        document = [
             StandingCrossConnect(**vars(xc), state=states[xc]) for xc in sorted(states)
         ]
+        return tagged(send_standing(document), generation)
 
     @routes.get("/{name}/alarms", **answers(list[Alarm], 404))
     def alarms(name: OpticalSwitchName) -> Any:
@@ -255,25 +270,41 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.put("/{name}/cross-connects/{ingress}", **changes)
     def put_one(
-        name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect, who: Who
+        name: OpticalSwitchName,
+        ingress: Ingress,
+        body: OneCrossConnect,
+        who: Who,
+        if_match: IfMatch = None,
     ) -> Any:
         """Connect an ingress to an egress."""
         cross_connect = CrossConnect(ingress, body.egress, body.wavelength, body.name)
-        return change(name, Target((cross_connect,), body.mode), who, body.dry_run)
+        target = Target((cross_connect,), body.mode)
+        expect = expected(if_match, body.expect)
+        return change(name, target, who, body.dry_run, expect)
 
     @routes.delete("/{name}/cross-connects/{ingress}", **changes)
     def delete_one(
-        name: OpticalSwitchName, ingress: Ingress, who: Who, dry_run: bool = False
+        name: OpticalSwitchName,
+        ingress: Ingress,
+        who: Who,
+        dry_run: bool = False,
+        if_match: IfMatch = None,
     ) -> Any:
         """Remove what an ingress carries; nothing there is no error."""
-        return change(name, Target((), Mode.UPDATE, (ingress,)), who, dry_run)
+        target = Target((), Mode.UPDATE, (ingress,))
+        return change(name, target, who, dry_run, expected(if_match))
 
     @routes.put("/{name}/cross-connects", **changes)
-    def put_set(name: OpticalSwitchName, body: CrossConnectSet, who: Who) -> Any:
+    def put_set(
+        name: OpticalSwitchName,
+        body: CrossConnectSet,
+        who: Who,
+        if_match: IfMatch = None,
+    ) -> Any:
         """Connect a set, with SAFE, UPDATE or REPLACE semantics."""
-        return change(
-            name, Target(entries(body.cross_connects), body.mode), who, body.dry_run
-        )
+        target = Target(entries(body.cross_connects), body.mode)
+        expect = expected(if_match, body.expect)
+        return change(name, target, who, body.dry_run, expect)
 
     return routes
 
@@ -291,6 +322,7 @@ def answer(change: Change, name: str | None = None) -> Response:
     """
     plans = {switch: _change_of(change, switch) for switch in change.plans}
     whole: dict[str, Any] = {
+        "generation": change.generation,
         "problems": list(change.problems),
         "undone": change.undone,
         "left": [leftover.document() for leftover in change.left],

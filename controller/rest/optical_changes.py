@@ -16,12 +16,14 @@ from ringlight.controller.rest.optical import CircuitsChange, answer, entries
 from ringlight.controller.rest.requests import (
     AtMost,
     GeneralPolicy,
+    IfMatch,
     LightChange,
     OfSwitch,
     OlderThan,
     OpticalSwitchName,
     OwnPolicy,
     Settle,
+    expected,
 )
 from ringlight.controller.service import Controller
 from ringlight.fabric.crossconnect import CrossConnect
@@ -98,7 +100,7 @@ def router(controller: Controller) -> APIRouter:
     @routes.post(
         "/optical-changes", **answers(CircuitsChange, 404, 409, 415, 422, 502, 503)
     )
-    def change(body: LightChange, who: Who) -> Any:
+    def change(body: LightChange, who: Who, if_match: IfMatch = None) -> Any:
         """Change some optical switches, all or none, with the forwarding rules in between.
 
         ``dry_run`` shows the plans. 502: something did not work; with ``undone`` all was taken back but what
@@ -112,7 +114,10 @@ def router(controller: Controller) -> APIRouter:
         }
         for name in targets:
             site.driver(name)
-        return answer(circuits.change(targets, who=who, dry_run=body.dry_run))
+        expect = expected(if_match, body.expect)
+        return answer(
+            circuits.change(targets, who=who, dry_run=body.dry_run, expect=expect)
+        )
 
     @routes.get("/optical-alarms", **answers(list[SwitchAlarm]))
     def alarms() -> Any:

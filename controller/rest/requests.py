@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi import Header, Path, Query
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.errors import InvalidError
 from ringlight.controller.jobs.job import OWN_WORKLOADS
 from ringlight.controller.rest.body import Body
 from ringlight.fabric.algorithms import parse_collective, steps_named
@@ -58,6 +60,7 @@ FaultId = Annotated[
 ]
 PlaneName = Annotated[str, _name("a plane that has light", "d")]
 GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
+AnyGpuName = Annotated[str, _name("a GPU", "g0")]
 WorkloadDigest = Annotated[
     str,
     Path(
@@ -70,6 +73,7 @@ JobId = Annotated[str, _name("a job, as it was answered when it was submitted", 
 RankNumber = Annotated[
     int, Path(ge=0, lt=1 << 16, description="Rank of the job", examples=[0])
 ]
+ClaimName = Annotated[str, _name("a claim", "slurm-42")]
 RegroupId = Annotated[str, _name("a regrouping", "regroup-1")]
 OpticalPortNumber = Annotated[
     int, Path(ge=1, le=65535, description="Port number", examples=[1])
@@ -96,7 +100,33 @@ AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]
 Cursor = Annotated[int, Query(ge=0, le=2**53)]
 
 
-class OneCrossConnect(Body):
+class Expecting(Body):
+    """Change of a document of light. ``expect``: generation of the document that the caller has read."""
+
+    expect: int | None = Field(None, ge=0, le=2**53)
+
+
+#: ``"17"``, as the header ``ETag`` of a document of light has it.
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", pattern=r'^(W/)?"[0-9]{1,16}"$|^\*$')
+]
+
+
+def expected(if_match: str | None, *bodies: int | None) -> int | None:
+    """Return the generation of the light that a caller has read, as the header or a body names it; None
+    if neither does.
+
+    Raises InvalidError if they name two.
+    """
+    header = (if_match or "*").removeprefix("W/").strip('"')
+    named = {number for number in bodies if number is not None}
+    named |= set() if header == "*" else {int(header)}
+    if len(named) > 1:
+        raise InvalidError("If-Match, expect and generation name different generations")
+    return named.pop() if named else None
+
+
+class OneCrossConnect(Expecting):
     """``PUT …/cross-connects/{ingress}``. ``wavelength``: channel index, on a WSS."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"egress": 15}]})
@@ -164,7 +194,7 @@ class CrossConnectEntry(Body):
     name: Label | None = None
 
 
-class CrossConnectSet(Body):
+class CrossConnectSet(Expecting):
     """``PUT …/cross-connects``."""
 
     model_config = ConfigDict(
@@ -188,7 +218,7 @@ class SwitchTarget(Body):
     delete: list[PortNumber] = Field(default=[], max_length=16_384)
 
 
-class LightChange(Body):
+class LightChange(Expecting):
     """``POST /v1/optical-changes``: what some optical switches shall carry, by name."""
 
     model_config = ConfigDict(
@@ -233,8 +263,47 @@ class Settle(Body):
     how: Literal[Policy.MEND, Policy.REPAIR, Policy.ADOPT]
 
 
-class Circuits(Body):
-    """``PUT /v1/circuits``: the duplex circuits that shall stand, as pairs (``["g0", "tor0:1"]``)."""
+def _ends(circuit: Any) -> Any:
+    """Return the ends of a circuit as ``GET /v1/circuits`` has it; else the value as it is."""
+    return circuit.get("ends", circuit) if isinstance(circuit, dict) else circuit
+
+
+#: A pair of ends (``["g0", "tor0:1"]``), or a circuit as ``GET /v1/circuits`` has it.
+CircuitEnds = Annotated[
+    tuple[str, str],
+    BeforeValidator(_ends),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
+                {
+                    "type": "object",
+                    "properties": {
+                        "ends": {
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "minItems": 2,
+                            "maxItems": 2,
+                        }
+                    },
+                    "required": ["ends"],
+                },
+            ]
+        }
+    ),
+]
+
+
+class Circuits(Expecting):
+    """``PUT /v1/circuits``: the duplex circuits that must be lit.
+
+    ``generation`` is an ``expect``, so the answer of ``GET /v1/circuits`` is a body, too.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -244,7 +313,26 @@ class Circuits(Body):
         }
     )
 
-    circuits: list[tuple[str, str]] = Field(max_length=16_384)
+    circuits: list[CircuitEnds] = Field(max_length=16_384)
+    generation: int | None = Field(None, ge=0, le=2**53)
+    dry_run: StrictBool = False
+
+
+class CircuitsPatch(Expecting):
+    """``PATCH /v1/circuits``: circuits to add and to remove; the others stay.
+
+    The second end of a circuit to add is a port, or a packet switch: then any free port of it. The circuit at
+    the first end gives way.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"remove": [["g0", "tor0:1"]]}, {"add": [["g0", "tor0"]]}]
+        }
+    )
+
+    add: list[CircuitEnds] = Field(default=[], max_length=16_384)
+    remove: list[CircuitEnds] = Field(default=[], max_length=16_384)
     dry_run: StrictBool = False
 
 
@@ -396,6 +484,40 @@ if TYPE_CHECKING:
     JobRequest = CoreJobRequest
 else:
     JobRequest = _with_extensions()
+
+
+class ClaimRequest(Body):
+    """``POST /v1/claims``: these GPUs, in ring order, or ``count`` free ones belong together.
+
+    ``wait_s``: longest wait for the light, seconds; then the answer may be ACTIVATING.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"name": "slurm-42", "gpus": ["g0", "g2"]},
+                {"name": "slurm-43", "count": 2, "wait_s": 20},
+            ]
+        }
+    )
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")
+    gpus: list[str] | None = Field(default=None, min_length=1, max_length=4096)
+    count: int | None = Field(default=None, ge=1, le=4096)
+    collective: str = "ring"
+    wait_s: float = Field(default=20.0, ge=0, le=60, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _is_there(self) -> Self:
+        if (self.gpus is None) == (self.count is None):
+            raise ValueError("give either gpus (names in ring order) or count")
+        parse_collective(self.collective)
+        return self
+
+    @property
+    def selection(self) -> list[str] | int:
+        """The GPUs in ring order, or how many."""
+        return self.gpus if self.gpus is not None else self.count or 0
 
 
 class LightRequest(Placement):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlight.experiments.cli import ocs
+from ringlight.experiments.cli import claims, ocs
 from ringlight.experiments.cli.calls import (
     DryRun,
     Json,
@@ -104,9 +104,16 @@ def register(app: typer.Typer) -> None:
         regroup,
         events,
         series,
+        claims.gpus,
     ):
         app.command(rich_help_panel=PANEL)(command)
-    for name, group in (("ocs", ocs.commands), ("circuits", circuits), ("job", job)):
+    groups = {
+        "ocs": ocs.commands,
+        "circuits": circuits,
+        "job": job,
+        "claim": claims.claim,
+    }
+    for name, group in groups.items():
         app.add_typer(group, name=name, rich_help_panel=PANEL)
 
 
@@ -250,23 +257,50 @@ def circuits_set(
     Examples:
         ringlight circuits set g0=tor0:1 g1=tor0:2 --dry-run
     """
-    requested = []
-    for text in pairs:
-        a, equals, b = text.partition("=")
-        if not (a and equals and b):
-            fail(f"{text!r} is not A=B, such as g0=tor0:1", 2)
-        requested.append([a, b])
+    body = {"circuits": [_ends(text) for text in pairs], "dry_run": dry_run}
+    answer(call("PUT", "/v1/circuits", body), as_json, _write_change)
 
-    def write(reply: Any) -> None:
-        for name, change in reply["optical_switches"].items():
-            echo(name)
-            write_plan(change)
 
-    answer(
-        call("PUT", "/v1/circuits", {"circuits": requested, "dry_run": dry_run}),
-        as_json,
-        write,
-    )
+@circuits.command("change")
+def circuits_change(
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A=B",
+            help="Such as g0=tor1:2; g0=tor1 for any free port of tor1.",
+        ),
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="A=B", help="Such as g0=tor0:1.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Add some circuits and remove others; the rest stays lit.
+
+    Examples:
+        ringlight circuits change --add g0=tor1 --dry-run
+        ringlight circuits change --remove g0=tor0:1
+    """
+    body = {
+        "add": [_ends(text) for text in add or ()],
+        "remove": [_ends(text) for text in remove or ()],
+        "dry_run": dry_run,
+    }
+    answer(call("PATCH", "/v1/circuits", body), as_json, _write_change)
+
+
+def _ends(text: str) -> list[str]:
+    a, equals, b = text.partition("=")
+    if not (a and equals and b):
+        fail(f"{text!r} is not A=B, such as g0=tor0:1", 2)
+    return [a, b]
+
+
+def _write_change(reply: Any) -> None:
+    for name, change in reply["optical_switches"].items():
+        echo(name)
+        write_plan(change)
 
 
 # --- planes with light

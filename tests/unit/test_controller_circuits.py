@@ -354,14 +354,14 @@ def test_the_reconciler_reads_tables_after_light_that_changed_by_itself_and_not_
 ) -> None:
     bench.set(PORTS[:6])
     reconciler = bench.reconciler()
-    revision = reconciler._round(bench.site.revision)
+    generation = reconciler._round(bench.site.generation())
     bench.set(SWAPPED)
     bench.tables.readings = 0
-    revision = reconciler._round(revision)
+    generation = reconciler._round(generation)
     assert bench.tables.readings == 0
     bench.manager.set_policy(None, Policy.ALARM, "test")
     bench.driver.stand.clear()
-    reconciler._round(revision)
+    reconciler._round(generation)
     assert bench.tables.readings > 0
     assert bench.tables.rules() == wanted({"ocs0": frozenset()})
 

@@ -1,8 +1,8 @@
 """The network namespace at each GPU: that of its worker, or of an idle host while no worker holds the GPU.
 
 A GPU's NIC comes with its worker. To ping between jobs, a user gets an idle host instead: a network namespace
-with that NIC and no running program. Idle hosts are made on request, never before, and are removed as soon as
-a worker starts on their GPU.
+with that NIC and no running program. Idle hosts are made on request, never before. They are removed as soon as
+a worker starts on their GPU, and come back when it has left.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class IdleHosts:
         self._hosts: dict[str, IdleHost] = {}
         #: Workers that know all GPUs.
         self._introduced: WeakSet[WorkerHost] = WeakSet()
+        #: GPUs whose idle host has given way to a worker.
+        self._away: set[str] = set()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -50,25 +52,39 @@ class IdleHosts:
             if self._closed:
                 raise AgentError(503, "the testbed is stopping")
             busy = workers()
-            taken = {host.gpu for host in busy} | self._hosts.keys()
-            new = [
-                gpu
-                for gpu in self._fabric.gpus
-                if gpu not in taken and self._network.is_plugged(gpu)
-            ]
-            try:
-                for gpu in new:
-                    self._hosts[gpu] = self._network.add_idle(gpu)
-                    self._network.plug(self._hosts[gpu], self._others(gpu))
-                self._network.attach(new)
-            except Failures as error:
-                self._remove(new)
-                raise AgentError(500, f"idle hosts: {error}") from None
+            self._add(set(self._fabric.gpus) - {host.gpu for host in busy})
             # A worker knows the peers of its job; an idle host that pings it wants an answer.
             for host in busy:
                 known = host in self._introduced
                 if not known and self._network.introduce(host, self._others(host.gpu)):
                     self._introduced.add(host)
+
+    def come_back(self, workers: Callable[[], Collection[WorkerHost]]) -> None:
+        """Restore the idle hosts that gave way to workers which are no more among ``workers``."""
+        with self._lock:
+            if self._closed or not self._away:
+                return
+            try:
+                self._add(self._away - {host.gpu for host in workers()})
+            except AgentError as error:
+                log.error("%s", error)
+
+    def _add(self, gpus: Collection[str]) -> None:
+        """Add the idle hosts that lack at these GPUs. Raises AgentError. The caller holds the lock."""
+        new = [
+            gpu
+            for gpu in self._fabric.gpus
+            if gpu in gpus and gpu not in self._hosts and self._network.is_plugged(gpu)
+        ]
+        try:
+            for gpu in new:
+                self._hosts[gpu] = self._network.add_idle(gpu)
+                self._network.plug(self._hosts[gpu], self._others(gpu))
+            self._network.attach(new)
+        except Failures as error:
+            self._remove(new)
+            raise AgentError(500, f"idle hosts: {error}") from None
+        self._away -= self._hosts.keys()
 
     def _others(self, gpu: str) -> list[tuple[str, str]]:
         return [
@@ -80,6 +96,7 @@ class IdleHosts:
     def leave(self, gpus: Collection[str]) -> None:
         """Give way to workers."""
         with self._lock:
+            self._away |= self._hosts.keys() & set(gpus)
             self._remove(gpus)
 
     def gpus(self) -> frozenset[str]:

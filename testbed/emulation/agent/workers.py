@@ -300,7 +300,7 @@ class Workers:
         ``fill``: create idle hosts for GPUs without a host. Raises AgentError.
         """
         if fill:
-            self._idle.fill(lambda: [worker.host for worker in self.workers()])
+            self._idle.fill(self._hosts)
         workers = [(worker.host, worker.lives) for worker in self.workers()]
         return host_entries(
             self._fabric, workers, self._idle.gpus(), self._network.lab.prefix
@@ -421,7 +421,12 @@ class Workers:
                 self._network.forget(worker.host)
         for reason in errors:
             log.error("removing workers: %s", reason)
+        if unplug:
+            self._idle.come_back(self._hosts)
         return errors
+
+    def _hosts(self) -> list[WorkerHost]:
+        return [worker.host for worker in self.workers()]
 
     def _end(self, worker: Worker) -> str | None:
         try:

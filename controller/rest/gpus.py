@@ -1,0 +1,142 @@
+"""REST: the GPUs as resources: who has each, where its light ends, and the network at its NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi import APIRouter
+
+from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.rest.common import PlainRoute, answers
+from ringlight.controller.rest.requests import AnyGpuName
+from ringlight.controller.server_agent import AgentClient
+from ringlight.controller.service import Controller
+from ringlight.fabric.parts import Gpu, Port
+
+
+@dataclass(frozen=True)
+class GpuHost:
+    """Network at a GPU's NIC: that of a worker, or of an idle host, for users' own programs.
+
+    ``namespace``: path of the network namespace, null while a worker starts or ends.
+    """
+
+    kind: Literal["worker", "idle"]
+    namespace: str | None
+    container: str | None
+
+
+@dataclass(frozen=True)
+class GpuResource(Gpu):
+    """GPU of the fabric. ``state``: lost (a fault took it), job (the job named ``job`` has it), claim (the
+    claim named ``claim`` has it), or free.
+
+    ``attached``: ports of packet switches that its light or its cable reaches now. ``host``: null without
+    one, or if the lab's agent cannot be asked.
+    """
+
+    state: Literal["free", "job", "claim", "lost"]
+    job: str | None
+    claim: str | None
+    attached: list[str]
+    host: GpuHost | None
+
+
+def resources(
+    gpus: Iterable[Gpu],
+    holders: Mapping[str, str],
+    claims: Mapping[str, str],
+    lost: Iterable[str],
+    ends: Mapping[Port, Port | None],
+    hosts: Mapping[str, Mapping[str, Any]],
+) -> list[GpuResource]:
+    """Return the GPUs as resources.
+
+    ``holders``: job of each taken GPU. ``claims``: claim of each claimed GPU. ``ends``: node reached from
+    each packet-switch port. ``hosts``: the agent's entry of each GPU.
+    """
+    out = set(lost)
+    attached: dict[str, list[str]] = {}
+    for port, end in sorted(ends.items()):
+        if end is not None:
+            attached.setdefault(end.node, []).append(str(port))
+
+    def state(gpu: str) -> Literal["free", "job", "claim", "lost"]:
+        if gpu in out:
+            return "lost"
+        if gpu in holders:
+            return "job"
+        return "claim" if gpu in claims else "free"
+
+    return [
+        GpuResource(
+            **vars(gpu),
+            state=state(gpu.name),
+            job=holders.get(gpu.name),
+            claim=claims.get(gpu.name),
+            attached=attached.get(gpu.name, []),
+            host=_host(hosts.get(gpu.name, {})),
+        )
+        for gpu in gpus
+    ]
+
+
+def _host(entry: Mapping[str, Any]) -> GpuHost | None:
+    if entry.get("kind") not in ("worker", "idle"):
+        return None
+    return GpuHost(entry["kind"], entry["namespace"], entry.get("container"))
+
+
+def router(controller: Controller) -> APIRouter:
+    """Return the routes ``/v1/gpus``."""
+    routes = APIRouter(prefix="/v1/gpus", tags=["GPUs"], route_class=PlainRoute)
+    fabric, jobs = controller.fabric, controller.jobs
+
+    def agent() -> AgentClient:
+        if controller.agent is None:
+            raise ConflictError("this lab has no server agent, and so no hosts")
+        return controller.agent
+
+    def all_now(fill: bool = False) -> list[GpuResource]:
+        entries = [] if controller.agent is None else agent().hosts(fill=fill)
+        return resources(
+            fabric.gpus.values(),
+            jobs.holders(),
+            controller.claims.holders(),
+            jobs.lost_gpus,
+            controller.circuits.ends(),
+            {entry["gpu"]: entry for entry in entries},
+        )
+
+    @routes.get("", **answers(list[GpuResource], 409, 503))
+    def gpus() -> Any:
+        """All GPUs: state, attachment, address, and the network namespace at the NIC."""
+        return all_now()
+
+    @routes.get("/{name}", **answers(GpuResource, 404, 409, 503))
+    def gpu(name: AnyGpuName) -> Any:
+        """One GPU."""
+        return _named(all_now(), name)
+
+    @routes.put("/{name}/host", **answers(GpuResource, 404, 409, 503))
+    def put_host(name: AnyGpuName) -> Any:
+        """Have an idle host at a GPU that no job holds: a network namespace with its NIC, for own programs.
+
+        All GPUs without a worker get one. It gives way to a job's worker, and comes back after the job.
+        """
+        _named(all_now(), name)
+        resource = _named(all_now(fill=True), name)
+        if resource.host is None:
+            raise ConflictError(f"GPU {name} is not plugged into anything")
+        return resource
+
+    return routes
+
+
+def _named(resources: Iterable[GpuResource], name: str) -> GpuResource:
+    for resource in resources:
+        if resource.name == name:
+            return resource
+    raise NotFoundError(f"there is no GPU {name}")
