@@ -1,4 +1,4 @@
-"""Which cross-connects add some circuits and remove others. No I/O, no clock."""
+"""Plan the cross-connects that add some circuits and remove others. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def altered(
     A circuit to add takes the place of the one at its first end. Raises InvalidError for an end or a circuit
     that this fabric cannot have, ConflictError for a circuit that is not lit or a port that is in use.
     """
-    lit = circuit_pairs(fabric, cross_connects)
+    present = circuit_pairs(fabric, cross_connects)
     add = list(add)
     nears = [_port(first, f"add[{index}]") for index, (first, _) in enumerate(add)]
-    gone = {_lit(lit, names, index) for index, names in enumerate(remove)}
-    gone |= {pair for pair in lit if not set(nears).isdisjoint(pair)}
-    used = {port for pair in lit if pair not in gone for port in pair}
+    gone = {_lit(present, names, index) for index, names in enumerate(remove)}
+    gone |= {pair for pair in present if not set(nears).isdisjoint(pair)}
+    used = {port for pair in present if pair not in gone for port in pair}
     new: list[_Pair] = []
     for index, (near, (_, second)) in enumerate(zip(nears, add, strict=True)):
         place = f"add[{index}]"
@@ -73,7 +73,7 @@ def _lit(lit: Collection[_Pair], names: tuple[str, str], index: int) -> _Pair:
     """Return the lit circuit with these ends, in whichever order."""
     place = f"remove[{index}]"
     ends = {_port(name, place) for name in names}
-    for pair in lit:
+    for pair in present:
         if set(pair) == ends:
             return pair
     raise ConflictError(f"{place}: there is no circuit from {names[0]} to {names[1]}")

@@ -38,16 +38,15 @@ from ringlight.controller.rest.common import (
     sender,
     tagged,
 )
-from ringlight.controller.rest.observation import add_observation
-from ringlight.controller.rest.packet_switches import add_packet_switches
-from ringlight.controller.rest.requests import (
+from ringlight.controller.rest.light_requests import (
     Circuits,
     CircuitsPatch,
     IfMatch,
-    OtherPathEnd,
-    PathEnd,
     expected,
 )
+from ringlight.controller.rest.observation import add_observation
+from ringlight.controller.rest.packet_switches import add_packet_switches
+from ringlight.controller.rest.requests import OtherPathEnd, PathEnd
 from ringlight.controller.service import NO_OTHERS, Controller, health_model
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.api_page import add_api_page
@@ -227,8 +226,8 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     def get_circuits() -> Any:
         """End-to-end circuits lit now. The ``ETag`` is the generation."""
         generation, light = circuits.light()
-        lit = lit_circuits(fabric, light, controller.jobs.lost_gpus)
-        document = LitCircuits(generation, lit)
+        entries = lit_circuits(fabric, light, controller.jobs.lost_gpus)
+        document = LitCircuits(generation, entries)
         return tagged(send_circuits(document), generation)
 
     @app.put("/v1/circuits", tags=["fabric"], **changes)
@@ -248,7 +247,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.patch("/v1/circuits", tags=["fabric"], **changes)
     def patch_circuits(body: CircuitsPatch, who: Who, if_match: IfMatch = None) -> Any:
-        """Add some duplex circuits and remove others; the rest stays lit. Otherwise like ``PUT``.
+        """Add some duplex circuits and remove others; the rest stays lit. The answer is that of ``PUT``.
 
         409: a circuit to remove is not lit, a port is in use, or a packet switch has no free port.
         """

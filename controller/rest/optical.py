@@ -18,16 +18,18 @@ from ringlight.controller.optical.model import (
     Timing,
 )
 from ringlight.controller.rest.common import PlainRoute, Who, answers, sender, tagged
-from ringlight.controller.rest.requests import (
+from ringlight.controller.rest.light_requests import (
     CrossConnectEntry,
     CrossConnectSet,
     IfMatch,
-    Ingress,
     OneCrossConnect,
+    expected,
+)
+from ringlight.controller.rest.requests import (
+    Ingress,
     OpticalPortNumber,
     OpticalSwitchName,
     PortAdmin,
-    expected,
 )
 from ringlight.controller.service import Controller
 from ringlight.controller.web.refusals import failure

@@ -12,18 +12,16 @@ from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.circuits.intent import AuditEntry
 from ringlight.controller.optical.model import Alarm
 from ringlight.controller.rest.common import PlainRoute, Who, answers
+from ringlight.controller.rest.light_requests import IfMatch, LightChange, expected
 from ringlight.controller.rest.optical import CircuitsChange, answer, entries
 from ringlight.controller.rest.requests import (
     AtMost,
     GeneralPolicy,
-    IfMatch,
-    LightChange,
     OfSwitch,
     OlderThan,
     OpticalSwitchName,
     OwnPolicy,
     Settle,
-    expected,
 )
 from ringlight.controller.service import Controller
 from ringlight.fabric.crossconnect import CrossConnect

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi import Header, Path, Query
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -17,11 +16,9 @@ from pydantic import (
 )
 
 from ringlight.controller.circuits.drift import Policy
-from ringlight.controller.errors import InvalidError
 from ringlight.controller.jobs.job import OWN_WORKLOADS
 from ringlight.controller.rest.body import Body
 from ringlight.fabric.algorithms import parse_collective, steps_named
-from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.guests import guest_kinds
 from ringlight.workloads.following import followings
 from ringlight.workloads.job_settings import LIMITS, SLOWER, Limit
@@ -100,44 +97,6 @@ AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]
 Cursor = Annotated[int, Query(ge=0, le=2**53)]
 
 
-class Expecting(Body):
-    """Change of a document of light. ``expect``: generation of the document that the caller has read."""
-
-    expect: int | None = Field(None, ge=0, le=2**53)
-
-
-#: ``"17"``, as the header ``ETag`` of a document of light has it.
-IfMatch = Annotated[
-    str | None, Header(alias="If-Match", pattern=r'^(W/)?"[0-9]{1,16}"$|^\*$')
-]
-
-
-def expected(if_match: str | None, *bodies: int | None) -> int | None:
-    """Return the generation of the light that a caller has read, as the header or a body names it; None
-    if neither does.
-
-    Raises InvalidError if they name two.
-    """
-    header = (if_match or "*").removeprefix("W/").strip('"')
-    named = {number for number in bodies if number is not None}
-    named |= set() if header == "*" else {int(header)}
-    if len(named) > 1:
-        raise InvalidError("If-Match, expect and generation name different generations")
-    return named.pop() if named else None
-
-
-class OneCrossConnect(Expecting):
-    """``PUT …/cross-connects/{ingress}``. ``wavelength``: channel index, on a WSS."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"egress": 15}]})
-
-    egress: PortNumber
-    wavelength: Channel | None = None
-    name: Label | None = None
-    mode: Mode = Mode.UPDATE
-    dry_run: StrictBool = False
-
-
 class PortAdmin(Body):
     """``PUT …/ports/{port}``."""
 
@@ -187,56 +146,6 @@ class FaultBody(Body):
     back_after_s: float | None = Field(None, ge=0.0, le=86_400.0, allow_inf_nan=False)
 
 
-class CrossConnectEntry(Body):
-    ingress: PortNumber
-    egress: PortNumber
-    wavelength: Channel | None = None
-    name: Label | None = None
-
-
-class CrossConnectSet(Expecting):
-    """``PUT …/cross-connects``."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"cross_connects": [{"ingress": 1, "egress": 15}]}]
-        }
-    )
-
-    mode: Mode = Mode.UPDATE
-    cross_connects: list[CrossConnectEntry] = Field(max_length=16_384)
-    dry_run: StrictBool = False
-
-
-class SwitchTarget(Body):
-    """Cross-connects that one optical switch must carry, in this mode; nothing at the
-    ``delete`` ingresses.
-    """
-
-    mode: Mode = Mode.UPDATE
-    cross_connects: list[CrossConnectEntry] = Field(default=[], max_length=16_384)
-    delete: list[PortNumber] = Field(default=[], max_length=16_384)
-
-
-class LightChange(Expecting):
-    """``POST /v1/optical-changes``: what some optical switches shall carry, by name."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "optical_switches": {
-                        "ocs0": {"cross_connects": [{"ingress": 1, "egress": 15}]}
-                    }
-                }
-            ]
-        }
-    )
-
-    optical_switches: dict[str, SwitchTarget] = Field(min_length=1, max_length=4096)
-    dry_run: StrictBool = False
-
-
 class GeneralPolicy(Body):
     """``PUT /v1/optical-policy``: of all optical switches that have none of their own."""
 
@@ -261,79 +170,6 @@ class Settle(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"how": "repair"}]})
 
     how: Literal[Policy.MEND, Policy.REPAIR, Policy.ADOPT]
-
-
-def _ends(circuit: Any) -> Any:
-    """Return the ends of a circuit as ``GET /v1/circuits`` has it; else the value as it is."""
-    return circuit.get("ends", circuit) if isinstance(circuit, dict) else circuit
-
-
-#: A pair of ends (``["g0", "tor0:1"]``), or a circuit as ``GET /v1/circuits`` has it.
-CircuitEnds = Annotated[
-    tuple[str, str],
-    BeforeValidator(_ends),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "minItems": 2,
-                    "maxItems": 2,
-                },
-                {
-                    "type": "object",
-                    "properties": {
-                        "ends": {
-                            "type": "array",
-                            "items": {"type": "string"},
-                            "minItems": 2,
-                            "maxItems": 2,
-                        }
-                    },
-                    "required": ["ends"],
-                },
-            ]
-        }
-    ),
-]
-
-
-class Circuits(Expecting):
-    """``PUT /v1/circuits``: the duplex circuits that must be lit.
-
-    ``generation`` is an ``expect``, so the answer of ``GET /v1/circuits`` is a body, too.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"circuits": [["g0", "tor0:1"], ["g1", "tor0:2"], ["g2", "tor1:1"]]}
-            ]
-        }
-    )
-
-    circuits: list[CircuitEnds] = Field(max_length=16_384)
-    generation: int | None = Field(None, ge=0, le=2**53)
-    dry_run: StrictBool = False
-
-
-class CircuitsPatch(Expecting):
-    """``PATCH /v1/circuits``: circuits to add and to remove; the others stay.
-
-    The second end of a circuit to add is a port, or a packet switch: then any free port of it. The circuit at
-    the first end gives way.
-    """
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"remove": [["g0", "tor0:1"]]}, {"add": [["g0", "tor0"]]}]
-        }
-    )
-
-    add: list[CircuitEnds] = Field(default=[], max_length=16_384)
-    remove: list[CircuitEnds] = Field(default=[], max_length=16_384)
-    dry_run: StrictBool = False
 
 
 class LinkTest(Body):

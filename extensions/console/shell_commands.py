@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ringlight.experiments.cli import calls, options, rest
+from ringlight.experiments.cli import calls, circuit_commands, options, rest
 from ringlight.experiments.cli.common import answer, echo, fail, listing, say, table
 from ringlight.experiments.cli.labs import processes_of_lab
 from ringlight.extensions.console.looking import (
@@ -67,7 +67,7 @@ class _Asked:
     def _circuits(self) -> None:
         circuits = calls.get("/v1/circuits")["circuits"]
         if circuits:
-            listing(circuits, *rest.CIRCUIT_COLUMNS)
+            listing(circuits, *circuit_commands.CIRCUIT_COLUMNS)
         else:
             echo("no circuit is lit")
 

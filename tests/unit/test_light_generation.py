@@ -15,7 +15,7 @@ from ringlight.controller.circuits.change import carried_after
 from ringlight.controller.circuits.generation import moved_gpus
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.packets.attachment import circuit_pairs
-from ringlight.controller.rest.requests import expected
+from ringlight.controller.rest.light_requests import expected
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Port
 from tests.unit.test_controller_circuits import SWAPPED, Bench

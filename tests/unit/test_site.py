@@ -15,7 +15,7 @@ from docs.site.links import broken
 from docs.site.pages import listing, rewritten, targets, write_code, write_pages
 from docs.site.routes import documents, routes
 from docs.site.topology import MOST, topology
-from ringlight.experiments.cli.examples import SCENARIOS, listed
+from ringlight.experiments.language.bundled import SCENARIOS, listed
 
 ROOT = Path(__file__).resolve().parents[2]
 
