@@ -69,7 +69,7 @@ def _port(name: str, place: str) -> Port:
         raise InvalidError(f"{place}: {error}") from error
 
 
-def _lit(lit: Collection[_Pair], names: tuple[str, str], index: int) -> _Pair:
+def _lit(present: Collection[_Pair], names: tuple[str, str], index: int) -> _Pair:
     """Return the lit circuit with these ends, in whichever order."""
     place = f"remove[{index}]"
     ends = {_port(name, place) for name in names}

@@ -247,7 +247,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.patch("/v1/circuits", tags=["fabric"], **changes)
     def patch_circuits(body: CircuitsPatch, who: Who, if_match: IfMatch = None) -> Any:
-        """Add some duplex circuits and remove others; the rest stays lit. The answer is that of ``PUT``.
+        """Add some duplex circuits and remove others; the rest stays lit. Return the change, like ``PUT``.
 
         409: a circuit to remove is not lit, a port is in use, or a packet switch has no free port.
         """
