@@ -11,7 +11,6 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import answer, echo, fail, table
 from ringlight.experiments.language.bundled import bundled, listed
-from ringlight.experiments.language.text import ScenarioError
 
 commands = typer.Typer(
     help="List the bundled scenario files, or copy one.", invoke_without_command=True
@@ -46,6 +45,7 @@ def copy(
         ringlight examples copy fat_tree_4 experiments
     """
     from ringlight.experiments.language.expand import load
+    from ringlight.experiments.language.text import ScenarioError
     from ringlight.experiments.runner.machine import real_scale
 
     try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ringlight.experiments.language.text import ScenarioError
-
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 
 
@@ -31,6 +29,9 @@ def bundled(name: str) -> Path:
         each for each in known if each == full or each.rpartition("/")[2] == full
     ]
     if len(matches) != 1:
+        # Commands import this module to print their help, which must be quick.
+        from ringlight.experiments.language.text import ScenarioError
+
         there = ", ".join(each.removesuffix(".yaml") for each in known)
         raise ScenarioError(f"there is no example {name}; there are {there}")
     return SCENARIOS / matches[0]

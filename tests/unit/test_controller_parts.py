@@ -157,6 +157,7 @@ def test_a_circuit_lit_one_way_only_is_no_duplex_circuit() -> None:
         "ends": ("g0", "tor0:1"),
         "path": ["g0:0", "ocs0:1", "ocs0:7", "tor0:1"],
         "duplex": False,
+        "lost": False,
     }
     assert circuit_pairs(FABRIC, there) == []
 

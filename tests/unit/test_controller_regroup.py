@@ -23,8 +23,11 @@ class NoJobs(SimpleNamespace):
     def running(self, job_ids: Any = None) -> list[Any]:
         return []
 
+    def claimed(self) -> dict[str, str]:
+        return {}
 
-class MovedJobs(SimpleNamespace):
+
+class MovedJobs(NoJobs):
     """A ring whose neighbours are on different packet switches."""
 
     def running(self, job_ids: Any = None) -> list[Any]:
@@ -134,10 +137,9 @@ def test_a_regrouping_that_the_controllers_end_cut_short_ends(
 ) -> None:
     regroups = manager(bench, MovedJobs())
     # The controller dies as soon as the light moves, or before.
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(regroup.threading.Thread, "start", lambda _thread: None)
-    asked = regroups.start(["red"], dry_run=False, who="ann")
-    monkey.undo()
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(regroup.threading.Thread, "start", lambda _thread: None)
+        asked = regroups.start(["red"], dry_run=False, who="ann")
     assert asked["state"] == "APPLYING"
     assert asked["plan"]["fibres_moved"] > 0
     if lit:

@@ -13,7 +13,7 @@ import typer.main
 
 from ringlight.experiments.cli.app import add_commands, app
 from ringlight.experiments.cli.epilogs import end_with_examples, split
-from ringlight.experiments.cli.examples import SCENARIOS
+from ringlight.experiments.language.bundled import SCENARIOS
 from tests import forks
 
 add_commands()

@@ -127,12 +127,12 @@ def test_one_that_is_absent_keeps_no_other_away_and_is_asked_for_once_a_day(
     for _ in range(2):
         launcher.install_wanted()
         assert "the comparison with SimGrid will be skipped" in capsys.readouterr().err
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 3
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 4
     assert (tmp_path / "netconfd").exists()
     yesterday = time.time() - 90_000
     os.utime(tmp_path / "build/simgrid-absent", (yesterday, yesterday))
     launcher.install_wanted()
-    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 4
+    assert (tmp_path / "calls").read_text().split() == ["update", "install"] * 5
 
 
 def test_a_program_that_hangs_is_ended_with_what_it_started(

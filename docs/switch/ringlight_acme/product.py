@@ -19,5 +19,4 @@ PROFILE = Profile(
 
 DRIVER = DriverKind(
     "driver:AcmeDriver", products=("acme-p",), profile="acme-p", login=False,
-    protocol="acme", emulated_by="emulated:PROTOCOL", rig="rig:AcmeRig",
-)
+    protocol="acme", emulated_by="emulated:PROTOCOL", rig="rig:AcmeRig")

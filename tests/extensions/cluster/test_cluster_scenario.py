@@ -78,7 +78,7 @@ def test_from_a_file_to_its_report(tmp_path: Path) -> None:
     assert max(_values(result, "little_gap").values()) < 1e-9
     assert _values(result, "jobs_dropped")["packed"] > 0
     page = (folder / "report.html").read_text()
-    assert "it is what the file assumes" in page
+    assert "the file assumes it (<code>sends</code>)" in page
     assert "trace.json" not in page
     for words in (
         "Jobs of a trace",
@@ -414,7 +414,7 @@ def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
     # Nothing of its page is that of a replay, also where it is made from the file.
     result = finish(folder)
     page = (folder / "report.html").read_text()
-    assert "it is what the file assumes" not in page
+    assert "the file assumes it" not in page
     assert "trace.json" in page
     assert [
         row["value"] for row in result["rows"] if row["metric"] == "iterations"
