@@ -13,7 +13,17 @@ from typing import Any
 from benchmarks.harness import ROOT, check_known, show, tell
 
 #: Without an extra, and with each that users install.
-EXTRAS = ("base", "emulate", "chakra", "dask", "gnmi", "frames", "fast", "onn")
+EXTRAS = (
+    "base",
+    "emulate",
+    "chakra",
+    "dask",
+    "gnmi",
+    "frames",
+    "fast",
+    "sip-ml",
+    "onn",
+)
 #: Left out of the copy that the wheel is built from.
 LEFT = (".*", "__pycache__", "build", "runs", "*.egg-info")
 #: Longest time that one installation may take, seconds.

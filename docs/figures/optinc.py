@@ -118,13 +118,13 @@ BLOCKS: dict[str, Block] = {
     ),
     "optinc-one": Table(
         "optinc",
-        "servers | OptINC | ring, same bytes | ring of 8-bit numbers | ring over OptINC | 8-bit ring over OptINC "
+        "servers | OptINC | ring, same payload | ring of 8-bit numbers | ring over OptINC | 8-bit ring over OptINC "
         "| bytes over payload: OptINC | ring | 8-bit ring",
         [_line(_ARMS, n, _ONE) for n in (4, 6, 8, 10, 12, 14, 16)],
     ),
     "optinc-two": Table(
         "optinc",
-        "servers | OptINC, Eq. 10 | Eq. 9 | ring, same bytes | ring of 8-bit numbers | ring over Eq. 10 "
+        "servers | OptINC, Eq. 10 | Eq. 9 | ring, same payload | ring of 8-bit numbers | ring over Eq. 10 "
         "| 8-bit ring over Eq. 10 | bytes over payload: OptINC | ring | 8-bit ring",
         [_line(_TWO_ARMS, n, _TWO) for n in (16, 64, 256)],
     ),

@@ -25,14 +25,14 @@ _ONE, _TWO = "fabrics.one.averaging.servers", "fabrics.two.averaging.servers"
 _LIGHT = "fabrics.one.averaging.imperfect."
 #: What is swept of the light, from the mildest on: as it is said, and its unit.
 _PHYSICS = {
-    "phase_bits": ("phases of", "bits"),
-    "phase_error": ("phases off by", "rad"),
-    "loss_db": ("a loss of", "dB"),
-    "noise": ("noise of detectors of", "levels"),
-    "transmitters": ("noise of transmitters of", "levels"),
-    "mismatch": ("a mismatch of transmitters of", "of their light"),
-    "bias": ("constant light too bright by", "of it"),
-    "scale": ("all light too bright by", "of it"),
+    "phase_bits": ("phases of at least", "bits"),
+    "phase_error": ("phase errors up to", "rad"),
+    "loss_db": ("a loss up to", "dB"),
+    "noise": ("detector noise up to", "levels"),
+    "transmitters": ("transmitter noise up to", "levels"),
+    "mismatch": ("a mismatch of transmitters up to", "of their light"),
+    "bias": ("constant light too bright by up to", "of it"),
+    "scale": ("all light too bright by up to", "of it"),
 }
 
 
@@ -214,8 +214,8 @@ def _on_light(base: AtBase) -> Iterator[Finding]:
             ]
             yield Finding(
                 "free",
-                f"{base.titles[arm]}: no answer is wrong up to {'. Nor up to '.join(several)}. Each imperfection "
-                "was tried alone, with one draw.",
+                f"{base.titles[arm]}: all answers stay right with each of these alone: "
+                f"{'. The same holds for '.join(several)}. Each was tried with one draw.",
             )
 
 

@@ -1,7 +1,6 @@
 """The driver of Acme's switches. :mod:`.emulated` has the commands of their protocol, which has no login.
 
-Every request is a line, and every reply is one. Any trouble ends the connection, so that no reply is taken
-for another's. A write is never sent twice.
+Requests and replies are lines. An error ends the connection, lest replies be confused. No write is sent twice.
 """
 
 import re

@@ -23,10 +23,11 @@ COUNTERS = {
     "collisions": "Flows of one wavelength that met at a receiver",
     "receiver_overlaps": "Flows of any wavelength that met at a receiver",
     "misdirected": "Packets that arrived at an O-NIC for which they were not meant",
-    "dark_drops": "Packets dropped in a WSS whose cross-connect was not ready",
-    "unset_drops": "Packets dropped in a WSS on a wavelength without a cross-connect",
-    "blocked_drops": "Packets dropped in a WSS at a port that was disabled or had failed",
-    "unplugged_drops": "Packets dropped in a WSS at a port with nothing plugged in",
+    "dark_drops": "Packets dropped in a WSS (wavelength-selective switch) whose cross-connect was not ready",
+    "unset_drops": "Packets dropped in a WSS (wavelength-selective switch) on a wavelength without a cross-connect",
+    "blocked_drops": "Packets dropped in a WSS (wavelength-selective switch) at a port that was disabled "
+    "or had failed",
+    "unplugged_drops": "Packets dropped in a WSS (wavelength-selective switch) at a port with nothing plugged in",
     "dim_drops": "Packets dropped because their light would have been too weak",
     "error_drops": "Packets dropped with bit errors, because their light was weak",
 }

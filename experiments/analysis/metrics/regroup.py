@@ -168,10 +168,11 @@ def light_off(_: Context, action: Action) -> float | None:
 
 
 _BLACKOUT = {
-    "beacon_gap": "Longest silence of beacons of a moved GPU while circuits moved; 0 if below 20 ms",
+    "beacon_gap": "Longest silence of beacons (short test packets) from or to a moved GPU while circuits moved; "
+    "0 if below 20 ms",
     "wire_dark": "Longest time that an optical switch reports a moved cross-connect dark",
     "tcp_stall": "Longest time without a byte of an all-reduce at a rank while circuits moved",
-    "blackout": "Worst of beacon gap, dark wire and TCP stall",
+    "blackout": "Longest of `beacon_gap`, `wire_dark` and `tcp_stall`",
 }
 
 

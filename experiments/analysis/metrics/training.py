@@ -182,7 +182,7 @@ def algbw(context: Context, job: JobRun) -> float | None:
 
 @metric("bit/s", of="job")
 def busbw(context: Context, job: JobRun) -> float | None:
-    """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks; the bytes sent if the plane sums.
+    """Bus bandwidth: `algbw` times 2 (n-1)/n for n ranks; if the network itself sums, the rate of the bytes sent.
 
     Return bits per second; None without an all-reduce.
     """
