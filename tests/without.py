@@ -27,6 +27,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import typer
+
 from ringlight.experiments.cli.suite import OF_ALL
 from ringlight.fabric.extension import extensions
 from ringlight.testbed.process_start import dying_with_starter
@@ -166,23 +168,41 @@ def files_of(name: str) -> Iterator[Path]:
         yield from files
 
 
-def commands_of(names: Iterable[str]) -> list[str]:
-    """Return the commands of some extensions that build labs, which the launcher knows, too."""
-    listed = (ROOT / "extensions" / name / "lab_commands.txt" for name in names)
-    return [
-        word for path in listed if path.exists() for word in path.read_text().split()
+def commands_of(names: Collection[str]) -> list[str]:
+    """Return the names of the commands that some extensions add to the program."""
+    app = typer.Typer()
+    for installed in extensions():
+        if installed.extension.name in names and (
+            value := installed.extension.commands
+        ):
+            installed.load(value)(app)
+    commands = [
+        command.name or command.callback.__name__.replace("_", "-")
+        for command in app.registered_commands
+        if command.callback is not None
     ]
+    return commands + [group.name for group in app.registered_groups if group.name]
 
 
-def without_gone(page: Path, commands: Collection[str]) -> str:
-    """Return a page's text without lines of code that call ``commands``, and with the words of a link in
-    place of one to a file that is not there.
+def _calls_gone(line: str, folder: Path, commands: Collection[str]) -> bool:
+    """Return whether a line of code calls a command that is gone, or names a file that is."""
+    call = re.match(r" {4}(?:sudo )?(?:\./)?ringlight (\S+)", line)
+    if call is None:
+        return False
+    files = re.findall(r"(?:docs|scenarios|extensions)/\S+\.\w+", line)
+    return call[1] in commands or any(
+        (ROOT / file).exists() and not (folder / file).exists() for file in files
+    )
+
+
+def without_gone(page: Path, folder: Path, commands: Collection[str]) -> str:
+    """Return a page's text without lines of code that call ``commands`` or name files that are not in the
+    ``folder`` of the copy, and with the words of a link in place of one to a file that is not there.
     """
-    calls = tuple(f"    ./ringlight {command} " for command in commands)
     text = "".join(
         line
         for line in page.read_text().splitlines(keepends=True)
-        if not line.startswith(calls)
+        if not _calls_gone(line, folder, commands)
     )
 
     def kept(match: re.Match[str]) -> str:
@@ -247,12 +267,13 @@ def copied(names: Collection[str]) -> Iterator[Path]:
                 target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / path, target, follow_symlinks=False)
+        gone_commands = commands_of(names)
         for page in (
             page
             for place in (".", "docs", "docs/site", "scenarios")
             for page in (folder / place).glob("*.md")
         ):
-            page.write_text(without_gone(page, commands_of(names)))
+            page.write_text(without_gone(page, folder, gone_commands))
         subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
         yield folder
 

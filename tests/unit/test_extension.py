@@ -118,7 +118,7 @@ def test_everything_that_ours_name_is_there() -> None:
     for part in ("emulated_by", "rig"):
         assert all(load() for load in parts_of_drivers(part).values())
     for part in ("carrier", "planes", "provider"):
-        assert parts_of_planes(part)
+        assert all(parts_of_planes(part).values())
 
 
 def test_what_two_have_by_one_name_is_named() -> None:
