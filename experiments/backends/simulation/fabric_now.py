@@ -43,6 +43,16 @@ class FabricNow:
         #: The switch of each GPU, on this fabric with these circuits.
         self._switches: tuple[Fabric, object, dict[str, str | None]] | None = None
 
+    def cut_words(self) -> str:
+        """Return which links are cut, as text; "" if none is."""
+        first, *more = sorted(
+            " ".join(map(str, sorted(ends))) for ends in self.cut
+        ) or [""]
+        if not more:
+            return first and f"the link {first} is cut"
+        others = more[0] if len(more) == 1 else f"{len(more)} others"
+        return f"the links {first} and {others} are cut"
+
     def plugged(self) -> Fabric:
         """Return the fabric without the links that are cut."""
         fabric = self.whole

@@ -38,7 +38,7 @@ class VaryingLinks:
             rates = (float(network.capacity_bps[number]) / 8 for number in local)
             return list(zip(self._sim.links(local), rates, strict=True))
 
-        time_out_s = _time_out_s(self._setting, link)
+        time_out_s = down_time_out_s(self._setting, link)
         passage = Passage(self._engine, passing, time_out_s, self.settle)
         self._courses[ends] = [effect.course(passage) for effect in varying]
 
@@ -58,8 +58,10 @@ class VaryingLinks:
             course.wake()
 
 
-def _time_out_s(setting: Setting, link: Link) -> float:
-    """Return TCP's time-out over a link, seconds of the emulation, as if the queue in front of it were full."""
+def down_time_out_s(setting: Setting, link: Link) -> float:
+    """Return TCP's time-out over a link that is down, seconds of the emulation, as if the queue in front of it
+    were full.
+    """
     full_s = setting.tcp.rto_min + link.queue_s
     return 2 * link.delay_s + full_s * setting.scale.time
 
