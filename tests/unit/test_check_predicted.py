@@ -140,7 +140,9 @@ def test_of_an_arm_with_a_large_job_one_point_is_read_and_the_others_are_counted
 def test_a_short_time_is_not_hidden_by_two_decimals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = experiment("arms: {base: {training.compute: 1 ms, training.iterations: 2}}\n")
+    found = experiment(
+        "arms: {base: {training.compute: 1 ms, training.iterations: 2}}\n"
+    )
     records = records_of(found)
     simulated = analyse(found, records, "simulated")
     jct_s = the(simulated.rows, "jct", subject="job red")
