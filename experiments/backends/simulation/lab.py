@@ -384,19 +384,13 @@ class SimulatedLab:
     def _restore(self, ends: set[frozenset[Port]]) -> None:
         """Let links carry something again. TCP finds out by its time-outs."""
         self._fabric.cut -= ends
-        times_s = (
-            down_time_out_s(self._setting, link)
-            for link in self._fabric.whole.links
-            if frozenset((link.a, link.b)) in ends
-        )
-        self._replug(max(times_s, default=None))
+        links = self._fabric.links_between(ends)
+        self._replug(down_time_out_s(self._setting, links) if links else None)
 
     def _replug(self, time_out_s: float | None = None) -> None:
         """Links went or came; what has no way stands still until it has one."""
-        network = self._network()
-        self._change(
-            NetworkChange(self.now_s(), network, patient=True, time_out_s=time_out_s)
-        )
+        now_s, network = self.now_s(), self._network()
+        self._change(NetworkChange(now_s, network, 0.0, True, time_out_s))
 
     def _change(self, change: NetworkChange) -> None:
         self._sim.happen(replace(change, cut=self._fabric.cut_words()))
@@ -493,13 +487,8 @@ class SimulatedLab:
         def moved() -> None:
             self._fabric.circuits = made.circuits
             patient = bool(self._fabric.cut)
-            lit_links = [
-                link
-                for link in self._fabric.whole.links
-                if {link.a.node, link.b.node} & {*self._profiles}
-            ]
-            time_outs_s = (moved_time_out_s(self._setting, link) for link in lit_links)
-            time_out_s = max(time_outs_s, default=None)
+            lit_links = self._fabric.links_at(self._profiles)
+            time_out_s = moved_time_out_s(self._setting, lit_links)
             self._change(
                 NetworkChange(
                     self.now_s(), self._network(), made.dark_s, patient, time_out_s
