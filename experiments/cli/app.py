@@ -30,7 +30,7 @@ _FORESEEN = {"ringlight", "click", "typer"}
 
 app = typer.Typer(
     name="ringlight",
-    help="SDN control plane, emulator and testbed for optical interconnects in distributed training.",
+    help="SDN control plane, emulator, simulator and testbed for optical interconnects in distributed training.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

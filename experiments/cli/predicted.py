@@ -23,12 +23,12 @@ def said_of(points: Sequence[Point], job: str, how: str) -> str:
     ]
     if not times:
         return ""
-    least, most = _rounded(min(times)), _rounded(max(times))
+    least, most = rounded(min(times)), rounded(max(times))
     return least if least == most else f"{least.removesuffix(' s')} to {most}"
 
 
-def _rounded(time_s: float) -> str:
-    """Seconds with what a prediction knows of them: two or three digits."""
+def rounded(time_s: float) -> str:
+    """Return seconds as text, with two or three digits: what a prediction knows of them."""
     if time_s >= 0.1:
         return f"{time_s:.{2 if time_s < 10 else 1}f} s"
     return format_time(float(f"{time_s:.3g}"))

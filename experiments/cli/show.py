@@ -9,7 +9,7 @@ from ringlight.experiments.analysis.carrying import LATE, Demand, alike
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.cli.common import echo, listing, table
-from ringlight.experiments.cli.predicted import left_out, said_of, taken
+from ringlight.experiments.cli.predicted import left_out, rounded, said_of, taken
 from ringlight.experiments.language.job_sources import job_source
 from ringlight.fabric.extension import entries
 from ringlight.fabric.units import format_size, format_time
@@ -198,18 +198,23 @@ def _short(ranks: Sequence[str] | int) -> str:
     )
 
 
+def _whole_s(time_s: float) -> str:
+    """Return a job's time with two decimals, or with three digits if these would hide it."""
+    return f"{time_s:.2f} s" if time_s >= 0.1 else rounded(time_s)
+
+
 #: Columns of the table of jobs, in order: metric, heading, how a value is written. Extensions' come next to
 #: last (``Metric.column``).
 _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("queueing_delay", "queued", lambda v: f"{v:.2f} s"),
     ("start_up", "start-up", lambda v: f"{v:.2f} s"),
-    ("jct", "JCT", lambda v: f"{v:.2f} s"),
+    ("jct", "JCT", _whole_s),
     ("jct_real", "stands for", lambda v: f"{v:.3g} s"),
     ("iteration", "iteration", format_time),
     ("allreduce", "all-reduce", format_time),
     ("gpu_utilisation", "GPU use", lambda v: f"{100 * v:.0f} %"),
-    ("jct_predicted", "model", lambda v: f"{v:.2f} s"),
-    ("jct_simulated", "simulated", lambda v: f"{v:.2f} s"),
+    ("jct_predicted", "model", _whole_s),
+    ("jct_simulated", "simulated", _whole_s),
     ("jct_by_phase", "by phase", lambda v: f"{v[0]:.2f} to {v[1]:.2f} s"),
     ("parameters_identical", "exact", lambda v: "yes" if v else "NO"),
 )

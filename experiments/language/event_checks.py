@@ -8,29 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ringlight.experiments.language.draft import Draft
 from ringlight.experiments.language.paths import check_known
 from ringlight.experiments.language.plan import EventPlan, OnLoss
+from ringlight.experiments.language.spec import TARGETS_OF
 from ringlight.experiments.language.text import at_key
 from ringlight.fabric.keys import device_words, link_keys
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
-
-#: What each event is done to: the kinds of target, the first in an example.
-TARGETS_OF: Mapping[str, tuple[str, ...]] = {
-    "kill": (
-        "controller",
-        "switch",
-        "agent",
-        *device_words(),
-        "server agent",
-        "worker",
-    ),
-    "cut": ("link",),
-    **{keys.do: ("link",) for keys in link_keys()},
-    "restore": ("link", "gpu", "nic"),
-    "lose": ("gpu", "nic"),
-    "cancel": ("job",),
-    "start": ("job",),
-}
-
 
 #: Which events other keys belong to.
 EVENTS_WITH: Mapping[str, str] = {
@@ -103,8 +85,13 @@ def check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
         )
     for key, do in EVENTS_WITH.items():
         if getattr(event, key) and event.do != do:
+            until = (
+                "; end it with an event do: restore"
+                if key == "back_after_s" and event.do in ("cut", "lose")
+                else ""
+            )
             raise ValueError(
-                f"{where}.{key.removesuffix('_s')}: only do: {do} has this key"
+                f"{where}.{key.removesuffix('_s')}: only do: {do} has this key{until}"
             )
     for job in event.jobs:
         check_known(f"{where}.jobs", "job", job, jobs)

@@ -27,7 +27,7 @@ from ringlight.experiments.language.overrides import (
     overrides_of_points,
     under_override,
 )
-from ringlight.experiments.language.paths import AUTO, like, put
+from ringlight.experiments.language.paths import AUTO, NEAR, nearest_of, put
 from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting
 from ringlight.experiments.language.sections import checked
 from ringlight.experiments.language.spec import FileSpec, RunSpec
@@ -266,9 +266,10 @@ def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
     known = tuple(dict.fromkeys((*keys_of(FileSpec), *keys_of(RunSpec))))
     for key in raw:
         if key not in known:
-            raise ValueError(
-                f"{key}: unknown key; the nearest is {like(str(key), known)}"
+            near = (
+                nearest_of(str(key), known, NEAR) or f"; there are {', '.join(known)}"
             )
+            raise ValueError(f"{key}: unknown key{near}")
     parameters = raw.get("parameters") or {}
     if not isinstance(parameters, Mapping):
         raise ValueError(f"parameters: should be a mapping, not {parameters!r:.60}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Tag
 
 from ringlight.experiments.language.job_sources import job_source
 from ringlight.experiments.language.spec import JobSpec, Names, TrainingSpec
@@ -48,6 +48,14 @@ def inside(kind: Any, key: str | int) -> Any:
         if _is_model(member) and key in member.model_fields:
             return member.model_fields[key].annotation
     return None
+
+
+def tagged(kind: Any, tag: str | int) -> Any:
+    """Return the member of a union that has a tag of pydantic's; None if there is none."""
+    marks = getattr(kind, "__metadata__", ())
+    if any(isinstance(mark, Tag) and mark.tag == tag for mark in marks):
+        return kind
+    return next(filter(None, (tagged(member, tag) for member in get_args(kind))), None)
 
 
 def may_be_made(kind: Any, key: str) -> bool:

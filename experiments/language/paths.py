@@ -20,6 +20,8 @@ from ringlight.experiments.language.text import joined
 
 #: What a file says of its scale where a machine is to choose it.
 AUTO = "auto"
+#: Similarity from which on a word may be another one misspelt, as ``difflib`` has it.
+NEAR = 0.6
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
 
@@ -150,13 +152,16 @@ def nearest(raw: Mapping[str, Any], steps: Sequence[str | int]) -> str:
     return joined(right)
 
 
-def like(word: str, words: Iterable[str]) -> str | None:
-    """Return the word most like ``word``, or ``word`` itself if it is among them; None without words."""
+def like(word: str, words: Iterable[str], least: float = 0.0) -> str | None:
+    """Return the word most like ``word``, or ``word`` itself if it is among them.
+
+    Return None if none has a similarity of at least ``least``, from 0 to 1.
+    """
     keys = [str(key) for key in words]
     return (
         word
         if word in keys
-        else next(iter(difflib.get_close_matches(word, keys, 1, 0.0)), None)
+        else next(iter(difflib.get_close_matches(word, keys, 1, least)), None)
     )
 
 
@@ -166,7 +171,8 @@ def check_known(where: str, what: str, name: str, names: Collection[str]) -> Non
         raise ValueError(f"{where}: there is no {what} {name}{nearest_of(name, names)}")
 
 
-def nearest_of(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message that gives the nearest of these names; empty if none is near."""
-    near = like(name, names)
+def nearest_of(name: str, names: Iterable[str], least: float = 0.0) -> str:
+    """Return the end of a message that gives the nearest of these names, as :func:`like` finds it; "" if
+    there is none."""
+    near = like(name, names, least)
     return f"; the nearest is {near}" if near else ""

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ringlight.experiments.language.model_keys import inside, keys_of
-from ringlight.experiments.language.paths import like
+from ringlight.experiments.language.model_keys import inside, keys_of, tagged
+from ringlight.experiments.language.paths import NEAR, nearest_of
 from ringlight.experiments.language.text import first_problem, references_in, resolved
 from ringlight.fabric.values import Strict
 
@@ -28,7 +28,7 @@ def checked(
                 written,
                 parameters,
                 where,
-                lambda location: _near(kind, location),
+                lambda location: near_key(kind, location),
             )
         ) from None
 
@@ -38,10 +38,22 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _near(kind: Any, location: Sequence[str | int]) -> str | None:
+def near_key(kind: Any, location: Sequence[str | int]) -> str:
+    """Return the end of a message about an unknown key: the nearest key, or all keys if none is near.
+
+    Of a section that is of several kinds, those of other kinds may be near.
+    """
+    other = kind
     for step in location[:-1]:
-        kind = inside(kind, step)
-    return like(str(location[-1]), keys_of(kind))
+        kind, other = (
+            tagged(kind, step) or inside(kind, step),
+            inside(other, step) or other,
+        )
+    keys = keys_of(kind)
+    for known in (keys, keys_of(other)):
+        if near := nearest_of(str(location[-1]), known, NEAR):
+            return near
+    return f"; there are {', '.join(keys)}" if keys else ""
 
 
 class Resolver:

@@ -284,13 +284,13 @@ def first_problem(
     written: Any,
     parameters: Any,
     where: str = "",
-    near: Callable[[Sequence[str | int]], str | None] = lambda _: None,
+    near: Callable[[Sequence[str | int]], str] = lambda _: "",
 ) -> str:
     """Return the first problem of a section as ``key: what is wrong``, and the parameter that the value came
     from.
 
-    ``written``: the section before ``$name`` was replaced; ``where``: its own key; ``near``: returns the key
-    most like an unknown one.
+    ``written``: the section before ``$name`` was replaced; ``where``: its own key; ``near``: returns the end
+    of the message about an unknown key, by its place in the types.
     """
     problems = error.errors(include_url=False)
     # An unknown key is most often a misspelt one: say so rather than that the right one is missing. But
@@ -309,8 +309,7 @@ def first_problem(
     )
     key = joined((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
-        right = near(location)
-        return f"{key}: unknown key" + (f"; the nearest is {right}" if right else "")
+        return f"{key}: unknown key{near(first['loc'])}"
     if first["type"] == "literal_error" and location[-1:] == ("do",):
         there = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
         return f"{key}: {first['input']!r:.60} is no do; there are {there}"

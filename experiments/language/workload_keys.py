@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -76,6 +76,9 @@ class WorkloadKeys(Strict):
 
     iterations: Count = 1
     light: Light = "once"
+
+    #: Keys whose product is the number of ranks.
+    parallel: ClassVar[tuple[str, ...]] = ()
 
     def ranks_for(self, ranks: int) -> int:
         """Return for how many ranks it is, in a job of so many: asked before thousands are made for

@@ -122,6 +122,11 @@ class CollectiveKeys(WorkloadKeys):
             raise ValueError(
                 f"algorithm: it is that of {self.collective.file}; leave this key out"
             )
+        if Path(self.algorithm).suffix:
+            file = self.algorithm
+            raise ValueError(
+                f"algorithm: {file} is a file; write collective: {{file: {file}}}"
+            )
         if self.size is None:
             raise ValueError("size: a workload of one collective needs it")
         return self
@@ -225,9 +230,11 @@ def workload_of(spec: WorkloadKeys, ranks: int, directory: Path) -> Workload:
     stated = spec.ranks_for(ranks)
     made = spec.made(ranks, directory) if stated == ranks else None
     if made is None or made.ranks != ranks:
-        raise ValueError(
-            f"it is for {stated if made is None else made.ranks} ranks, and the job has {ranks}"
+        its = stated if made is None else made.ranks
+        product = (
+            f"; its ranks are {' · '.join(spec.parallel)}" if spec.parallel else ""
         )
+        raise ValueError(f"it is for {its} ranks, and the job has {ranks}{product}")
     untimed = _untimed(made)
     if untimed is not None:
         raise ValueError(

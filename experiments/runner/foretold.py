@@ -46,7 +46,10 @@ class Foreteller:
 
     @property
     def _all_taken(self) -> str:
-        return f"the simulations before it took most of the {self._most:,.0f} events that all may take"
+        before = "the simulations before it took most of"
+        if self._left == self._most:
+            before = "its simulation takes more than"
+        return f"{before} the {self._most:,.0f} events that all may take"
 
     def _foretell(self, plan: RunPlan) -> Foretold:
         if any(job.gpus > MOST_RANKS for job in plan.jobs):
@@ -64,9 +67,10 @@ class Foreteller:
             for _ in run_group(backend, [plan], records.extend, Reporter(quiet=True)):
                 self._left -= backend.events
         except BackendError as error:
-            self._left -= limit
             short_of_events = isinstance(error, TooLongError) and limit < MOST_EVENTS
-            return _none(self._all_taken if short_of_events else str(error))
+            why = self._all_taken if short_of_events else str(error)
+            self._left -= limit
+            return _none(why)
         (run,) = runs_of(records, [plan])
         share = payload_share(backend.mtu_bytes or plan.setting.frames.mtu_bytes)
         return Foretold(run, payload_share=share, computed=computed)

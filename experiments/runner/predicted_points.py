@@ -14,7 +14,7 @@ from ringlight.experiments.runner.foretold import Foreteller
 
 #: What a check may take: events of all simulations, and the sum of the squares of the numbers of GPUs whose
 #: all-reduces are modelled. Each is a few seconds.
-MOST_EVENTS, MOST_SQUARES = 30_000, 300_000
+MOST_EVENTS, MOST_SQUARES = 300_000, 300_000
 
 
 _MANY = "so many points would take long"

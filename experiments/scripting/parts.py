@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
-from ringlight.experiments.language.model_keys import keys_of
-from ringlight.experiments.language.paths import like
+from ringlight.experiments.language.sections import near_key
 from ringlight.experiments.language.spec import EventSpec, TrainingSpec
 from ringlight.experiments.language.text import ScenarioError, first_problem
 from ringlight.fabric.schema import FatTreeSpec, LeafSpineSpec
@@ -226,9 +225,5 @@ def _check(kind: type[Strict], value: dict[str, Any], where: str) -> None:
     try:
         kind.model_validate(value)
     except ValidationError as error:
-        near = partial(_nearest, keys_of(kind))
+        near = partial(near_key, kind)
         raise ScenarioError(first_problem(error, value, None, where, near)) from None
-
-
-def _nearest(known: Sequence[str], location: Sequence[str | int]) -> str | None:
-    return like(str(location[-1]), known)

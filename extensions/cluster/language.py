@@ -168,7 +168,7 @@ class TraceSpec(Strict):
     resample: Annotated[Duration, Field(gt=0)] | None = None
     sends: Annotated[
         tuple[SendingSpec, ...], BeforeValidator(_classes), Field(min_length=1)
-    ]
+    ] = ()
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
     until: Annotated[Duration, Field(gt=0)] | None = None
     queueing: Queueing = "first-come"
@@ -188,6 +188,10 @@ class TraceSpec(Strict):
         if (self.file is None) == (self.generate is None):
             raise ValueError(
                 "give either file (a trace) or generate (jobs that are made up)"
+            )
+        if not self.sends:
+            raise ValueError(
+                "sends: missing; write sends: 0.3, the share of an iteration in which a job sends"
             )
         if self.generate is not None and self.resample is not None:
             raise ValueError(

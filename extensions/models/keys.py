@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -14,16 +14,24 @@ from ringlight.experiments.language.workload_keys import (
     keyed,
 )
 from ringlight.fabric.values import Size
+from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.graph import Split, Workload
 
 #: Most ranks along one kind of parallelism, and micro-batches: a mistyped number must not fill the memory.
 MOST_RANKS, MOST_MICRO_BATCHES = 1 << 17, 10_000
+#: A workload without a device.
+DEVICE_MISSING = (
+    f"device: a workload of a model needs it; give {', '.join(DEVICES)} or a file of "
+    "operations' times (docs/models.md)"
+)
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 ElementBytes = Annotated[int, Field(ge=1, le=8)]
 
 
 class ModelKeys(ComputingKeys):
     """A model that is spread by data, tensor, pipeline and expert parallelism; docs/experiments.md."""
+
+    parallel: ClassVar[tuple[str, ...]] = ("dp", "tp", "pp", "ep")
 
     model: str
     dp: Ranks = 1
@@ -48,7 +56,7 @@ class ModelKeys(ComputingKeys):
     @model_validator(mode="after")
     def _has_device(self) -> ModelKeys:
         if self.device is None:
-            raise ValueError("device: a workload of a model needs it")
+            raise ValueError(DEVICE_MISSING)
         return self
 
     def ranks_for(self, ranks: int) -> int:

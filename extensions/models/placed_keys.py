@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ringlight.experiments.language.workload_keys import ComputingKeys, Count, keyed
-from ringlight.extensions.models.keys import ElementBytes, Ranks
+from ringlight.extensions.models.keys import DEVICE_MISSING, ElementBytes, Ranks
 from ringlight.fabric.values import Duration, Size
 from ringlight.workloads.graph import Workload
 
@@ -34,7 +34,7 @@ class PlacedKeys(ComputingKeys):
     @model_validator(mode="after")
     def _whole(self) -> PlacedKeys:
         if self.device is None:
-            raise ValueError("device: a workload of a model needs it")
+            raise ValueError(DEVICE_MISSING)
         if self.batch is None:
             raise ValueError(
                 "batch: a placed model needs it, the samples of all replicas together"

@@ -122,8 +122,12 @@ class Engine:
             at_s = begin_s + resumed_s(self.now_s - begin_s)
             if flow.rate > 0 or at_s <= self.now_s:
                 continue
-            self._leave(flow)
-            self.at(at_s, self._enter, flow)
+            self.stand(flow, at_s)
+
+    def stand(self, flow: LinkFlow, until_s: float) -> None:
+        """Have a flow that is on its links stand still until a time in seconds."""
+        self._leave(flow)
+        self.at(until_s, self._enter, flow)
 
     def twin(self, now_s: float) -> Engine:
         """Return an engine with the same links, without flows and events, at a time."""

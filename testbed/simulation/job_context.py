@@ -35,6 +35,9 @@ class JobContext:
 
     def __post_init__(self) -> None:
         self.patient = False
+        #: As of the newest change of the network.
+        self.time_out_s: float | None = None
+        self.cut = ""
         #: Of loops that go on at once with what comes; None if something else has flows, or all are traced.
         self.groups = (
             Groups(self.engine)
@@ -66,7 +69,8 @@ class JobContext:
         old = {self.network.key(link) for link in range(len(self.network.capacity_bps))}
         self.network = event.network
         self.number = {}
-        self.patient = event.patient
+        self.patient, self.time_out_s = event.patient, event.time_out_s
+        self.cut = event.cut
         for key in old - {
             event.network.key(link) for link in range(len(event.network.capacity_bps))
         }:
@@ -86,6 +90,14 @@ class JobContext:
                 )
             else:
                 self.engine.set_capacity(number, capacity)
+
+    def resumed_s(self, since_s: float) -> float:
+        """Return when TCP goes on that has had no way ``since_s`` and has one now, seconds: now if its
+        time-out is not known."""
+        now_s = self.engine.now_s
+        if self.time_out_s is None or since_s == now_s:
+            return now_s
+        return since_s + resumed_s(now_s - since_s, self.time_out_s)
 
     def _shine(self, link: int, capacity: float, time_out_s: float | None) -> None:
         """Give a link light again, with ``capacity`` bytes per second. Senders notice it after their

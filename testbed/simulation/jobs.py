@@ -72,7 +72,8 @@ class NetworkChange:
     A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark and,
     with ``time_out_s`` seconds, until TCP tries again after that; all others go on. A cut link: flows over it
     continue elsewhere, or their job fails; with ``patient`` it stands still until another change gives it a
-    way.
+    way, and with that change's ``time_out_s`` until TCP tries again.
+    ``cut``: which links are cut, for a job that has no way.
     """
 
     time_s: float
@@ -80,6 +81,7 @@ class NetworkChange:
     dark_s: float = 0.0
     patient: bool = False
     time_out_s: float | None = None
+    cut: str = ""
 
 
 @dataclass(frozen=True)

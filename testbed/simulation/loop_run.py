@@ -205,7 +205,10 @@ class LoopRun:
         self._end()
 
     def give_up(self) -> None:
-        self.fail("it stands still: its light never comes back")
+        why = self.sending.no_way or "its light never comes back"
+        if self.sending.no_way and self.context.cut:
+            why += f": {self.context.cut}"
+        self.fail(f"it stands still: {why}")
 
     def go_on(self, job: Job, event: GpuLost) -> LoopRun:
         """End this run after a loss. Return the run of ``job``, which continues it."""

@@ -33,8 +33,12 @@ class Transfers:
         self._failed = failed
         self._flows: dict[LinkFlow, tuple[Lanes, int]] = {}
         self._opened: dict[Hashable, None] = {}
-        #: Starts of transfers that have no way for now.
-        self._stranded: list[Callable[[], None]] = []
+        #: Since when flows in progress have no way, seconds.
+        self._lost: dict[LinkFlow, float] = {}
+        #: Starts of transfers that have no way for now, and since when, seconds.
+        self._stranded: list[tuple[float, Callable[[], None]]] = []
+        #: Why a transfer has no way, if that was so after the newest change.
+        self.no_way: str | None = None
 
     def routes(self, step: Step, number: int) -> Routes:
         return self.context.network.routes(self.ranks, step, number)
@@ -117,7 +121,9 @@ class Transfers:
             links, latency_s = lanes.way(k)
         except ValueError as error:
             if self.context.patient:
-                self._stranded.append(lambda: self._begin_flow(flow, lanes, k))
+                self.no_way = str(error)
+                now_s = self.context.engine.now_s
+                self._stranded.append((now_s, lambda: self._begin_flow(flow, lanes, k)))
             else:
                 self._failed(str(error))
             return
@@ -126,21 +132,36 @@ class Transfers:
 
     def forget(self, flow: LinkFlow) -> None:
         del self._flows[flow]
+        self._lost.pop(flow, None)
 
     def reroute(self) -> None:
         """Have flows in progress take their ways over the new network. The job fails if one has none."""
+        engine, self.no_way = self.context.engine, None
         for flow, (lanes, k) in list(self._flows.items()):
             try:
                 links, _ = lanes.way(k)
             except ValueError as error:
                 if self.context.patient:
+                    self._lost.setdefault(flow, engine.now_s)
+                    self.no_way = str(error)
                     continue
                 self._failed(str(error))
                 return
-            self.context.engine.reroute(flow, links)
+            # One that has come onto its links later stands only since then.
+            since_s = max(self._lost.pop(flow, engine.now_s), flow.since_s)
+            engine.reroute(flow, links)
+            if (
+                flow.entered
+                and (until_s := self.context.resumed_s(since_s)) > engine.now_s
+            ):
+                engine.stand(flow, until_s)
         stranded, self._stranded = self._stranded, []
-        for start in stranded:
-            start()
+        for since_s, start in stranded:
+            until_s = self.context.resumed_s(since_s)
+            if until_s > engine.now_s:
+                engine.at(until_s, start)
+            else:
+                start()
 
     def stop(self) -> None:
         """Stop everything that is in progress. Nothing begins any more."""
@@ -152,4 +173,5 @@ class Transfers:
             for handle in list(self._opened):
                 self.context.gate.close(handle)
         self._opened.clear()
+        self._lost.clear()
         self._stranded.clear()

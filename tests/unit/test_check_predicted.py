@@ -108,7 +108,10 @@ def test_points_that_would_take_long_are_counted_and_named(
         in capsys.readouterr().out
     )
     show_check(check_document(experiment(LATER)))
-    assert "took most of the 10 events that all may take" in capsys.readouterr().out
+    assert (
+        "its simulation takes more than the 10 events that all"
+        in capsys.readouterr().out
+    )
 
 
 def test_what_cannot_be_simulated_says_why() -> None:
@@ -132,3 +135,18 @@ def test_of_an_arm_with_a_large_job_one_point_is_read_and_the_others_are_counted
     assert "sound as far as it was read. 3 runs" in written
     assert "base (2 of 3)" in written
     assert check_document(load(file, most_gpus=100))["unread"] == {}
+
+
+def test_a_short_time_is_not_hidden_by_two_decimals(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = experiment(
+        "arms: {base: {training.compute: 1 ms, training.iterations: 2}}\n"
+    )
+    records = records_of(found)
+    simulated = analyse(found, records, "simulated")
+    jct_s = the(simulated.rows, "jct", subject="job red")
+    assert jct_s < 0.1
+    about = {"run": "x", "backend": "simulation", "label": "simulated"}
+    show_result(document(simulated, records, about))
+    assert f" {1e3 * jct_s:.3g} ms " in capsys.readouterr().out

@@ -402,7 +402,7 @@ def test_a_simulation_that_would_take_long_is_left_out_and_that_is_said(
     assert made.fidelity["not_compared"].keys() == {"base", "other"}
     why = {
         "MOST_RANKS": "more than 1 GPUs",
-        "MOST_IN_ALL": "most of the 20 events that all may take",
+        "MOST_IN_ALL": "its simulation takes more than the 20 events that all may take",
     }
     assert why.get(most, "more than 20 events") in made.fidelity["not_compared"]["base"]
 

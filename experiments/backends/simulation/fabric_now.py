@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ringlight.experiments.backends.simulation.regrouping import light
@@ -43,6 +43,16 @@ class FabricNow:
         #: The switch of each GPU, on this fabric with these circuits.
         self._switches: tuple[Fabric, object, dict[str, str | None]] | None = None
 
+    def cut_words(self) -> str:
+        """Return which links are cut, as text; "" if none is."""
+        first, *more = sorted(
+            " ".join(map(str, sorted(ends))) for ends in self.cut
+        ) or [""]
+        if not more:
+            return first and f"the link {first} is cut"
+        rest = more[0] if len(more) == 1 else f"{len(more)} others"
+        return f"the links {first} and {rest} are cut"
+
     def plugged(self) -> Fabric:
         """Return the fabric without the links that are cut."""
         fabric = self.whole
@@ -69,6 +79,16 @@ class FabricNow:
         if kind == "link":
             return {frozenset(Port.parse(name) for name in names)} & links
         return {ends for ends in links if any(port.node == names[0] for port in ends)}
+
+    def links_between(self, ends: Collection[frozenset[Port]]) -> list[Link]:
+        """Return the links with these ends."""
+        links = self.whole.links
+        return [link for link in links if frozenset((link.a, link.b)) in ends]
+
+    def links_at(self, nodes: Collection[str]) -> list[Link]:
+        """Return the links of which an end is at one of these nodes."""
+        links = self.whole.links
+        return [link for link in links if link.a.node in nodes or link.b.node in nodes]
 
     def affect(self, ends: frozenset[Port], effects: Effects) -> Link:
         """Set what a link does to frames from now on, besides or in place of what the fabric states.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.errors import ConflictError
@@ -20,6 +21,7 @@ from ringlight.experiments.backends.simulation.passed_traffic import (
 from ringlight.experiments.backends.simulation.regrouping import Change, change
 from ringlight.experiments.backends.simulation.varying_links import (
     VaryingLinks,
+    down_time_out_s,
     moved_time_out_s,
 )
 from ringlight.experiments.backends.simulation.workloads import fidelity_of
@@ -364,10 +366,10 @@ class SimulatedLab:
                 assert target is not None
                 ends = self._fabric.ends_of(target.kind, target.names)
                 if event.do == "restore":
-                    self._fabric.cut -= ends
+                    self._restore(ends)
                 else:
                     self._fabric.cut |= ends
-                self._replug()
+                    self._replug()
                 self._over(event)
             case ("lose", _) | (_, "worker"):
                 self._lose(event)
@@ -379,12 +381,19 @@ class SimulatedLab:
         if job not in self._ranks or self._sim.runs[job].over:
             raise ValueError(f"job {job} does not run")
 
-    def _replug(self) -> None:
+    def _restore(self, ends: set[frozenset[Port]]) -> None:
+        """Let links carry something again. TCP finds out by its time-outs."""
+        self._fabric.cut -= ends
+        links = self._fabric.links_between(ends)
+        self._replug(down_time_out_s(self._setting, links) if links else None)
+
+    def _replug(self, time_out_s: float | None = None) -> None:
         """Links went or came; what has no way stands still until it has one."""
-        self._change(NetworkChange(self.now_s(), self._network(), patient=True))
+        now_s, network = self.now_s(), self._network()
+        self._change(NetworkChange(now_s, network, 0.0, True, time_out_s))
 
     def _change(self, change: NetworkChange) -> None:
-        self._sim.happen(change)
+        self._sim.happen(replace(change, cut=self._fabric.cut_words()))
         self._varying.settle()
 
     def _affect(self, names: Sequence[str], effects: Effects) -> None:
@@ -409,9 +418,8 @@ class SimulatedLab:
             self._replug()
 
         def back() -> None:
-            self._fabric.cut -= mine
             if mine:
-                self._replug()
+                self._restore(mine)
             self._over(event)
 
         self._engine.at(self.now_s() + event.back_after_s, back)
@@ -479,13 +487,8 @@ class SimulatedLab:
         def moved() -> None:
             self._fabric.circuits = made.circuits
             patient = bool(self._fabric.cut)
-            lit_links = [
-                link
-                for link in self._fabric.whole.links
-                if {link.a.node, link.b.node} & {*self._profiles}
-            ]
-            time_outs_s = (moved_time_out_s(self._setting, link) for link in lit_links)
-            time_out_s = max(time_outs_s, default=None)
+            lit_links = self._fabric.links_at(self._profiles)
+            time_out_s = moved_time_out_s(self._setting, lit_links)
             self._change(
                 NetworkChange(
                     self.now_s(), self._network(), made.dark_s, patient, time_out_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from ringlight.experiments.language.plan import Setting
 from ringlight.fabric.parts import Link, Port
@@ -38,7 +39,7 @@ class VaryingLinks:
             rates = (float(network.capacity_bps[number]) / 8 for number in local)
             return list(zip(self._sim.links(local), rates, strict=True))
 
-        time_out_s = _time_out_s(self._setting, link)
+        time_out_s = down_time_out_s(self._setting, [link])
         passage = Passage(self._engine, passing, time_out_s, self.settle)
         self._courses[ends] = [effect.course(passage) for effect in varying]
 
@@ -58,16 +59,20 @@ class VaryingLinks:
             course.wake()
 
 
-def _time_out_s(setting: Setting, link: Link) -> float:
-    """Return TCP's time-out over a link, seconds of the emulation, as if the queue in front of it were full."""
-    full_s = setting.tcp.rto_min + link.queue_s
-    return 2 * link.delay_s + full_s * setting.scale.time
+def down_time_out_s(setting: Setting, links: Sequence[Link]) -> float:
+    """Return TCP's longest time-out over links that are down, seconds of the emulation, as if the queues in
+    front of them were full.
+    """
+    time, rto_min_s = setting.scale.time, setting.tcp.rto_min
+    return max(2 * link.delay_s + (rto_min_s + link.queue_s) * time for link in links)
 
 
-def moved_time_out_s(setting: Setting, link: Link) -> float:
-    """Return TCP's time-out over a link of an optical switch, seconds of the emulation.
+def moved_time_out_s(setting: Setting, links: Sequence[Link]) -> float | None:
+    """Return TCP's longest time-out over links of optical switches, seconds of the emulation; None without
+    links.
 
-    A GPU's own link is in front of it, so nothing else fills a queue there.
+    A GPU's own link is in front of them, so nothing else fills a queue there.
     """
     rto_min_s = setting.tcp.rto_min * setting.scale.time
-    return rto_min_s + ROUND_TRIP_S + 2 * link.delay_s
+    times_s = (rto_min_s + ROUND_TRIP_S + 2 * link.delay_s for link in links)
+    return max(times_s, default=None)

@@ -170,6 +170,11 @@ def test_a_trace_without_a_job_for_the_cluster_is_named_when_the_file_is_read(
     [
         ("sends: 0.4", "sends: 1.4", "jobs.trace.sends"),
         (
+            "    sends: 0.4\n",
+            "",
+            "jobs.trace: sends: missing; write sends: 0.3, the share of",
+        ),
+        (
             "sends: 0.4",
             "sends: [{up_to: 8, share: 0.1}]",
             "jobs.trace.sends: classes of jobs go from small",

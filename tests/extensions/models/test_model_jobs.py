@@ -57,7 +57,7 @@ from tests.workload_jobs import loaded, refusal
         ),
         (
             "{model: gpt2-medium, device: a100}",
-            "workload: it is for 1 ranks, and the job has 4",
+            "workload: it is for 1 ranks, and the job has 4; its ranks are dp · tp · pp · ep",
         ),
         (
             "{model: gpt2-medium, dp: 4, device: a100, element_bytes: 3}",
@@ -91,7 +91,14 @@ from tests.workload_jobs import loaded, refusal
             "{placed: resnet50, device: a100, batch: 4, tp: 2}",
             "tp: a workload of placed has no such key",
         ),
-        ("{model: vgg16, dp: 4}", "workload: device: a workload of a model needs it"),
+        (
+            "{model: vgg16, dp: 4}",
+            "workload: device: a workload of a model needs it; give v100, ",
+        ),
+        (
+            "{model: gpt2-medium, dp: 4, device: a100, tensor: 2}",
+            "workload.tensor: unknown key; there are iterations, light, device, efficiency, model, dp, ",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, workload: str, said: str) -> None:

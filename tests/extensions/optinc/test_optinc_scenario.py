@@ -10,8 +10,8 @@ from ringlight.experiments.analysis.prediction import expected_s, predict_jobs
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.requests import only_simulated
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.language.event_checks import TARGETS_OF
 from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.spec import TARGETS_OF
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
