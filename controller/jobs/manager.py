@@ -238,8 +238,6 @@ class JobManager:
                     placement[1].nodes, self._book.holders(), {}, placement[1].nodes
                 )
             for rank, gpu in enumerate(gpus):
-                if gpu in self._book.dead_gpus:
-                    raise ConflictError(f"rank {rank}: GPU {gpu} is lost")
                 if gpu in claimed:
                     raise ConflictError(
                         f"rank {rank}: GPU {gpu} belongs to claim {claimed[gpu]}"

@@ -186,20 +186,12 @@ def test_a_lost_gpu_is_lost_for_everybody(run: Run) -> None:
         assert [c["ends"][0] for c in circuits if c["lost"]] == ["g5"]
         edges = run.api.get("/v1/topology").json()["edges"]
         assert not [e for e in edges if "g5" in (e["from"], e["to"])]
-        refused = run.api.post(
-            "/v1/jobs",
-            json={
-                "name": "red",
-                "ranks": ["g0", "g5"],
-                "gradient_bytes": 96400,
-                "compute_s": 0.05,
-                "iterations": 1,
-            },
-        )
-        assert (refused.status_code, refused.json()["detail"]) == (
-            CONFLICT,
-            "rank 1: GPU g5 is lost",
-        )
+        job = run.submit("red", ["g0", "g5"])
+        failed = run.wait_state(job, "FAILED")
+        assert failed["error"] == "not started: job red rank 1: GPU g5 is lost"
+        refused = run.api.post("/v1/claims", json={"name": "red", "gpus": ["g5"]})
+        assert refused.status_code == CONFLICT
+        assert refused.json()["detail"] == "GPU g5 is lost"
         faults.restore("gpu g5")
         run.wait(lambda: faults.fault(fault).state == "over", "g5 is not back")
     run.wait(lambda: gpu("g5")["state"] == "free", "g5 is not free")

@@ -17,6 +17,8 @@ from tests.integration.controller_rig import FABRIC, free_port
 
 pytestmark = [
     pytest.mark.root,
+    # Chromium ends its connections whenever another lab adds an interface to the machine.
+    pytest.mark.alone,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
 ]
 
