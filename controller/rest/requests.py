@@ -331,8 +331,7 @@ class ClaimRequest(Body):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"name": "slurm-42", "gpus": ["g0", "g2"]},
-                {"name": "slurm-43", "count": 2, "wait_s": 20},
+                {"name": "slurm-42", "gpus": ["g1", "g3"], "wait_s": 20},
             ]
         }
     )
