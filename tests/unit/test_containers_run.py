@@ -126,3 +126,32 @@ def test_the_image_has_what_labs_need_and_the_base_of_the_worker_image() -> None
     assert f"--include={','.join(PACKAGES)}" in words
     for path in EXCLUDED_PATHS:
         assert f"--dpkgopt='path-exclude={path}'" in words
+
+
+#: A Docker with three images, each made of the one before, which goes only after those made of it.
+FAMILY = """
+test -e family || echo 'base middle top' > family
+read -r images < family || images=
+case "$1 $2" in
+  'info --format') echo '[]' ;;
+  'image ls') for image in $images; do echo "$image"; done ;;
+  'image rm')
+    case $images in
+      *"$4") echo "${images%"$4"}" > family ;;
+      *) echo "$4 has dependent child images" >&2; exit 1 ;;
+    esac ;;
+esac
+"""
+
+
+def test_images_are_removed_with_those_made_of_them(tmp_path: Path) -> None:
+    done = started(tmp_path, "--remove", docker=FAMILY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "place/family").read_text().strip() == ""
+
+
+def test_an_image_that_stays_is_named(tmp_path: Path) -> None:
+    stays = "case \"$1 $2\" in 'image ls') echo one;; 'image rm') echo 'is in use' >&2; exit 1;; esac"
+    done = started(tmp_path, "--remove", docker=stays)
+    assert done.returncode == 1
+    assert done.stderr == "ringlight: an image cannot be removed: is in use\n"
