@@ -121,7 +121,9 @@ class Recorded:
             "label": self.environment.get("label", "measured"),
             "clock_s": begin,
             "span": [min(times), max(times)],
-            "fabric": _FABRIC.dump_python(
+            # The extensions of these keys may not be installed.
+            "fabric": {"grids": [], "rings": [], "averagers": []}
+            | _FABRIC.dump_python(
                 fabric_document(fabric, scale), mode="json", by_alias=True
             ),
             "light": _light(fabric, started.circuits or plan.circuits),

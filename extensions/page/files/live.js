@@ -129,7 +129,8 @@ export class Lab {
     const jobs = seen.jobs.filter((job) => !ENDED.includes(job.state));
     this.take = {
       name: health.lab, arm: "", title: `Lab ${health.lab}`, label: "live", live: true,
-      ...seen, fabric, jobs, span: [at, at], begun: at, events: [], moments: [], laps: {}, rates: { times: [], ports: {} }, lit: "[]",
+      // The extensions of these keys may not be installed.
+      ...seen, fabric: { grids: [], rings: [], averagers: [], ...fabric }, jobs, span: [at, at], begun: at, events: [], moments: [], laps: {}, rates: { times: [], ports: {} }, lit: "[]",
     };
     this.told("start");
   }
