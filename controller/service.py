@@ -330,7 +330,11 @@ class Controller:
             for trouble in provider.troubles()
         ]
         reasons += [f"GPU {gpu} is lost" for gpu in sorted(self.jobs.lost_gpus)]
-        reasons += [*self.jobs.set_aside, *self.regroups.set_aside]
+        reasons += [
+            *self.jobs.set_aside,
+            *self.regroups.set_aside,
+            *self.claims.set_aside,
+        ]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         reasons += [

@@ -10,9 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter, ValidationError
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.change import Change, Target
@@ -35,35 +36,45 @@ log = logging.getLogger(__name__)
 _CLAIMS = "claims"
 #: Plans that are made for one claim while others keep changing the light.
 _MOST_PLANS = 10
-#: Events after which a claim may be in another state.
-_TELLING = {"gpu", "circuits", "drift", "drift_over", "optical_switch"}
+#: Longest time between two looks at the claims, seconds: a GPU may have come back while no controller ran.
+_LOOK_S = 1.0
 
 ClaimState = Literal[
     "ACTIVATING", "ACTIVE", "ACTIVE_DEGRADED", "FAILED", "DEACTIVATING"
 ]
 
 
-class ClaimDocument(TypedDict):
-    """Claim of some GPUs.
+@dataclass(frozen=True)
+class Claim:
+    """Claim of some GPUs, in ring order, by which they are brought together whatever the ``collective``.
 
     ``state``: ACTIVATING while light moves; ACTIVE; ACTIVE_DEGRADED if a GPU is lost or dark; FAILED;
     DEACTIVATING. ``reason``: why it is degraded or failed. ``undone``: it failed, and the light is as before.
-    ``attached``: ports of packet switches by GPU. ``fibres_moved``: for this claim. ``asked_s`` and
-    ``active_s``: CLOCK_MONOTONIC seconds, null if it never was active. ``job``: the job whose claim it is.
+    ``fibres_moved``: for this claim. ``asked_s`` and ``active_s``: CLOCK_MONOTONIC seconds, null if it never
+    was active. ``job``: the job whose claim it is.
     """
 
     name: str
-    gpus: list[str]
+    gpus: tuple[str, ...]
     collective: str
     state: ClaimState
-    reason: str | None
-    undone: bool
-    fibres_moved: int
-    generation: int
-    attached: dict[str, list[str]]
     asked_s: float
-    active_s: float | None
-    job: str | None
+    reason: str | None = None
+    undone: bool = False
+    fibres_moved: int = 0
+    active_s: float | None = None
+    job: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimDocument(Claim):
+    """Claim as it is now. ``attached``: ports of packet switches by GPU, of the light's ``generation``."""
+
+    attached: dict[str, list[str]]
+    generation: int
+
+
+_STORED = TypeAdapter(Claim)
 
 
 class ClaimManager:
@@ -81,7 +92,11 @@ class ClaimManager:
         self._bus, self._store = bus, store
         self._changed = threading.Condition()
         self._activating = threading.Lock()
-        self._claims: dict[str, ClaimDocument] = {}
+        self._claims: dict[str, Claim] = {}
+        #: A line for each stored claim that cannot be used.
+        self.set_aside: list[str] = []
+        #: The stored claims themselves, which are kept.
+        self._aside: list[Any] = []
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._looks = threading.Event()
@@ -91,26 +106,39 @@ class ClaimManager:
     # Life
 
     def take_over(self) -> None:
-        """Take over the claims of an earlier run; the circuit manager has ended an interrupted change."""
-        for claim in (self._store.read(_CLAIMS) or {"claims": []})["claims"]:
-            if claim["state"] == "DEACTIVATING":
+        """Take over the claims of an earlier run; the circuit manager has ended an interrupted change.
+
+        A stored claim that is none of this fabric is set aside.
+        """
+        for record in (self._store.read(_CLAIMS) or {"claims": []})["claims"]:
+            try:
+                claim = _STORED.validate_python(record)
+                if unknown := set(claim.gpus) - self._fabric.gpus.keys():
+                    raise ValueError(f"there is no GPU {min(unknown)}")
+            except (ValidationError, ValueError) as error:
+                log.error("a stored claim cannot be used: %s: %s", record, error)
+                line = str(error).splitlines()[0]
+                self.set_aside.append(f"a stored claim cannot be used: {line}")
+                self._aside.append(record)
                 continue
-            if claim["state"] == "ACTIVATING":
-                claim = self._after_a_restart(claim)
-            self._claims[claim["name"]] = claim
+            if claim.state != "DEACTIVATING":
+                self._claims[claim.name] = claim
+        for name, claim in self._claims.items():
+            if claim.state == "ACTIVATING":
+                self._claims[name] = self._after_a_restart(claim)
         self._watch.start()
 
-    def _after_a_restart(self, claim: ClaimDocument) -> ClaimDocument:
+    def _after_a_restart(self, claim: Claim) -> Claim:
         try:
             plan, _ = self._plan(claim, self._circuits.light()[1])
         except ValueError as error:
-            return {**claim, "state": "FAILED", "reason": str(error)}
+            return replace(claim, state="FAILED", reason=str(error))
         if plan.moved:
             reason = (
                 "the controller ended meanwhile, and the light is not as it was planned"
             )
-            return {**claim, "state": "FAILED", "reason": reason}
-        return {**claim, "state": "ACTIVE", "active_s": time.monotonic()}
+            return replace(claim, state="FAILED", reason=reason)
+        return replace(claim, state="ACTIVE", active_s=time.monotonic())
 
     def stop(self) -> None:
         """Wait for a change under way, and end the watch. The claims stay."""
@@ -140,33 +168,30 @@ class ClaimManager:
         does not have or light does not move; ConflictError if one is lost or taken, or the name is.
         """
         with self._jobs.choosing, self._changed:
-            if name in self._claims and self._claims[name]["state"] != "FAILED":
+            if name in self._claims and self._claims[name].state != "FAILED":
                 raise ConflictError(f"there is a claim {name}")
-            claim: ClaimDocument = {
-                "name": name,
-                "gpus": list(self._reserved(gpus_or_count)),
-                "collective": collective,
-                "state": "ACTIVATING",
-                "reason": None,
-                "undone": False,
-                "fibres_moved": 0,
-                "generation": self._circuits.generation(),
-                "attached": {},
-                "asked_s": time.monotonic(),
-                "active_s": None,
-                "job": None,
-            }
+            claim = Claim(
+                name,
+                self._reserved(gpus_or_count),
+                collective,
+                "ACTIVATING",
+                time.monotonic(),
+            )
             self._keep(claim)
-        thread = threading.Thread(
-            target=self._activate, args=(name, who), name=f"claim {name}", daemon=True
-        )
-        with self._changed:
+            thread = threading.Thread(
+                target=self._activate,
+                args=(claim, who),
+                name=f"claim {name}",
+                daemon=True,
+            )
             self._threads = [t for t in self._threads if t.is_alive()] + [thread]
             thread.start()
-            self._changed.wait_for(
-                lambda: self._claims[name]["state"] != "ACTIVATING", wait_s
+        with self._changed:
+            self._changed.wait_for(lambda: self._claims.get(name) is not claim, wait_s)
+            # A claim that was released meanwhile is as its release left it.
+            return self._shown(
+                self._claims.get(name, replace(claim, state="DEACTIVATING"))
             )
-        return self.get(name)
 
     def _reserved(self, gpus_or_count: Sequence[str] | int) -> tuple[str, ...]:
         """Return the GPUs of a claim, which are free. The caller holds the locks."""
@@ -187,16 +212,15 @@ class ClaimManager:
     def release(self, name: str) -> ClaimDocument:
         """Release a claim; light stays as it is. Return the claim. Raises NotFoundError."""
         with self._changed:
-            claim = self._found(name)
-            leaving: ClaimDocument = {**claim, "state": "DEACTIVATING"}
+            leaving = replace(self._found(name), state="DEACTIVATING")
             self._keep(leaving)
         # A change of light for it comes to its end first.
         with self._activating, self._changed:
             if self._claims.get(name) is leaving:
                 del self._claims[name]
                 self._save()
-                self._publish({**leaving, "gpus": []})
-        return leaving
+                self._publish(replace(leaving, gpus=()))
+            return self._shown(leaving)
 
     def get(self, name: str) -> ClaimDocument:
         """Return a claim as it is now. Raises NotFoundError."""
@@ -210,75 +234,70 @@ class ClaimManager:
         jobs = [job for job in self._jobs.running() if job.plane is None]
         return [*own, *(self._shown(self._of_job(job)) for job in jobs)]
 
-    def _of_job(self, job: Job) -> ClaimDocument:
+    def _of_job(self, job: Job) -> Claim:
         """Return the claim that a job on packet switches is, for as long as it has GPUs."""
         lost = [gpu for gpu in job.gpus if gpu in self._jobs.lost_gpus]
         begun = job.state not in (JobState.PENDING, JobState.STARTING)
         active: ClaimState = "ACTIVE_DEGRADED" if lost else "ACTIVE"
-        return {
-            "name": job.id,
-            "gpus": list(job.gpus),
-            "collective": str(job.spec.get("collective", "ring")),
-            "state": active if begun else "ACTIVATING",
-            "reason": "; ".join(f"GPU {gpu} is lost" for gpu in lost) or None,
-            "undone": False,
-            "fibres_moved": 0,
-            "generation": 0,
-            "attached": {},
-            "asked_s": job.t_submitted,
-            "active_s": None,
-            "job": job.id,
-        }
+        return Claim(
+            job.id,
+            tuple(job.gpus),
+            str(job.spec.get("collective", "ring")),
+            active if begun else "ACTIVATING",
+            job.t_submitted,
+            reason="; ".join(f"GPU {gpu} is lost" for gpu in lost) or None,
+            job=job.id,
+        )
 
     def holders(self) -> dict[str, str]:
         """Return the claim of each claimed GPU; jobs' claims are not among them."""
         with self._changed:
             return {
-                gpu: claim["name"]
+                gpu: claim.name
                 for claim in self._claims.values()
-                if claim["state"] != "FAILED"
-                for gpu in claim["gpus"]
+                if claim.state != "FAILED"
+                for gpu in claim.gpus
             }
 
-    def _found(self, name: str) -> ClaimDocument:
+    def _found(self, name: str) -> Claim:
         if name not in self._claims:
             raise NotFoundError(f"there is no claim {name}")
         return self._claims[name]
 
-    def _shown(self, claim: ClaimDocument) -> ClaimDocument:
+    def _shown(self, claim: Claim) -> ClaimDocument:
         """Return a claim with where its GPUs are now."""
-        attached: dict[str, list[str]] = {gpu: [] for gpu in claim["gpus"]}
+        attached: dict[str, list[str]] = {gpu: [] for gpu in claim.gpus}
         for port, end in sorted(self._circuits.ends().items()):
             if end is not None and end.node in attached:
                 attached[end.node].append(str(port))
         generation = self._circuits.generation()
-        return {**claim, "attached": attached, "generation": generation}
+        return ClaimDocument(**vars(claim), attached=attached, generation=generation)
 
     # Light
 
-    def _activate(self, name: str, who: str) -> None:
+    def _activate(self, claim: Claim, who: str) -> None:
         with self._activating:
             with self._changed:
-                claim = self._claims.get(name)
-            if claim is None or claim["state"] != "ACTIVATING":
-                return
-            reason, undone, fibres = self._together(claim, f"{who}, claim {name}")
+                if self._claims.get(claim.name) is not claim:
+                    return
+            reason, undone, fibres = self._together(claim, f"{who}, claim {claim.name}")
             with self._changed:
                 # Released meanwhile: the release goes on once this change has ended.
-                if self._claims.get(name) is not claim:
+                if self._claims.get(claim.name) is not claim:
                     return
-                active: ClaimDocument = {
-                    **claim,
-                    "state": "ACTIVE" if reason is None else "FAILED",
-                    "reason": reason,
-                    "undone": undone,
-                    "fibres_moved": fibres,
-                    "active_s": time.monotonic() if reason is None else None,
-                }
-                self._keep(active)
+                self._keep(
+                    replace(
+                        claim,
+                        state="ACTIVE" if reason is None else "FAILED",
+                        reason=reason,
+                        undone=undone,
+                        fibres_moved=fibres,
+                        active_s=time.monotonic() if reason is None else None,
+                    )
+                )
         self._looks.set()
 
-    def _together(self, claim: ClaimDocument, who: str) -> tuple[str | None, bool, int]:
+    def _together(self, claim: Claim, who: str) -> tuple[str | None, bool, int]:
         """Move light for a claim. Return why that failed, if the light is as before, and the fibres moved."""
         try:
             for _ in range(_MOST_PLANS):
@@ -303,19 +322,17 @@ class ClaimManager:
         except (ControllerError, ValueError) as error:
             return str(error), True, 0
         except Exception as error:
-            log.exception("claim %s", claim["name"])
+            log.exception("claim %s", claim.name)
             return f"internal error: {error}", False, 0
         return f"the light changed {_MOST_PLANS} times while it was planned", True, 0
 
     def _plan(
-        self, claim: ClaimDocument, before: Mapping[str, frozenset[Any]]
+        self, claim: Claim, before: Mapping[str, frozenset[Any]]
     ) -> tuple[Regrouping, Mapping[str, frozenset[Any]]]:
         """Return the moves that bring a claim's GPUs together. Raises ValueError if nothing can."""
-        taken = {gpu for gpu, other in self.holders().items() if other != claim["name"]}
+        taken = {gpu for gpu, other in self.holders().items() if other != claim.name}
         taken |= self._jobs.holders().keys()
-        ring = RingJob.all_reduce(
-            claim["name"], claim["gpus"], float(UNKNOWN_BYTES), 0.0
-        )
+        ring = RingJob.all_reduce(claim.name, claim.gpus, float(UNKNOWN_BYTES), 0.0)
         movable: Collection[str] = [
             gpu
             for gpu in self._fabric.gpus
@@ -328,43 +345,46 @@ class ClaimManager:
     def _run(self) -> None:
         """Look at the claims whenever the light or a GPU may be otherwise than before."""
         while True:
-            self._looks.wait()
+            self._looks.wait(_LOOK_S)
             self._looks.clear()
             if self._stopping:
                 return
             self._subscription.take()
             with self._changed:
                 for claim in list(self._claims.values()):
-                    if claim["state"] in ("ACTIVE", "ACTIVE_DEGRADED"):
+                    if claim.state in ("ACTIVE", "ACTIVE_DEGRADED"):
                         self._judge(claim)
 
-    def _judge(self, claim: ClaimDocument) -> None:
+    def _judge(self, claim: Claim) -> None:
         """Take in whether all GPUs of an active claim are there and have light. The caller holds the lock."""
-        lost, attached = self._jobs.lost_gpus, self._shown(claim)["attached"]
+        lost, attached = self._jobs.lost_gpus, self._shown(claim).attached
         reasons = [
             f"GPU {gpu} {'is lost' if gpu in lost else 'has no light'}"
-            for gpu in claim["gpus"]
+            for gpu in claim.gpus
             if gpu in lost or not attached[gpu]
         ]
         reason = "; ".join(reasons) or None
-        if reason != claim["reason"]:
+        if reason != claim.reason:
             state: ClaimState = "ACTIVE_DEGRADED" if reason else "ACTIVE"
-            self._keep({**claim, "state": state, "reason": reason})
+            self._keep(replace(claim, state=state, reason=reason))
 
-    def _keep(self, claim: ClaimDocument) -> None:
+    def _keep(self, claim: Claim) -> None:
         """Store a claim and tell of it. The caller holds the lock."""
-        self._claims[claim["name"]] = claim
+        self._claims[claim.name] = claim
         self._save()
         self._publish(claim)
         self._changed.notify_all()
 
     def _save(self) -> None:
-        self._store.write(_CLAIMS, {"claims": list(self._claims.values())})
+        stored = [asdict(claim) for claim in self._claims.values()]
+        self._store.write(_CLAIMS, {"claims": [*self._aside, *stored]})
 
-    def _publish(self, claim: ClaimDocument) -> None:
-        fields = ("gpus", "state", "reason", "undone")
+    def _publish(self, claim: Claim) -> None:
         self._bus.publish(
             "claim",
-            claim=claim["name"],
-            **{key: claim[key] for key in fields},  # type: ignore[literal-required]
+            claim=claim.name,
+            gpus=list(claim.gpus),
+            state=claim.state,
+            reason=claim.reason,
+            undone=claim.undone,
         )

@@ -224,6 +224,11 @@ class JobManager:
         spares: Sequence[str],
     ) -> JobDocument:
         claimed = self.claimed()
+        for gpu in spares:
+            if gpu in claimed:
+                raise ConflictError(
+                    f"spares: GPU {gpu} belongs to claim {claimed[gpu]}"
+                )
         with self._book.lock:
             if placement is None:
                 eligible, taken = tuple(self._fabric.gpus), self._book.holders()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fastapi import APIRouter
 
-from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.errors import (
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+)
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import AnyGpuName
-from ringlight.controller.server_agent import AgentClient
+from ringlight.controller.server_agent import required_agent
 from ringlight.controller.service import Controller
 from ringlight.fabric.parts import Gpu, Port
 
@@ -94,13 +98,14 @@ def router(controller: Controller) -> APIRouter:
     routes = APIRouter(prefix="/v1/gpus", tags=["GPUs"], route_class=PlainRoute)
     fabric, jobs = controller.fabric, controller.jobs
 
-    def agent() -> AgentClient:
-        if controller.agent is None:
-            raise ConflictError("this lab has no server agent, and so no hosts")
-        return controller.agent
+    def hosts() -> Sequence[Any]:
+        """Return the agent's entry of each GPU; none if it cannot be asked, which health reports."""
+        try:
+            return required_agent(controller.agent).hosts()
+        except UnavailableError:
+            return []
 
-    def all_now(fill: bool = False) -> list[GpuResource]:
-        entries = [] if controller.agent is None else agent().hosts(fill=fill)
+    def all_now(entries: Iterable[Mapping[str, Any]]) -> list[GpuResource]:
         return resources(
             fabric.gpus.values(),
             jobs.holders(),
@@ -110,15 +115,15 @@ def router(controller: Controller) -> APIRouter:
             {entry["gpu"]: entry for entry in entries},
         )
 
-    @routes.get("", **answers(list[GpuResource], 409, 503))
+    @routes.get("", **answers(list[GpuResource]))
     def gpus() -> Any:
         """All GPUs: state, attachment, address, and the network namespace at the NIC."""
-        return all_now()
+        return all_now(hosts())
 
-    @routes.get("/{name}", **answers(GpuResource, 404, 409, 503))
+    @routes.get("/{name}", **answers(GpuResource, 404))
     def gpu(name: AnyGpuName) -> Any:
         """One GPU."""
-        return _named(all_now(), name)
+        return _named(all_now(hosts()), name)
 
     @routes.put("/{name}/host", **answers(GpuResource, 404, 409, 503))
     def put_host(name: AnyGpuName) -> Any:
@@ -126,8 +131,10 @@ def router(controller: Controller) -> APIRouter:
 
         All GPUs without a worker get one. It gives way to a job's worker, and comes back after the job.
         """
-        _named(all_now(), name)
-        resource = _named(all_now(fill=True), name)
+        if name not in fabric.gpus:
+            raise NotFoundError(f"there is no GPU {name}")
+        filled = required_agent(controller.agent).hosts(fill=True)
+        resource = _named(all_now(filled), name)
         if resource.host is None:
             raise ConflictError(f"GPU {name} is not plugged into anything")
         return resource

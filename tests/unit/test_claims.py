@@ -1,0 +1,136 @@
+"""Claims over a switch kept in memory: what is stored, and what happens to a claim while its light moves."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ringlight.controller.circuits.claims import ClaimManager
+from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.store import Store
+from tests.unit.test_controller_circuits import Bench
+from tests.unit.test_controller_rules import FABRIC, PORTS
+
+
+class NoJobs(SimpleNamespace):
+    lost_gpus: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        super().__init__(choosing=threading.Lock())
+
+    def holders(self) -> dict[str, str]:
+        return {}
+
+    def switches(self) -> dict[str, str | None]:
+        return {}
+
+    def running(self) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path / "state")
+    bench.set(PORTS[:6])
+    return bench
+
+
+def manager(bench: Bench, jobs: NoJobs | None = None) -> ClaimManager:
+    store = Store(bench.directory / "claims")
+    made = ClaimManager(FABRIC, bench.manager, jobs or NoJobs(), bench.bus, store)  # type: ignore[arg-type]
+    made.take_over()
+    return made
+
+
+def asked(claims: ClaimManager, name: str = "red", wait_s: float = 20.0) -> Any:
+    return claims.claim(
+        name, ["g0", "g4"], collective="ring", wait_s=wait_s, who="test"
+    )
+
+
+def test_a_claim_moves_light_and_outlasts_the_controller(bench: Bench) -> None:
+    claims = manager(bench)
+    made = asked(claims)
+    assert (made.state, made.fibres_moved > 0) == ("ACTIVE", True)
+    nodes = {
+        port.partition(":")[0] for ports in made.attached.values() for port in ports
+    }
+    assert len(nodes) == 1
+    claims.stop()
+    again = manager(bench)
+    assert again.get("red") == made
+    again.stop()
+
+
+def test_a_release_while_light_moves_ends_the_claim(bench: Bench) -> None:
+    claims = manager(bench)
+    # No change of light can begin meanwhile.
+    with bench.manager.quiet(5.0) as quiet:
+        assert quiet
+        assert asked(claims, wait_s=0.05).state == "ACTIVATING"
+        done: list[Any] = []
+        release = threading.Thread(target=lambda: done.append(claims.release("red")))
+        release.start()
+        release.join(0.2)
+        with pytest.raises(ConflictError):
+            asked(claims)
+    release.join(20.0)
+    assert [claim.state for claim in done] == ["DEACTIVATING"]
+    with pytest.raises(NotFoundError):
+        claims.get("red")
+    assert claims.holders() == {}
+    claims.stop()
+
+
+def test_who_waits_for_a_claim_is_answered_when_it_is_released(bench: Bench) -> None:
+    claims = manager(bench)
+    answers: list[Any] = []
+    with bench.manager.quiet(5.0):
+        waiting = threading.Thread(target=lambda: answers.append(asked(claims)))
+        waiting.start()
+        while "red" not in {claim.name for claim in claims.all()}:
+            threading.Event().wait(0.01)
+        release = threading.Thread(target=claims.release, args=("red",))
+        release.start()
+        waiting.join(10.0)
+    release.join(20.0)
+    assert [claim.state for claim in answers] == ["DEACTIVATING"]
+    claims.stop()
+
+
+def test_a_stored_claim_that_cannot_be_used_is_named_and_kept(bench: Bench) -> None:
+    claims = manager(bench)
+    good = asked(claims)
+    claims.stop()
+    store = Store(bench.directory / "claims")
+    records = store.read("claims")["claims"]
+    other = {**records[0], "name": "blue", "gpus": ["g99"]}
+    store.write("claims", {"claims": [{"name": "old"}, other, *records]})
+    again = manager(bench)
+    assert [claim.name for claim in again.all()] == ["red"]
+    assert again.get("red").gpus == good.gpus
+    assert len(again.set_aside) == 2
+    assert again.set_aside[1] == "a stored claim cannot be used: there is no GPU g99"
+    again.release("red")
+    again.stop()
+    kept = Store(bench.directory / "claims").read("claims")["claims"]
+    assert [record["name"] for record in kept] == ["old", "blue"]
+
+
+def test_a_gpu_that_is_back_heals_a_claim_without_any_event(bench: Bench) -> None:
+    jobs = NoJobs()
+    claims = manager(bench, jobs)
+    asked(claims)
+    for lost, state in (({"g4"}, "ACTIVE_DEGRADED"), (set(), "ACTIVE")):
+        jobs.lost_gpus = frozenset(lost)
+        deadline = threading.Event()
+        for _ in range(100):
+            if claims.get("red").state == state:
+                break
+            deadline.wait(0.1)
+        assert claims.get("red").state == state
+    claims.stop()
