@@ -77,6 +77,8 @@ def build_image(progress: Progress) -> None:
             )
         archive = os.environ.get(BASE_ARCHIVE)
         if archive and not has_image(client, base_tag()):
+            if not Path(archive).is_file():
+                raise ImageError(f"{archive}, which {BASE_ARCHIVE} names, is no file")
             progress("Importing the base image")
             _import(client, base_tag(), Path(archive))
         if not has_image(client, base_tag()):
@@ -184,9 +186,7 @@ def _import_packages(
 
 
 def _import(client: docker.APIClient, name: str, archive: Path) -> None:
-    """Make an image of a root file system. Raises ImageError if there is no such file."""
-    if not archive.is_file():
-        raise ImageError(f"{archive}, which {BASE_ARCHIVE} names, is no file")
+    """Make an image of a root file system."""
     repository, tag = name.split(":")
     changes = [f'LABEL {key}="{value}"' for key, value in LABEL.items()]
     client.import_image_from_file(

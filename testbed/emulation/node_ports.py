@@ -69,18 +69,13 @@ class NodePorts:
 
     def place_of(self, port: Port) -> tuple[int | None, str] | None:
         """Return namespace and name of a port's interface; None where nothing is plugged in."""
-        onics = self.fabric.onics
         here = self.ends_here(self.fabric.link_at[port])
         bare = next((end for end in here if self.is_bare(end)), None)
         if bare is not None and bare not in self.cables:
             return None
         if bare == port:
             return self.cables[port].intf2.node.namespace, NIC
-        node = self.nodes[port.node]
-        return (
-            node.namespace,
-            f"p{port.number}" if port.node in onics else self.interface(port),
-        )
+        return self.nodes[port.node].namespace, self.interface(port)
 
     def inside(self, node: ShellLess, function: Callable[[], T]) -> T:
         """Run ``function`` where the node's interfaces are. Return its value."""

@@ -1,60 +1,55 @@
-"""Which workers are told of the GPUs that no job holds, without a lab."""
+"""Idle hosts at GPUs: what becomes of them when one cannot be plugged in."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from ringlight.fabric.building import build_fabric
-from ringlight.fabric.schema import FabricSpec
-from ringlight.testbed.emulation.agent.hosts import IdleHosts
+import pytest
 
-FABRIC = {
-    "servers": {"s": {"gpus": dict.fromkeys(("n0", "n1", "n2"), "t")}},
-    "packet_switches": {"tor": {"ports": 3}},
-    "links": [
-        {"ends": [f"n{i}", f"tor:{i + 1}"], "rate": "1 Gbit/s"} for i in range(3)
-    ],
-}
+from ringlight.testbed.emulation.agent.hosts import Failures, IdleHosts
+from ringlight.testbed.emulation.agent.launching import Failures as LaunchFailures
+from ringlight.testbed.emulation.agent.refusals import AgentError
+from ringlight.testbed.emulation.kernel.build import BuildError
+from ringlight.testbed.emulation.kernel.network_errors import NetworkError
+from tests.unit.test_controller_rules import FABRIC
 
 
 class Network:
-    """Notes who was introduced to whom."""
+    """A network whose links' programs cannot be built once it has hosts at two GPUs."""
 
-    def __init__(self) -> None:
-        self.introduced: list[tuple[str, int]] = []
-        self.plugged = False
+    def __init__(self, error: Exception) -> None:
+        self.error, self.hosts = error, set[str]()
 
-    def is_plugged(self, _gpu: str) -> bool:
+    def is_plugged(self, gpu: str) -> bool:
         return True
 
     def add_idle(self, gpu: str) -> Any:
         return SimpleNamespace(gpu=gpu, terminate=lambda: None)
 
-    def introduce(self, host: Any, others: list[tuple[str, str]]) -> bool:
-        if self.plugged:
-            self.introduced.append((host.gpu, len(others)))
-        return self.plugged
+    def plug(self, host: Any, others: Any) -> None:
+        if len(self.hosts) == 2:
+            raise self.error
+        self.hosts.add(host.gpu)
 
-    def nothing(self, *_words: Any) -> None:
-        """Ignore what happens to cables."""
+    def attach(self, gpus: Any) -> None: ...
 
-    plug = attach = unplug = forget = nothing
+    def unplug(self, hosts: Any) -> None:
+        self.hosts -= {host.gpu for host in hosts}
 
-
-class Worker:
-    def __init__(self, gpu: str) -> None:
-        self.gpu = gpu
+    def forget(self, host: Any) -> None: ...
 
 
-def test_a_worker_that_comes_after_the_idle_hosts_is_told_of_them_once() -> None:
-    network: Any = Network()
-    hosts = IdleHosts(build_fabric(FabricSpec.model_validate(FABRIC)), network)
-    hosts.fill(list)
-    workers: Any = [Worker("n0"), Worker("n1")]
-    hosts.leave(["n0", "n1"])
-    # At first they have no NIC yet.
-    for plugged in (False, True, True):
-        network.plugged = plugged
-        hosts.fill(lambda: workers)
-    assert network.introduced == [("n0", 2), ("n1", 2)]
+@pytest.mark.parametrize("error", [NetworkError("no room"), BuildError("no compiler")])
+def test_none_is_left_when_one_cannot_be_plugged_in(error: Exception) -> None:
+    network = Network(error)
+    idle = IdleHosts(FABRIC, network)  # type: ignore[arg-type]
+    with pytest.raises(AgentError, match=str(error)):
+        idle.fill(list)
+    assert (network.hosts, idle.gpus()) == (set(), frozenset())
+    # Neither does it keep a worker from being removed.
+    idle.come_back(list)
+
+
+def test_workers_fail_by_what_hosts_fail_by() -> None:
+    assert set(Failures) < set(LaunchFailures)

@@ -16,6 +16,7 @@ from weakref import WeakSet
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.docker_hosts import DockerHost
+from ringlight.testbed.emulation.kernel.build import BuildError
 from ringlight.testbed.emulation.kernel.namespaces import NETNS_DIR
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
@@ -25,7 +26,8 @@ from ringlight.testbed.emulation.worker_hosts import WorkerHost
 
 log = logging.getLogger(__name__)
 
-Failures = (NetworkError, OpenVSwitchError, OSError, TimeoutError)
+#: Failures to plug a host: a link that affects frames builds its program when its GPU is plugged in.
+Failures = (NetworkError, OpenVSwitchError, BuildError, OSError)
 
 
 class IdleHosts:

@@ -12,6 +12,7 @@ from ringlight.testbed.emulation.agent.checkpoints import (
     make_directory,
 )
 from ringlight.testbed.emulation.agent.files import make_anew, make_worker_directory
+from ringlight.testbed.emulation.agent.hosts import Failures as PlugFailures
 from ringlight.testbed.emulation.agent.invitation import invite
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
@@ -20,14 +21,12 @@ from ringlight.testbed.emulation.agent.worker_requests import (
     SpareRequest,
     WorkerRequest,
 )
-from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.onic.wiring import onic_directory
-from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
 from ringlight.testbed.emulation.residents import Orders
 from ringlight.testbed.emulation.worker_hosts import WorkerError, WorkerPlace
 
-Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
+Failures = (WorkerError, *PlugFailures)
 
 
 class Launcher:
