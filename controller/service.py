@@ -36,7 +36,7 @@ from ringlight.controller.store import Store
 from ringlight.fabric.extension import loaded
 from ringlight.fabric.paths import Router
 from ringlight.fabric.table_writers import programs
-from ringlight.fabric.topology import Fabric
+from ringlight.fabric.topology import Fabric, circuit_switches
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -154,6 +154,7 @@ class Controller:
             self.intents.try_note,
             anew=self.restarts == 0,
             first_generation=self.restarts * EACH_START,
+            counted=circuit_switches(fabric),
         )
         self.forwarding = Forwarding(fabric, plane)
         self.agent = agent = AgentClient(inventory.agent) if inventory.agent else None
@@ -248,6 +249,7 @@ class Controller:
             self.claims.take_over()
             self.circuits.tell_followers()
             self.jobs.start()
+            self.claims.start()
         except (ValueError, KeyError, TypeError, InvalidError) as error:
             raise StartError(f"the saved state cannot be used: {error}") from error
         for provider in self.lights.values():

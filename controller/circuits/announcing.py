@@ -70,7 +70,10 @@ class Announcer:
             }
             return {**ports, "t_dark": t_dark, "t_lit": t_lit}
 
-        generation = self._site.generation()
+        generation = max(
+            (self._site.generation(name) for name in plans),
+            default=self._site.generation(),
+        )
         moved = moved_gpus(self._before, self._ends())
         touched = {
             name: len(plan.add) + len(plan.remove)
@@ -78,7 +81,9 @@ class Announcer:
             if plan
         }
         if touched:
-            self._history.note(LightChanged(generation, who, in_words(moved, touched)))
+            text = in_words(moved, touched)
+            change = LightChanged(generation, who, frozenset(touched), text)
+            self._history.note(change)
         self._bus.publish(
             "circuits",
             who=who,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 _CLAIMS = "claims"
 #: Plans that are made for one claim while others keep changing the light.
 _MOST_PLANS = 10
+#: Longest wait for changes under way when the controller ends, seconds.
+_STOP_S = 30.0
+#: Failed claims that are remembered, the oldest forgotten first.
+_FAILED = 100
 #: Longest time between two looks at the claims, seconds: a GPU may have come back while no controller ran.
 _LOOK_S = 1.0
 
@@ -121,11 +125,16 @@ class ClaimManager:
                 self.set_aside.append(f"a stored claim cannot be used: {line}")
                 self._aside.append(record)
                 continue
-            if claim.state != "DEACTIVATING":
-                self._claims[claim.name] = claim
-        for name, claim in self._claims.items():
-            if claim.state == "ACTIVATING":
-                self._claims[name] = self._after_a_restart(claim)
+            self._claims[claim.name] = claim
+
+    def start(self) -> None:
+        """End what the end of a controller cut short, now that jobs are known, and begin to watch."""
+        with self._changed:
+            for claim in list(self._claims.values()):
+                if claim.state == "DEACTIVATING":
+                    self._drop(claim)
+                elif claim.state == "ACTIVATING":
+                    self._keep(self._after_a_restart(claim))
         self._watch.start()
 
     def _after_a_restart(self, claim: Claim) -> Claim:
@@ -147,9 +156,10 @@ class ClaimManager:
             threads = [*self._threads, self._watch]
         self._subscription.close()
         self._looks.set()
+        deadline = time.monotonic() + _STOP_S
         for thread in threads:
             if thread.ident is not None:
-                thread.join(30.0)
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     # Requests
 
@@ -168,8 +178,11 @@ class ClaimManager:
         does not have or light does not move; ConflictError if one is lost or taken, or the name is.
         """
         with self._jobs.choosing, self._changed:
-            if name in self._claims and self._claims[name].state != "FAILED":
+            known = self._claims.get(name)
+            if known is not None and known.state != "FAILED":
                 raise ConflictError(f"there is a claim {name}")
+            if any(job.id == name for job in self._jobs.running()):
+                raise ConflictError(f"there is a job {name}")
             claim = Claim(
                 name,
                 self._reserved(gpus_or_count),
@@ -196,9 +209,9 @@ class ClaimManager:
     def _reserved(self, gpus_or_count: Sequence[str] | int) -> tuple[str, ...]:
         """Return the GPUs of a claim, which are free. The caller holds the locks."""
         lost, claimed = self._jobs.lost_gpus, self.holders()
-        movable = [gpu for gpu in self._fabric.gpus if gpu not in self._fabric.onics]
+        taken = dict(self._jobs.holders())
         if isinstance(gpus_or_count, int):
-            movable = [gpu for gpu in movable if gpu not in lost and gpu not in claimed]
+            taken |= claimed | dict.fromkeys(lost, "none")
         else:
             for gpu in gpus_or_count:
                 if gpu in claimed:
@@ -206,46 +219,50 @@ class ClaimManager:
                 if gpu in lost:
                     raise ConflictError(f"GPU {gpu} is lost")
         return reserve(
-            movable, self._jobs.holders(), self._jobs.switches(), gpus_or_count
+            self._fabric.packet_gpus, taken, self._jobs.switches(), gpus_or_count
         )
 
     def release(self, name: str) -> ClaimDocument:
-        """Release a claim; light stays as it is. Return the claim. Raises NotFoundError."""
+        """Release a claim; light stays as it is. Return the claim. Raises NotFoundError.
+
+        If its light moves, the claim is DEACTIVATING, and keeps its GPUs, until the light has moved.
+        """
         with self._changed:
-            leaving = replace(self._found(name), state="DEACTIVATING")
-            self._keep(leaving)
-        # A change of light for it comes to its end first.
-        with self._activating, self._changed:
-            if self._claims.get(name) is leaving:
-                del self._claims[name]
-                self._save()
-                self._publish(replace(leaving, gpus=()))
+            claim = self._found(name)
+            leaving = replace(claim, state="DEACTIVATING")
+            if claim.state in ("ACTIVATING", "DEACTIVATING"):
+                self._keep(leaving)
+            else:
+                self._drop(leaving)
             return self._shown(leaving)
 
     def get(self, name: str) -> ClaimDocument:
-        """Return a claim as it is now. Raises NotFoundError."""
-        with self._changed:
-            return self._shown(self._found(name))
+        """Return a claim as it is now, of a job or another. Raises NotFoundError."""
+        for claim in self.all():
+            if claim.name == name:
+                return claim
+        raise NotFoundError(f"there is no claim {name}")
 
     def all(self) -> list[ClaimDocument]:
         """Return all claims, those of jobs last."""
         with self._changed:
-            own = [self._shown(claim) for claim in self._claims.values()]
+            own = list(self._claims.values())
         jobs = [job for job in self._jobs.running() if job.plane is None]
-        return [*own, *(self._shown(self._of_job(job)) for job in jobs)]
+        return [self._shown(claim) for claim in (*own, *map(self._of_job, jobs))]
 
     def _of_job(self, job: Job) -> Claim:
         """Return the claim that a job on packet switches is, for as long as it has GPUs."""
-        lost = [gpu for gpu in job.gpus if gpu in self._jobs.lost_gpus]
         begun = job.state not in (JobState.PENDING, JobState.STARTING)
-        active: ClaimState = "ACTIVE_DEGRADED" if lost else "ACTIVE"
+        reason = self._reason(job.gpus) if begun else None
+        active: ClaimState = "ACTIVE" if reason is None else "ACTIVE_DEGRADED"
         return Claim(
             job.id,
             tuple(job.gpus),
             str(job.spec.get("collective", "ring")),
             active if begun else "ACTIVATING",
             job.t_submitted,
-            reason="; ".join(f"GPU {gpu} is lost" for gpu in lost) or None,
+            reason=reason,
+            active_s=job.t_submitted if begun else None,
             job=job.id,
         )
 
@@ -278,12 +295,20 @@ class ClaimManager:
     def _activate(self, claim: Claim, who: str) -> None:
         with self._activating:
             with self._changed:
-                if self._claims.get(claim.name) is not claim:
-                    return
-            reason, undone, fibres = self._together(claim, f"{who}, claim {claim.name}")
+                goes_on = self._claims.get(claim.name) is claim and not self._stopping
+            if goes_on:
+                reason, undone, fibres = self._together(
+                    claim, f"{who}, claim {claim.name}"
+                )
             with self._changed:
-                # Released meanwhile: the release goes on once this change has ended.
-                if self._claims.get(claim.name) is not claim:
+                now = self._claims.get(claim.name)
+                if now is not claim:
+                    # Released meanwhile; another claim may have the name by now.
+                    if now is not None and now.asked_s == claim.asked_s:
+                        self._drop(now)
+                    return
+                if not goes_on:
+                    # The next controller ends it.
                     return
                 self._keep(
                     replace(
@@ -333,11 +358,7 @@ class ClaimManager:
         taken = {gpu for gpu, other in self.holders().items() if other != claim.name}
         taken |= self._jobs.holders().keys()
         ring = RingJob.all_reduce(claim.name, claim.gpus, float(UNKNOWN_BYTES), 0.0)
-        movable: Collection[str] = [
-            gpu
-            for gpu in self._fabric.gpus
-            if gpu not in taken and gpu not in self._fabric.onics
-        ]
+        movable = [gpu for gpu in self._fabric.packet_gpus if gpu not in taken]
         return moved_circuits(self._fabric, before, [ring], movable)
 
     # State
@@ -350,29 +371,66 @@ class ClaimManager:
             if self._stopping:
                 return
             self._subscription.take()
-            with self._changed:
-                for claim in list(self._claims.values()):
-                    if claim.state in ("ACTIVE", "ACTIVE_DEGRADED"):
-                        self._judge(claim)
+            try:
+                with self._changed:
+                    for claim in list(self._claims.values()):
+                        if claim.state in ("ACTIVE", "ACTIVE_DEGRADED"):
+                            self._judge(claim)
+            except Exception:
+                # The watch must outlive whatever one look ran into.
+                log.exception("a look at the claims failed")
 
     def _judge(self, claim: Claim) -> None:
         """Take in whether all GPUs of an active claim are there and have light. The caller holds the lock."""
-        lost, attached = self._jobs.lost_gpus, self._shown(claim).attached
-        reasons = [
-            f"GPU {gpu} {'is lost' if gpu in lost else 'has no light'}"
-            for gpu in claim.gpus
-            if gpu in lost or not attached[gpu]
-        ]
-        reason = "; ".join(reasons) or None
+        reason = self._reason(claim.gpus)
         if reason != claim.reason:
             state: ClaimState = "ACTIVE_DEGRADED" if reason else "ACTIVE"
             self._keep(replace(claim, state=state, reason=reason))
 
+    def _reason(self, gpus: Sequence[str]) -> str | None:
+        """Return why GPUs that belong together are degraded; None if they are not."""
+        lost = self._jobs.lost_gpus
+        reached = {
+            end.node for end in self._circuits.ends().values() if end is not None
+        }
+        reasons = [
+            f"GPU {gpu} {'is lost' if gpu in lost else 'has no light'}"
+            for gpu in gpus
+            if gpu in lost or gpu not in reached
+        ]
+        return "; ".join(reasons) or None
+
     def _keep(self, claim: Claim) -> None:
-        """Store a claim and tell of it. The caller holds the lock."""
+        """Store a claim and tell of it. The caller holds the lock.
+
+        A claim that is new and cannot be stored is none: then it raises OSError.
+        """
+        before = self._claims.get(claim.name)
         self._claims[claim.name] = claim
-        self._save()
+        failed = [
+            name for name, known in self._claims.items() if known.state == "FAILED"
+        ]
+        for name in failed[: max(0, len(failed) - _FAILED)]:
+            del self._claims[name]
+        try:
+            self._save()
+        except OSError as error:
+            if before is None:
+                del self._claims[claim.name]
+                raise
+            # The next controller looks at the light.
+            log.error("claim %s is not stored: %s", claim.name, error)
         self._publish(claim)
+        self._changed.notify_all()
+
+    def _drop(self, leaving: Claim) -> None:
+        """Remove a claim that has been released, and tell of it. The caller holds the lock."""
+        self._claims.pop(leaving.name, None)
+        try:
+            self._save()
+        except OSError as error:
+            log.error("the release of claim %s is not stored: %s", leaving.name, error)
+        self._publish(replace(leaving, state="DEACTIVATING", gpus=()))
         self._changed.notify_all()
 
     def _save(self) -> None:

@@ -18,6 +18,8 @@ from ringlight.fabric.parts import Port
 EACH_START = 1_000_000_000
 #: Changes that are remembered with the caller.
 _KEPT = 1000
+#: Who changed light of which no change is remembered.
+_UNKNOWN = "not by a client of this controller since it was started"
 #: Changes that a refusal names.
 _NAMED = 3
 
@@ -31,10 +33,11 @@ class LightMovedError(ConflictError):
 
 @dataclass(frozen=True)
 class LightChanged:
-    """Change of light: the generation that it led to, its caller, and what it did, in words."""
+    """Change of light: the generation that it led to, its caller, its switches, and its effect in words."""
 
     generation: int
     who: str
+    switches: frozenset[str]
     text: str
 
 
@@ -81,15 +84,23 @@ class History:
         with self._lock:
             self._changes.append(change)
 
-    def check(self, expected: int, present: int) -> None:
-        """Raise LightMovedError, naming who changed the light since, unless it is the expected generation."""
+    def check(self, expected: int, present: int, of: str | None = None) -> None:
+        """Raise LightMovedError, naming who changed the light since, unless it is the expected generation.
+
+        ``of``: the switch whose light was expected, None for all circuits.
+        """
         if expected == present:
             return
         with self._lock:
-            since = [change for change in self._changes if change.generation > expected]
+            since = [
+                change
+                for change in self._changes
+                if change.generation > expected
+                and (of is None or of in change.switches)
+            ]
         shown = "; ".join(f"{change.who} {change.text}" for change in since[-_NAMED:])
         earlier = f"{len(since) - _NAMED} changes, then " if len(since) > _NAMED else ""
-        by_whom = f"{earlier}{shown}" if since else "not by this controller"
+        by_whom = f"{earlier}{shown}" if since else _UNKNOWN
         raise LightMovedError(
             f"the light is of generation {present}, not {expected}: it has changed since ({by_whom}); read it again"
         )

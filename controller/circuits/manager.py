@@ -84,12 +84,14 @@ class CircuitManager:
 
     # Reading
 
-    def generation(self, name: str | None = None) -> int:
-        """Return the number of the present light of all switches, or of one, as last read.
+    @property
+    def revision(self) -> int:
+        """Number of the present light of every switch, as last read: another one after every change."""
+        return self._site.revision
 
-        The number grows with every change.
-        """
-        return self._site.generation(name)
+    def generation(self) -> int:
+        """Return the number of the present circuits, as last read. It grows with every change."""
+        return self._site.generation()
 
     def light(self) -> tuple[int, dict[str, frozenset[CrossConnect]]]:
         """Return the lit cross-connects by switch, as last read, after their generation."""
@@ -107,10 +109,9 @@ class CircuitManager:
         """Return the electrical port lit to each packet-switch port, None if dark (see
         :func:`.attachments`).
         """
-        generation, cross_connects = self._site.light()
-        ends = self._ends
-        if ends[0] != generation:
-            ends = generation, attachments(self._fabric, cross_connects)
+        revision, ends = self._site.revision, self._ends
+        if ends[0] != revision:
+            ends = revision, attachments(self._fabric, self._site.cross_connects())
             self._ends = ends
         return ends[1]
 
@@ -357,7 +358,7 @@ class CircuitManager:
         for name in targets:
             before[name] = self._site.look(name)
         if expect is not None:
-            self._history.check(expect, self._site.generation(of))
+            self._history.check(expect, self._site.generation(of), of)
         for name, target in targets.items():
             # Asked afterwards: what a job has made since is then known to be a job's.
             if (holder := self._site.holder(name)) is not None:

@@ -79,6 +79,7 @@ class OpticalSite:
     ``note``: writes the audit log, like :meth:`controller.circuits.intent.IntentDatabase.note`. ``anew``: the
     lab begins now. A port that has had no light since then raises no alarm; in a lab that was up before, any
     port may have had light. ``first_generation``: number of the light before anything is read.
+    ``counted``: switches whose light clients change, which its generation counts (None: all).
     """
 
     drivers: Mapping[str, OpticalSwitchDriver]
@@ -88,8 +89,10 @@ class OpticalSite:
     meters: Meters = field(default_factory=Meters)
     anew: bool = True
     first_generation: int = 0
+    counted: Collection[str] | None = None
     _views: dict[str, SwitchView] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _revision: int = 0
     #: Generation of each switch's cross-connects.
     _generations: dict[str, int] = field(default_factory=dict)
     #: Ports of each switch at which light has come in.
@@ -99,6 +102,7 @@ class OpticalSite:
     def __post_init__(self) -> None:
         self._views = {name: SwitchView() for name in self.drivers}
         self._shone = {name: set() for name in self.drivers}
+        self._revision = self.first_generation
         self._generations = dict.fromkeys(self.drivers, self.first_generation)
 
     def driver(self, name: str) -> OpticalSwitchDriver:
@@ -155,8 +159,14 @@ class OpticalSite:
         with self._lock:
             return dict(self._views)
 
+    @property
+    def revision(self) -> int:
+        """Grows when any cross-connect of any switch is seen to have changed."""
+        with self._lock:
+            return self._revision
+
     def generation(self, name: str | None = None) -> int:
-        """Return the number of the present cross-connects of all switches, or of one, as last read.
+        """Return the number of the present cross-connects of all counted switches, or of one, as last read.
 
         The number grows when any of these cross-connects is seen to have changed.
         """
@@ -164,7 +174,9 @@ class OpticalSite:
             return self._generation() if name is None else self._generations[name]
 
     def _generation(self) -> int:
-        return max(self._generations.values(), default=self.first_generation)
+        counted = self._generations if self.counted is None else self.counted
+        numbers = (self._generations[name] for name in counted)
+        return max(numbers, default=self.first_generation)
 
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
         """Return the lit cross-connects of every switch, as last read."""
@@ -366,7 +378,8 @@ class OpticalSite:
                 carrying(before.snapshot) != carrying(snapshot)
                 or before.snapshot is None
             ):
-                self._generations[name] = self._generation() + 1
+                self._revision += 1
+                self._generations[name] = self._revision
             raised = before.raised
             if alarms is not None:
                 raised = frozenset(alarms) - self._never_lit(name, snapshot, alarms)

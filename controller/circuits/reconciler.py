@@ -127,19 +127,19 @@ class Reconciler:
         self._wake.set()
 
     def _run(self) -> None:
-        generation = self._site.generation()
+        revision = self._site.revision
         while True:
             self._wake.wait(self._period_s)
             self._wake.clear()
             if self._stop.is_set():
                 return
             try:
-                generation = self._round(generation)
+                revision = self._round(revision)
             except Exception:
                 # The watch must outlive whatever one round ran into.
                 log.exception("a round of the reconciler failed")
 
-    def _round(self, generation: int) -> int:
+    def _round(self, revision: int) -> int:
         self._read_switches()
         odd = [
             name
@@ -152,16 +152,16 @@ class Reconciler:
                 if self._connected.is_set() or self._unread:
                     self._wake.set()
                     self._stop.wait(0.05)
-                return generation
+                return revision
             if self._learn_ports():
                 self._forwarding.reconcile(self._circuits.cross_connects())
             if odd:
                 # Read again: what was read beside a change may have been half of it.
                 self._circuits.reconcile(odd)
-            now, cross_connects = self._site.light()
+            now, cross_connects = self._site.revision, self._circuits.cross_connects()
             # A change of ours has brought the rules with it, or left those it did not need to touch.
             if self._connected.is_set() or (
-                now != generation and not self._forwarding.stands(cross_connects)
+                now != revision and not self._forwarding.stands(cross_connects)
             ):
                 self._connected.clear()
                 self._forwarding.reconcile(cross_connects)

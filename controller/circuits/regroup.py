@@ -209,17 +209,13 @@ class RegroupManager:
             gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus
         }
         other_gpus |= self._jobs.claimed().keys()
-        before = self._circuits.cross_connects()
+        generation, before = self._circuits.light()
         try:
             plan, after = moved_circuits(
                 self._fabric,
                 before,
                 [ring_job(job) for job in jobs],
-                [
-                    g
-                    for g in self._fabric.gpus
-                    if g not in other_gpus and g not in self._fabric.onics
-                ],
+                [g for g in self._fabric.packet_gpus if g not in other_gpus],
             )
         except ValueError as error:
             raise InvalidError(f"regroup: {error}") from error
@@ -258,7 +254,7 @@ class RegroupManager:
         if not dry_run:
             thread = threading.Thread(
                 target=self._apply,
-                args=(entry["id"], before, after, who),
+                args=(entry["id"], generation, before, after, who),
                 name=entry["id"],
                 daemon=True,
             )
@@ -346,7 +342,12 @@ class RegroupManager:
         ]
 
     def _apply(
-        self, regroup_id: str, before: CrossConnects, after: CrossConnects, who: str
+        self,
+        regroup_id: str,
+        generation: int,
+        before: CrossConnects,
+        after: CrossConnects,
+        who: str,
     ) -> None:
         state: Literal["DONE", "FAILED"] = "FAILED"
         error: str | None = None
@@ -355,25 +356,19 @@ class RegroupManager:
         results: dict[str, list[CrossConnectResult]] = {}
         undone, left = False, tuple[Leftover, ...]()
         try:
-            with self._circuits.quiet(timeout_s=30.0) as got:
-                if not got or self._circuits.cross_connects() != before:
-                    error = (
-                        "the light was changed by someone else meanwhile; plan again"
-                    )
-                else:
-                    targets = {
-                        name: Target(tuple(after[name]), Mode.REPLACE)
-                        for name in after
-                        if set(after[name]) != set(before[name])
-                    }
-                    change = self._circuits.change(targets, who=f"{who}, {regroup_id}")
-                    problems, timeline = change.problems, change.timeline
-                    undone, left = change.undone, change.left
-                    results = {
-                        name: list(group) for name, group in change.results.items()
-                    }
-                    state = "FAILED" if problems else "DONE"
-                    error = problems[0] if problems else None
+            targets = {
+                name: Target(tuple(after[name]), Mode.REPLACE)
+                for name in after
+                if set(after[name]) != set(before[name])
+            }
+            change = self._circuits.change(
+                targets, who=f"{who}, {regroup_id}", expect=generation
+            )
+            problems, timeline = change.problems, change.timeline
+            undone, left = change.undone, change.left
+            results = {name: list(group) for name, group in change.results.items()}
+            state = "FAILED" if problems else "DONE"
+            error = problems[0] if problems else None
         except ControllerError as failure:
             error = str(failure)
         except Exception as failure:

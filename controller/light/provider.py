@@ -71,8 +71,8 @@ class LightContext:
 class Provider(ABC, Generic[L]):
     """Base class that plans, sets and removes the light of jobs on planes of one kind. Safe from any thread.
 
-    Subclasses come by ``Extension.light``. ``Own``, ``Planned``, ``Change``: dataclasses of what REST tells
-    of such a plane only, of planned light, and of each change of light.
+    Subclasses are the ``provider`` of a ``PlaneKind``. ``Own``, ``Planned``, ``Change``: dataclasses of what
+    REST tells of such a plane only, of planned light, and of each change of light.
     """
 
     kind: ClassVar[str]

@@ -177,7 +177,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         """Current packet topology; links that are down and those of lost GPUs are left out."""
         nonlocal drawn
         lost = controller.jobs.lost_gpus
-        state = circuits.generation(), controller.forwarding.down, lost
+        state = circuits.revision, controller.forwarding.down, lost
         if drawn[0] != state:
             drawn = state, await to_thread.run_sync(draw)
         return Response(drawn[1], media_type="application/json")

@@ -15,7 +15,7 @@ from pydantic import (
 
 from ringlight.controller.errors import InvalidError
 from ringlight.controller.rest.body import Body
-from ringlight.controller.rest.requests import Channel, Label, PortNumber
+from ringlight.controller.rest.requests import Channel, Label, Name, PortNumber
 from ringlight.fabric.crossconnect import Mode
 
 
@@ -114,7 +114,7 @@ def _ends(circuit: Any) -> Any:
 
 #: A pair of ends (``["g0", "tor0:1"]``), or a circuit as ``GET /v1/circuits`` has it.
 CircuitEnds = Annotated[
-    tuple[str, str],
+    tuple[Name, Name],
     BeforeValidator(_ends),
     WithJsonSchema(
         {

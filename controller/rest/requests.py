@@ -25,6 +25,7 @@ from ringlight.workloads.job_settings import LIMITS, SLOWER, Limit
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]
+Name = Annotated[str, Field(max_length=200)]
 Label = Annotated[str, Field(max_length=64)]
 
 
@@ -337,10 +338,10 @@ class ClaimRequest(Body):
     )
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")
-    gpus: list[str] | None = Field(default=None, min_length=1, max_length=4096)
+    gpus: list[Name] | None = Field(default=None, min_length=1, max_length=4096)
     count: int | None = Field(default=None, ge=1, le=4096)
-    collective: str = "ring"
-    wait_s: float = Field(default=20.0, ge=0, le=60, allow_inf_nan=False)
+    collective: Name = "ring"
+    wait_s: float = Field(default=20.0, ge=0, le=20, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _is_there(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -9,11 +10,18 @@ import typer
 from ringlight.experiments.cli.calls import DryRun, Json, call, list_of, write_plan
 from ringlight.experiments.cli.common import Column, answer, echo, fail
 
+
+def _state(circuit: Mapping[str, Any]) -> str:
+    """Return a circuit's directions, and whether its GPU is lost, as the text of a table cell."""
+    ways = "both ways" if circuit["duplex"] else "one way"
+    return f"{ways}, GPU lost" if circuit["lost"] else ways
+
+
 CIRCUIT_COLUMNS: tuple[Column, ...] = (
     ("from", lambda circuit: circuit["ends"][0]),
     ("to", lambda circuit: circuit["ends"][1]),
     ("path of the light", lambda circuit: " ".join(circuit["path"])),
-    ("", lambda circuit: "both ways" if circuit["duplex"] else "one way"),
+    ("", _state),
 )
 
 circuits = typer.Typer(

@@ -77,7 +77,7 @@ def claim_add(
         int | None, typer.Option(min=1, help="So many free GPUs, in place of names.")
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0, max=60, help="Longest wait for the light, seconds.")
+        float, typer.Option(min=0, max=20, help="Longest wait for the light, seconds.")
     ] = 20.0,
     as_json: Json = False,
 ) -> None:

@@ -222,7 +222,9 @@ def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named
                 health = ask("/v1/health")
             time.sleep(0.1)
         assert (health["status"], health["restarts"]) == ("ok", 1), health
-        assert ask("/v1/circuits")["circuits"] == circuits["circuits"]
+        now = ask("/v1/circuits")
+        assert now["circuits"] == circuits["circuits"]
+        assert now["generation"] > circuits["generation"]
         ages = {(f["priority"], str(f["match"])): f["duration_s"] for f in flows}
         now = {
             (f["priority"], str(f["match"])): f["duration_s"]

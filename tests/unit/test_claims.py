@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ def manager(bench: Bench, jobs: NoJobs | None = None) -> ClaimManager:
     store = Store(bench.directory / "claims")
     made = ClaimManager(FABRIC, bench.manager, jobs or NoJobs(), bench.bus, store)  # type: ignore[arg-type]
     made.take_over()
+    made.start()
     return made
 
 
@@ -80,6 +82,9 @@ def test_a_release_while_light_moves_ends_the_claim(bench: Bench) -> None:
             asked(claims)
     release.join(20.0)
     assert [claim.state for claim in done] == ["DEACTIVATING"]
+    deadline = time.monotonic() + 20
+    while claims.all() and time.monotonic() < deadline:
+        time.sleep(0.01)
     with pytest.raises(NotFoundError):
         claims.get("red")
     assert claims.holders() == {}
@@ -93,7 +98,7 @@ def test_who_waits_for_a_claim_is_answered_when_it_is_released(bench: Bench) -> 
         waiting = threading.Thread(target=lambda: answers.append(asked(claims)))
         waiting.start()
         while "red" not in {claim.name for claim in claims.all()}:
-            threading.Event().wait(0.01)
+            time.sleep(0.01)
         release = threading.Thread(target=claims.release, args=("red",))
         release.start()
         waiting.join(10.0)
@@ -127,10 +132,44 @@ def test_a_gpu_that_is_back_heals_a_claim_without_any_event(bench: Bench) -> Non
     asked(claims)
     for lost, state in (({"g4"}, "ACTIVE_DEGRADED"), (set(), "ACTIVE")):
         jobs.lost_gpus = frozenset(lost)
-        deadline = threading.Event()
         for _ in range(100):
             if claims.get("red").state == state:
                 break
-            deadline.wait(0.1)
+            time.sleep(0.1)
         assert claims.get("red").state == state
+    claims.stop()
+
+
+def test_more_gpus_than_are_free_may_be_there_later(bench: Bench) -> None:
+    claims = manager(bench)
+    asked(claims)
+    with pytest.raises(ConflictError, match="4 of 6 are free"):
+        claims.claim("blue", 5, collective="ring", wait_s=0, who="test")
+    claims.stop()
+
+
+def test_failed_claims_hold_no_gpus_and_are_forgotten(bench: Bench) -> None:
+    bench.driver.refuse_add = True
+    claims = manager(bench)
+    for number in range(103):
+        assert asked(claims, f"n{number}").state == "FAILED"
+    assert claims.holders() == {}
+    assert len(claims.all()) == 100
+    assert claims.release("n102").state == "DEACTIVATING"
+    assert len(claims.all()) == 99
+    claims.stop()
+
+
+def test_a_claim_that_cannot_be_stored_is_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = manager(bench)
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Store, "write", full)
+    with pytest.raises(OSError, match="no space left"):
+        asked(claims)
+    assert claims.all() == []
     claims.stop()

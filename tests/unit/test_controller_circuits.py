@@ -112,10 +112,15 @@ class Bench:
         self.tables = LoggedTables(self.log)
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, first_generation: int = 0) -> None:
         """A new manager over the same switches and files."""
         self.bus = EventBus()
-        self.site = OpticalSite({"ocs0": self.driver}, {"ocs0": {}}, self.bus)
+        self.site = OpticalSite(
+            {"ocs0": self.driver},
+            {"ocs0": {}},
+            self.bus,
+            first_generation=first_generation,
+        )
         self.forwarding = Forwarding(FABRIC, self.tables)  # type: ignore[arg-type]
         if hasattr(self, "intents"):
             self.intents.close()

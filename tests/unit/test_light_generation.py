@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ringlight.controller.circuits.altering import altered
 from ringlight.controller.circuits.change import carried_after
-from ringlight.controller.circuits.generation import moved_gpus
+from ringlight.controller.circuits.generation import EACH_START, moved_gpus
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.packets.attachment import circuit_pairs
 from ringlight.controller.rest.light_requests import expected
@@ -62,7 +62,7 @@ def test_a_dry_run_is_refused_too_and_changes_no_generation(bench: Bench) -> Non
 def test_what_was_changed_at_the_switch_is_noticed(bench: Bench) -> None:
     read = bench.manager.generation()
     bench.driver.stand -= {sorted(bench.driver.stand)[0]}
-    with pytest.raises(ConflictError, match="not by this controller"):
+    with pytest.raises(ConflictError, match="not by a client of this controller"):
         bench.manager.set_circuits(pairs(SWAPPED), who="red", expect=read)
 
 
@@ -97,6 +97,7 @@ def test_a_refused_change_is_told_apart(bench: Bench) -> None:
 def test_two_that_read_and_write_lose_nothing(bench: Bench) -> None:
     """Each swaps its own two GPUs twenty times over; in the end each has swapped them so often."""
     lost: list[str] = []
+    ended: list[str] = []
     refusals: list[tuple[str, str]] = []
 
     def swap(one: int, other: int, who: str) -> None:
@@ -115,6 +116,7 @@ def test_two_that_read_and_write_lose_nothing(bench: Bench) -> None:
                 refusals.append((who, str(error)))
                 continue
             done += 1
+        ended.append(who)
 
     threads = [
         threading.Thread(target=swap, args=args)
@@ -124,7 +126,7 @@ def test_two_that_read_and_write_lose_nothing(bench: Bench) -> None:
         thread.start()
     for thread in threads:
         thread.join(60.0)
-    assert not lost
+    assert (lost, sorted(ended)) == ([], ["blue", "red"])
     assert bench.right(PORTS[:6])
     # Whoever was refused reads who else has changed the light.
     for who, text in refusals:
@@ -133,9 +135,8 @@ def test_two_that_read_and_write_lose_nothing(bench: Bench) -> None:
 
 def test_generations_grow_over_restarts(bench: Bench) -> None:
     before = bench.manager.generation()
-    bench.site.first_generation = 10**9
-    bench.restart()
-    assert bench.manager.generation() != before
+    bench.restart(first_generation=EACH_START)
+    assert bench.manager.generation() > EACH_START > before
 
 
 @given(

@@ -97,7 +97,8 @@ class PacketMedium:
 
 @dataclass
 class Carrier:
-    """Packets; carriers of other planes differ from it (``Extension.carriers``). One for each plane and run.
+    """Packets; carriers of other planes differ from it (``carrier`` of their ``PlaneKind``). One for each plane
+    and run.
 
     ``plane``: with emulated rates; ``share``: payload's of a link's rate; ``latency_s``: of each transfer;
     ``note``: takes a record, and pauses; ``keep``: takes one and does not.

@@ -1,7 +1,7 @@
 """What every optical switch driver must do, on a switch that really switches packets.
 
-The checks are those of `extensions/acceptance/checks`. A new driver's rig is named in ``rigs`` of its
-extension (or in the `conformance.py` of its tests, where it is no part of the product).
+The checks are those of `extensions/acceptance/checks`. A new driver's rig is the ``rig`` of its
+``DriverKind`` (or in the `conformance.py` of its tests, where it is no part of the product).
 """
 
 from __future__ import annotations
