@@ -96,7 +96,7 @@ def plain(text: str) -> str:
 def sentences(text: str) -> list[str]:
     """Return the sentences of a passage; abbreviations and versions do not end one."""
     parts = re.split(
-        r"(?<!e\.g)(?<!i\.e)(?<!al)(?<!vs)(?<!Fig)[.!?]\)?\"?\s+(?=[\"(]?[A-Z0-9])",
+        r"(?<!e\.g)(?<!i\.e)(?<!\bal)(?<!vs)(?<!Fig)[.!?]\)?\"?\s+(?=[\"(]?[A-Z0-9])",
         text,
     )
     return [part for part in parts if part.strip()]
@@ -113,7 +113,7 @@ def _what(text: str) -> Iterator[str]:
 _PLACE = (
     r"(places?|points?|positions?|folders?|director(y|ies)|files?|pages?|tables?|columns?|rows?|lines?|sections?|paths?"
     r"|ports?|racks?|switch(es)?|machines?|hosts?|networks?|namespaces?|address(es)?|sites?|offsets?|lists?|environment"
-    r"|from|to|by|on|of|and|or|but|exactly|is|are|was|be|into|show[sn]?|knows?|find|found|sees?|says?|records?|names?"
+    r"|from|to|by|on|exactly|is|are|was|be|into|show[sn]?|knows?|find|found|sees?|says?|records?|names?"
     r"|remembers?|decides?|chooses?|determines?|tells?|notes?|reports?|prints?|describes?|returns?|looks?|asks?"
     r"|goes|go|stays?|continues?|begins?|starts?|resumes?|depends on)"
 )
@@ -124,7 +124,7 @@ def _where(text: str) -> Iterator[str]:
     yield from _matches(
         r"(?i)(?<![\w-])where\b(?=\s*\w)", text, unless=rf"(?i)(^|\b{_PLACE},?\s)$"
     )
-    yield from _matches(r"^Where\b(?=.*\.$)", text)
+    yield from _matches(r"^Where\b(?=.*[.;,])(?!.*\?$)", text)
 
 
 _SOME = r"(\d|one|two|three|four|five|six|seven|eight|nine|ten|none|all|most|some|half)"

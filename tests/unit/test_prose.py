@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests import prose
@@ -18,6 +20,8 @@ from tests import prose
             2,
         ),
         ("where", "The folder where runs are. It shows where light goes.", 0),
+        ("where", "Jobs wait, and where a link is cut, they end.", 1),
+        ("where", "Where a link is down, the job waits; it resumes", 1),
         ("of", "Of a live lab. The text; of its figures only the captions.", 2),
         ("of", "Of 12 runs, three failed. Of these, two were slow. Of course.", 0),
         (
@@ -32,6 +36,7 @@ from tests import prose
             0,
         ),
         ("long", f"{'word ' * 36}. {'word ' * 35}.", 1),
+        ("long", f"{'word ' * 20}optical. {'Word ' * 20}.", 0),
         ("long", f"{'word ' * 20}. {'Word ' * 20}.", 0),
     ],
 )
@@ -53,8 +58,11 @@ def test_code_and_addresses_are_no_prose_and_wrapped_lines_are_joined() -> None:
     assert not [text for _, text in found if "code" in text or "where" in text]
 
 
-def test_places_have_the_line_of_their_passage() -> None:
-    assert all(
-        place.startswith("README.md:")
-        for place in prose.places("long", prose.ROOT / "README.md")
-    )
+def test_places_have_the_line_of_their_passage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{'word ' * 36}end.\n")
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    (place,) = prose.places("long", page)
+    assert place.startswith("page.md:3: ")
