@@ -17,6 +17,7 @@ from ringlight.controller.circuits.generation import EACH_START
 from ringlight.controller.circuits.intent import IntentDatabase
 from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.circuits.planner import Planner
 from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.regroup import RegroupManager
 from ringlight.controller.errors import ControllerError, InvalidError, StartError
@@ -201,10 +202,10 @@ class Controller:
         )
         #: Real bits per second for each that the emulation carries.
         self.scale = inventory.time_dilation * inventory.payload_scale
-        self.regroups = RegroupManager(
-            fabric, self.circuits, self.jobs, self.bus, store, rate_divisor=self.scale
-        )
-        self.claims = ClaimManager(fabric, self.circuits, self.jobs, self.bus, store)
+        planner = Planner(fabric, self.circuits)
+        of_all = (fabric, self.circuits, planner, self.jobs, self.bus, store)
+        self.regroups = RegroupManager(*of_all, rate_divisor=self.scale)
+        self.claims = ClaimManager(*of_all)
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
         self.reconciler = Reconciler(
             fabric,

@@ -147,7 +147,7 @@ def _relabel(problem: Problem, place: IntArray) -> IntArray:
         # A bin that touches a GPU which cannot move must stay beside it.
         stuck = problem.group[ring] < 0
         beside = ring[(np.roll(stuck, 1) | np.roll(stuck, -1)) & ~stuck]
-        pinned = np.unique(place[beside])
+        pinned = place[beside]
         fits[pinned] = np.eye(count, dtype=bool)[pinned]
     label = matching(np.where(fits, -stay, 1.0 + len(problem.items)))
     moved = place.copy()

@@ -9,26 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.change import Change, Target
 from ringlight.controller.circuits.generation import LightMovedError
 from ringlight.controller.circuits.manager import CircuitManager
-from ringlight.controller.circuits.regroup import UNKNOWN_BYTES
-from ringlight.controller.circuits.regroup_plan import moved_circuits
+from ringlight.controller.circuits.planner import UNKNOWN_BYTES, Planned, Planner
 from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob
-from ringlight.fabric.crossconnect import Mode
-from ringlight.fabric.placement import Regrouping
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
@@ -82,20 +78,20 @@ _STORED = TypeAdapter(Claim)
 
 
 class ClaimManager:
-    """Owner of the claims of a fabric. One is activated at a time. Any thread may call."""
+    """Owner of the claims of a fabric. Any thread may call."""
 
     def __init__(
         self,
         fabric: Fabric,
         circuits: CircuitManager,
+        planner: Planner,
         jobs: JobManager,
         bus: EventBus,
         store: Store,
     ) -> None:
         self._fabric, self._circuits, self._jobs = fabric, circuits, jobs
-        self._bus, self._store = bus, store
+        self._planner, self._bus, self._store = planner, bus, store
         self._changed = threading.Condition()
-        self._activating = threading.Lock()
         self._claims: dict[str, Claim] = {}
         #: A line for each stored claim that cannot be used.
         self.set_aside: list[str] = []
@@ -139,10 +135,10 @@ class ClaimManager:
 
     def _after_a_restart(self, claim: Claim) -> Claim:
         try:
-            plan, _ = self._plan(claim, self._circuits.light()[1])
+            planned = self._plan(claim)
         except ValueError as error:
             return replace(claim, state="FAILED", reason=str(error))
-        if plan.moved:
+        if planned.moves.moved:
             reason = (
                 "the controller ended meanwhile, and the light is not as it was planned"
             )
@@ -293,7 +289,7 @@ class ClaimManager:
     # Light
 
     def _activate(self, claim: Claim, who: str) -> None:
-        with self._activating:
+        with self._planner.turn():
             with self._changed:
                 goes_on = self._claims.get(claim.name) is claim and not self._stopping
             if goes_on:
@@ -326,24 +322,16 @@ class ClaimManager:
         """Move light for a claim. Return why that failed, if the light is as before, and the fibres moved."""
         try:
             for _ in range(_MOST_PLANS):
-                generation, before = self._circuits.light()
-                plan, after = self._plan(claim, before)
-                if not plan.moved:
+                planned = self._plan(claim)
+                if not planned.moves.moved:
                     return None, False, 0
-                targets = {
-                    name: Target(tuple(group), Mode.REPLACE)
-                    for name, group in after.items()
-                    if group != before[name]
-                }
                 try:
-                    change: Change = self._circuits.change(
-                        targets, who=who, expect=generation
-                    )
+                    change = self._planner.move(planned, who)
                 except LightMovedError:
                     continue
                 if change.problems:
                     return change.problems[0], change.undone, 0
-                return None, False, len(plan.moved)
+                return None, False, len(planned.moves.moved)
         except (ControllerError, ValueError) as error:
             return str(error), True, 0
         except Exception as error:
@@ -351,15 +339,12 @@ class ClaimManager:
             return f"internal error: {error}", False, 0
         return f"the light changed {_MOST_PLANS} times while it was planned", True, 0
 
-    def _plan(
-        self, claim: Claim, before: Mapping[str, frozenset[Any]]
-    ) -> tuple[Regrouping, Mapping[str, frozenset[Any]]]:
-        """Return the moves that bring a claim's GPUs together. Raises ValueError if nothing can."""
+    def _plan(self, claim: Claim) -> Planned:
+        """Return the plan that brings a claim's GPUs together. Raises ValueError if nothing can."""
         taken = {gpu for gpu, other in self.holders().items() if other != claim.name}
         taken |= self._jobs.holders().keys()
         ring = RingJob.all_reduce(claim.name, claim.gpus, float(UNKNOWN_BYTES), 0.0)
-        movable = [gpu for gpu in self._fabric.packet_gpus if gpu not in taken]
-        return moved_circuits(self._fabric, before, [ring], movable)
+        return self._planner.plan([ring], taken)
 
     # State
 

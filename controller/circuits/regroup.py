@@ -14,10 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.manager import CircuitManager
-from ringlight.controller.circuits.regroup_plan import moved_circuits
-from ringlight.controller.circuits.transaction import Leftover, LeftoverDocument
+from ringlight.controller.circuits.planner import UNKNOWN_BYTES, Planned, Planner
+from ringlight.controller.circuits.transaction import LeftoverDocument
 from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import Job, guest_of
 from ringlight.controller.jobs.manager import JobManager
@@ -25,10 +24,9 @@ from ringlight.controller.optical.model import CrossConnectResult
 from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob, predict
-from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import PacketView
-from ringlight.fabric.placement import Regrouping
 from ringlight.fabric.topology import (
     CrossConnects,
     Fabric,
@@ -39,6 +37,8 @@ log = logging.getLogger(__name__)
 
 #: The regroupings and plans that are remembered, the oldest forgotten first.
 KEPT = 1000
+#: Longest wait for other planned light, seconds.
+_TURN_S = 20.0
 #: Prefix of the names of regroupings, and of their stored documents.
 _NAME = "regroup-"
 
@@ -84,6 +84,7 @@ class RegroupDocument(TypedDict):
     """Document of a regrouping.
 
     ``timeline``: moments ``t`` of the change (monotonic seconds), each with its ``phase``.
+    ``unchanged``: reason for which no fibre moves; null if one does.
     ``left_to_others``: controllers of packet switches at which light moves and whose tables are not written
     here, by switch; packets pass again once these controllers have followed.
     """
@@ -99,11 +100,12 @@ class RegroupDocument(TypedDict):
     undone: bool
     left: list[LeftoverDocument]
     left_to_others: dict[str, str]
+    unchanged: str | None
     error: str | None
 
 
 class RegroupManager:
-    """Plans and applies regroupings; one is applied at a time. They are kept in the store over restarts.
+    """Plans and applies regroupings. They are kept in the store over restarts.
 
     ``rate_divisor``: the emulated rate of a link is its real rate divided by this.
     """
@@ -112,6 +114,7 @@ class RegroupManager:
         self,
         fabric: Fabric,
         circuits: CircuitManager,
+        planner: Planner,
         jobs: JobManager,
         bus: EventBus,
         store: Store,
@@ -127,6 +130,7 @@ class RegroupManager:
             ),
         )
         self._circuits = circuits
+        self._planner = planner
         self._jobs = jobs
         self._bus = bus
         self._store = store
@@ -197,6 +201,22 @@ class RegroupManager:
         Jobs that are not named keep their GPUs where they are. Raises NotFoundError, ConflictError,
         InvalidError.
         """
+        if dry_run:
+            return self._begin(job_ids, dry_run, who)
+        self._planner.take_turn(_TURN_S)
+        try:
+            entry = self._begin(job_ids, dry_run, who)
+        except BaseException:
+            self._planner.end_turn()
+            raise
+        if entry["state"] != "APPLYING":
+            self._planner.end_turn()
+        return entry
+
+    def _begin(
+        self, job_ids: Sequence[str] | None, dry_run: bool, who: str
+    ) -> RegroupDocument:
+        """Plan, and unless dry, have a thread apply the plan, which then ends the turn. Return the document."""
         began = time.monotonic()
         jobs = self._jobs.running(job_ids)
         for job in jobs:
@@ -209,35 +229,14 @@ class RegroupManager:
             gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus
         }
         other_gpus |= self._jobs.claimed().keys()
-        generation, before = self._circuits.light()
         try:
-            plan, after = moved_circuits(
-                self._fabric,
-                before,
-                [ring_job(job) for job in jobs],
-                [g for g in self._fabric.packet_gpus if g not in other_gpus],
-            )
+            planned = self._planner.plan([ring_job(job) for job in jobs], other_gpus)
         except ValueError as error:
             raise InvalidError(f"regroup: {error}") from error
-        entry: RegroupDocument = {
-            "id": f"{_NAME}{next(self._numbers)}",
-            "state": "PLANNED" if dry_run else "APPLYING",
-            "jobs": [job.id for job in jobs],
-            "dry_run": dry_run,
-            "plan": self._document(plan, before, after, jobs),
-            "timeline": [
-                {"t": began, "phase": "requested"},
-                {"t": time.monotonic(), "phase": "planned"},
-            ],
-            "problems": [],
-            "results": {},
-            "undone": False,
-            "left": [],
-            "left_to_others": self._left_to_others(before, after),
-            "error": None,
-        }
+        entry = self._entry(planned, jobs, dry_run, began)
         # Before anybody knows of it, and before its light moves.
-        (self._store.write_last if dry_run else self._store.write)(
+        applies = entry["state"] == "APPLYING"
+        (self._store.write if applies else self._store.write_last)(
             entry["id"], _stored(entry)
         )
         with self._lock:
@@ -251,17 +250,51 @@ class RegroupManager:
                 del self._regroups[old]
                 self._store.remove(old)
         self._publish(entry)
-        if not dry_run:
+        if applies:
             thread = threading.Thread(
                 target=self._apply,
-                args=(entry["id"], generation, before, after, who),
+                args=(entry["id"], planned, who),
                 name=entry["id"],
                 daemon=True,
             )
             with self._lock:
                 self._threads = [t for t in self._threads if t.is_alive()] + [thread]
                 thread.start()
-        return self.get(entry["id"])
+        return entry.copy()
+
+    def _entry(
+        self, planned: Planned, jobs: Sequence[Job], dry_run: bool, began: float
+    ) -> RegroupDocument:
+        """Return the document of a new regrouping."""
+        timeline: list[Mapping[str, Any]] = [
+            {"t": began, "phase": "requested"},
+            {"t": time.monotonic(), "phase": "planned"},
+        ]
+        unchanged = None
+        if not planned.moves.moved:
+            unchanged = "no circuit of these jobs would be better elsewhere"
+        if not jobs:
+            unchanged = "no job runs on packet switches"
+        state: Literal["PLANNED", "APPLYING", "DONE"] = (
+            "PLANNED" if dry_run else "APPLYING" if planned.moves.moved else "DONE"
+        )
+        if state == "DONE":
+            timeline.append({"t": time.monotonic(), "phase": "ended"})
+        return {
+            "id": f"{_NAME}{next(self._numbers)}",
+            "state": state,
+            "jobs": [job.id for job in jobs],
+            "dry_run": dry_run,
+            "plan": self._document(planned, jobs),
+            "timeline": timeline,
+            "problems": [],
+            "results": {},
+            "undone": False,
+            "left": [],
+            "left_to_others": self._left_to_others(planned.before, planned.after),
+            "unchanged": unchanged,
+            "error": None,
+        }
 
     def stop(self) -> None:
         """Wait for a regrouping under way: half of one is worse than a late end."""
@@ -270,14 +303,9 @@ class RegroupManager:
         for thread in threads:
             thread.join(30.0)
 
-    def _document(
-        self,
-        plan: Regrouping,
-        before: CrossConnects,
-        after: CrossConnects,
-        jobs: Sequence[Job],
-    ) -> RegroupPlan:
+    def _document(self, planned: Planned, jobs: Sequence[Job]) -> RegroupPlan:
         rings = [ring_job(job) for job in jobs]
+        plan, before, after = planned.moves, planned.before, planned.after
         fields: Any = {
             **plan.document(),
             "stay_lit": [self._names(pair) for pair in plan.kept],
@@ -341,52 +369,19 @@ class RegroupManager:
             for ring in rings
         ]
 
-    def _apply(
-        self,
-        regroup_id: str,
-        generation: int,
-        before: CrossConnects,
-        after: CrossConnects,
-        who: str,
-    ) -> None:
-        state: Literal["DONE", "FAILED"] = "FAILED"
-        error: str | None = None
-        problems: Sequence[str] = ()
-        timeline: Sequence[Any] = ()
-        results: dict[str, list[CrossConnectResult]] = {}
-        undone, left = False, tuple[Leftover, ...]()
+    def _apply(self, regroup_id: str, planned: Planned, who: str) -> None:
         try:
-            targets = {
-                name: Target(tuple(after[name]), Mode.REPLACE)
-                for name in after
-                if set(after[name]) != set(before[name])
-            }
-            change = self._circuits.change(
-                targets, who=f"{who}, {regroup_id}", expect=generation
-            )
-            problems, timeline = change.problems, change.timeline
-            undone, left = change.undone, change.left
-            results = {name: list(group) for name, group in change.results.items()}
-            state = "FAILED" if problems else "DONE"
-            error = problems[0] if problems else None
-        except ControllerError as failure:
-            error = str(failure)
-        except Exception as failure:
-            log.exception("%s failed", regroup_id)
-            error = f"internal error: {failure}"
+            outcome = self._outcome(planned, f"{who}, {regroup_id}")
+        finally:
+            self._planner.end_turn()
         with self._lock:
             entry = self._regroups[regroup_id]
             entry = {
                 **entry,
-                "state": state,
-                "error": error,
-                "problems": list(problems),
-                "results": results,
-                "undone": undone,
-                "left": [leftover.document() for leftover in left],
+                **outcome,
                 "timeline": [
                     *entry["timeline"],
-                    *timeline,
+                    *outcome.get("timeline", ()),
                     {"t": time.monotonic(), "phase": "ended"},
                 ],
             }
@@ -398,6 +393,26 @@ class RegroupManager:
             log.error("the end of %s is not kept: %s", regroup_id, failure)
         self._publish(entry)
 
+    def _outcome(self, planned: Planned, who: str) -> Any:
+        """Move the light as planned. Return the fields of the document that say how it went."""
+        try:
+            change = self._planner.move(planned, who)
+        except ControllerError as failure:
+            return {"state": "FAILED", "error": str(failure)}
+        except Exception as failure:
+            log.exception("%s failed", who)
+            return {"state": "FAILED", "error": f"internal error: {failure}"}
+        problems = list(change.problems)
+        return {
+            "state": "FAILED" if problems else "DONE",
+            "error": problems[0] if problems else None,
+            "problems": problems,
+            "results": {name: list(group) for name, group in change.results.items()},
+            "undone": change.undone,
+            "left": [leftover.document() for leftover in change.left],
+            "timeline": change.timeline,
+        }
+
     def _publish(self, entry: RegroupDocument) -> None:
         self._bus.publish(
             "regroup",
@@ -407,10 +422,6 @@ class RegroupManager:
             fibres_moved=entry["plan"]["fibres_moved"],
             timeline=entry["timeline"],
         )
-
-
-#: All-reduced in each step by a job of which that is not known.
-UNKNOWN_BYTES = 1 << 20
 
 
 def ring_job(job: Job) -> RingJob:
@@ -435,6 +446,9 @@ _DOCUMENT = TypeAdapter(RegroupDocument)
 
 def _checked(document: Any) -> RegroupDocument:
     """Return a stored regrouping. Raises ValueError."""
+    if isinstance(document, dict):
+        # Of a controller that did not know of it.
+        document = {"unchanged": None, **document}
     if not isinstance(document, dict) or (
         lacking := RegroupDocument.__required_keys__ - document.keys()
     ):

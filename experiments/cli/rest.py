@@ -377,6 +377,8 @@ def _write_regroup(document: Mapping[str, Any]) -> None:
         echo(
             f"{name}: packets come through again once {whose} has followed; we do not write its tables"
         )
+    if (reason := document["unchanged"]) is not None:
+        echo(f"no fibre to move: {reason}")
     echo(
         {"PLANNED": "nothing was changed (dry run)"}.get(
             document["state"], document["state"].lower()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ringlight.controller.circuits.claims import ClaimManager
+from ringlight.controller.circuits.planner import Planner
 from ringlight.controller.errors import ConflictError, NotFoundError
 from ringlight.controller.store import Store
 from tests.unit.test_controller_circuits import Bench
@@ -42,7 +43,15 @@ def bench(tmp_path: Path) -> Bench:
 
 def manager(bench: Bench, jobs: NoJobs | None = None) -> ClaimManager:
     store = Store(bench.directory / "claims")
-    made = ClaimManager(FABRIC, bench.manager, jobs or NoJobs(), bench.bus, store)  # type: ignore[arg-type]
+    planner = Planner(FABRIC, bench.manager)
+    made = ClaimManager(
+        FABRIC,
+        bench.manager,
+        planner,
+        jobs or NoJobs(),
+        bench.bus,
+        store,  # type: ignore[arg-type]
+    )
     made.take_over()
     made.start()
     return made

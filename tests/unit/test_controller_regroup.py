@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +11,9 @@ import pytest
 
 from ringlight.controller.circuits import regroup
 from ringlight.controller.circuits.change import Target
+from ringlight.controller.circuits.planner import Planner
 from ringlight.controller.circuits.regroup import RegroupManager
-from ringlight.controller.errors import NotFoundError
+from ringlight.controller.errors import ConflictError, NotFoundError
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from tests.unit.test_controller_circuits import FABRIC, PORTS, Bench
@@ -54,9 +54,12 @@ def _targets(bench: Bench, asked: Any) -> dict[str, Target]:
     return targets
 
 
-def manager(bench: Bench, jobs: Any = NoJobs()) -> RegroupManager:
+def manager(
+    bench: Bench, jobs: Any = NoJobs(), planner: Planner | None = None
+) -> RegroupManager:
     store = Store(bench.directory / "regroups")
-    return RegroupManager(FABRIC, bench.manager, jobs, bench.bus, store)
+    planner = planner or Planner(FABRIC, bench.manager)
+    return RegroupManager(FABRIC, bench.manager, planner, jobs, bench.bus, store)
 
 
 @pytest.fixture
@@ -77,13 +80,35 @@ def test_a_regrouping_that_moves_nothing_is_done_at_once(
 ) -> None:
     made = regroups.start(None, dry_run=False, who="ann")
     assert made["plan"]["fibres_moved"] == 0
-    deadline = time.monotonic() + 5.0
-    while (
-        regroups.get(made["id"])["state"] == "APPLYING" and time.monotonic() < deadline
-    ):
-        time.sleep(0.01)
-    assert regroups.get(made["id"])["state"] == "DONE", regroups.get(made["id"])
+    assert made["state"] == "DONE"
+    assert made["unchanged"] == "no job runs on packet switches"
+    assert [moment["phase"] for moment in made["timeline"]][-1] == "ended"
+    assert regroups.get(made["id"]) == made
+    # Nothing waits for it.
+    again = regroups.start(None, dry_run=False, who="ann")
+    assert again["state"] == "DONE"
     regroups.stop()
+
+
+def test_a_regrouping_waits_for_other_planned_light(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regroup, "_TURN_S", 0.05)
+    planner = Planner(FABRIC, bench.manager)
+    regroups = manager(bench, MovedJobs(), planner)
+    with planner.turn(), pytest.raises(ConflictError, match="other planned light"):
+        regroups.start(["red"], dry_run=False, who="ann")
+    assert regroups.all() == []
+    with planner.turn():
+        assert regroups.start(["red"], dry_run=True, who="ann")["state"] == "PLANNED"
+    made = regroups.start(["red"], dry_run=False, who="ann")
+    assert (made["state"], made["unchanged"]) == ("APPLYING", None)
+    regroups.stop()
+    assert regroups.get(made["id"])["state"] == "DONE"
+    # It gives up its turn.
+    again = regroups.start(["red"], dry_run=False, who="ann")
+    assert again["state"] == "DONE"
+    assert again["unchanged"] == "no circuit of these jobs would be better elsewhere"
 
 
 def test_the_end_of_a_regrouping_that_moved_light_is_published_and_kept(
