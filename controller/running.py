@@ -10,10 +10,12 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ringlight.controller.errors import StartError
 from ringlight.controller.inventory import wait_for_inventory
@@ -59,7 +61,8 @@ def run(
                 started = beside.submit(controller.start, options.switches_timeout)
                 app = create_app(controller, tokens, names)
                 started.result()
-            _serve(HttpServer(app, rest, tls=tls), controller, rest, stopped)
+            server = HttpServer(app, rest, tls=tls)
+            _serve(server, controller, app.routes, rest, stopped)
         finally:
             controller.stop()
     finally:
@@ -69,6 +72,7 @@ def run(
 def _serve(
     server: HttpServer,
     controller: Controller,
+    routes: Sequence[Any],
     rest: socket.socket,
     stopped: threading.Event,
 ) -> None:
@@ -80,8 +84,9 @@ def _serve(
     gc.freeze()
     # A thread that a call needs waits no longer than this for one that computes.
     sys.setswitchinterval(_SWITCH_S)
-    if circuit_switches(controller.fabric):
-        threading.Thread(target=_load_solver, name="solver", daemon=True).start()
+    solver = ["highspy"] if circuit_switches(controller.fabric) else []
+    prepare = partial(_prepare, solver, routes)
+    threading.Thread(target=prepare, name="prepare", daemon=True).start()
     host, port = rest.getsockname()[:2]
     log.info(
         "REST on %s:%s, OpenFlow on %s:%s",
@@ -97,9 +102,19 @@ def _serve(
     server.stop()
 
 
-def _load_solver() -> None:
-    """Import what the first regroup needs, which should not wait for it, and nothing before."""
-    import_module("highspy")
+def _prepare(solver: Iterable[str], routes: Iterable[Any]) -> None:
+    """Make ready what the first calls need, which should not wait for it, and nothing before.
+
+    ``solver``: modules that plan the first regrouping.
+    """
+    # In which all calls run that may wait.
+    import_module("anyio._backends._asyncio")
+    for name in solver:
+        import_module(name)
+    for route in routes:
+        # FastAPI makes the forms of a router's routes when the first call looks for its own among them.
+        if (forms := getattr(route, "effective_candidates", None)) is not None:
+            forms()
     gc.freeze()
 
 
