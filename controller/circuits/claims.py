@@ -23,6 +23,7 @@ from ringlight.controller.errors import ConflictError, ControllerError, NotFound
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.packets.attachment import ports_by_node
 from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.topology import Fabric
@@ -215,16 +216,27 @@ class ClaimManager:
                 if gpu in lost:
                     raise ConflictError(f"GPU {gpu} is lost")
         return reserve(
-            self._fabric.packet_gpus, taken, self._jobs.switches(), gpus_or_count
+            self._fabric.packet_gpus,
+            taken,
+            self._jobs.switches(),
+            gpus_or_count,
+            "gpus[{}]",
         )
 
     def release(self, name: str) -> ClaimDocument:
-        """Release a claim; light stays as it is. Return the claim. Raises NotFoundError.
+        """Release a claim; light stays as it is. Return the claim. Raises NotFoundError, and ConflictError for
+        the claim of a job, which ends with its job.
 
         If its light moves, the claim is DEACTIVATING, and keeps its GPUs, until the light has moved.
         """
         with self._changed:
-            claim = self._found(name)
+            if name not in self._claims:
+                if any(job.id == name for job in self._jobs.running()):
+                    raise ConflictError(
+                        f"claim {name} belongs to a job; cancel the job"
+                    )
+                raise NotFoundError(f"there is no claim {name}")
+            claim = self._claims[name]
             leaving = replace(claim, state="DEACTIVATING")
             if claim.state in ("ACTIVATING", "DEACTIVATING"):
                 self._keep(leaving)
@@ -272,17 +284,10 @@ class ClaimManager:
                 for gpu in claim.gpus
             }
 
-    def _found(self, name: str) -> Claim:
-        if name not in self._claims:
-            raise NotFoundError(f"there is no claim {name}")
-        return self._claims[name]
-
     def _shown(self, claim: Claim) -> ClaimDocument:
         """Return a claim with where its GPUs are now."""
-        attached: dict[str, list[str]] = {gpu: [] for gpu in claim.gpus}
-        for port, end in sorted(self._circuits.ends().items()):
-            if end is not None and end.node in attached:
-                attached[end.node].append(str(port))
+        ports = ports_by_node(self._circuits.ends())
+        attached = {gpu: ports.get(gpu, []) for gpu in claim.gpus}
         generation = self._circuits.generation()
         return ClaimDocument(**vars(claim), attached=attached, generation=generation)
 
@@ -375,9 +380,7 @@ class ClaimManager:
     def _reason(self, gpus: Sequence[str]) -> str | None:
         """Return why GPUs that belong together are degraded; None if they are not."""
         lost = self._jobs.lost_gpus
-        reached = {
-            end.node for end in self._circuits.ends().values() if end is not None
-        }
+        reached = ports_by_node(self._circuits.ends())
         reasons = [
             f"GPU {gpu} {'is lost' if gpu in lost else 'has no light'}"
             for gpu in gpus

@@ -31,7 +31,7 @@ _CLEAR_S = 30.0
 class Launcher:
     """Brings jobs from PENDING or RECOVERING to their workers' start, or ends them.
 
-    ``submitting``: held while GPUs are chosen. ``look_soon``: has the workers looked at without delay.
+    ``choosing``: held while GPUs are chosen. ``look_soon``: has the workers looked at without delay.
     ``stop``: set when the controller ends.
     """
 
@@ -45,7 +45,7 @@ class Launcher:
         background: Background,
         workloads: WorkloadFiles,
         flow_sockets: Mapping[str, str],
-        submitting: threading.Lock,
+        choosing: threading.Lock,
         look_soon: Callable[[], None],
         stop: threading.Event,
     ) -> None:
@@ -56,7 +56,7 @@ class Launcher:
             background,
         )
         self._workloads, self._flow_sockets = workloads, flow_sockets
-        self._submitting, self._look_soon, self._stop = submitting, look_soon, stop
+        self._choosing, self._look_soon, self._stop = choosing, look_soon, stop
 
     def start(self, job: Job, agent: AgentClient) -> None:
         """Start a job's workers once its GPUs are free; it fails if that cannot be."""
@@ -183,7 +183,7 @@ class Launcher:
                 self._lights.clear(job, self._stop, _CLEAR_S)
             if lost and not self._stop.is_set():
                 iteration = agent.choose_state(job.id, lost)
-                with self._submitting:
+                with self._choosing:
                     gpus, placement = self._replacements.gpus_after(job, lost)
                     with self._book.lock:
                         go_on(job, gpus, iteration, stopped, time.monotonic())

@@ -1,4 +1,4 @@
-"""Choose the GPUs of a job. No I/O, no clock."""
+"""Choose the GPUs of a job or a claim. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ def reserve(
     holders: Mapping[str, str],
     switch_of: Mapping[str, str | None],
     gpus_or_count: Sequence[str] | int,
+    place: str = "rank {}",
 ) -> tuple[str, ...]:
-    """Return the GPUs of a job in rank order.
+    """Return the GPUs of a job in rank order, or of a claim in ring order.
 
     ``gpus``: all GPUs of the fabric. ``holders``: the job that has each taken GPU. ``switch_of``: the packet
     switch that each GPU is lit to. ``gpus_or_count``: the GPUs by name, or their number: then the GPUs of the
-    switch that they fill most tightly, or of as few switches as possible. Raises InvalidError for what can
+    switch that they fill most tightly, or of as few switches as possible. ``place``: name of a GPU's place in
+    the caller's list, for errors. Raises InvalidError for what can
     never be reserved, ConflictError for what cannot be reserved now.
     """
     if isinstance(gpus_or_count, int):
@@ -29,14 +31,14 @@ def reserve(
     seen: set[str] = set()
     for rank, gpu in enumerate(gpus_or_count):
         if gpu not in gpus:
-            raise InvalidError(f"rank {rank}: there is no GPU {gpu}")
+            raise InvalidError(f"{place.format(rank)}: there is no GPU {gpu}")
         if gpu in seen:
-            raise InvalidError(f"rank {rank}: GPU {gpu} is used twice")
+            raise InvalidError(f"{place.format(rank)}: GPU {gpu} is used twice")
         seen.add(gpu)
     for rank, gpu in enumerate(gpus_or_count):
         if gpu in holders:
             raise ConflictError(
-                f"rank {rank}: GPU {gpu} is reserved by job {holders[gpu]}"
+                f"{place.format(rank)}: GPU {gpu} is reserved by job {holders[gpu]}"
             )
     return tuple(gpus_or_count)
 
@@ -122,10 +124,10 @@ def _choose(
     count: int,
 ) -> tuple[str, ...]:
     if count > len(gpus):
-        raise InvalidError(f"the job wants {count} GPUs; the fabric has {len(gpus)}")
+        raise InvalidError(f"{count} GPUs are requested; the fabric has {len(gpus)}")
     free = [gpu for gpu in gpus if gpu not in holders]
     if count > len(free):
         raise ConflictError(
-            f"the job wants {count} GPUs; {len(free)} of {len(gpus)} are free"
+            f"{count} GPUs are requested; {len(free)} of {len(gpus)} are free"
         )
     return gpus_together(free, switch_of, count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any
 
@@ -31,6 +31,17 @@ def attachments(
         end = trace(fabric, cross_connects, port)[-1]
         ends[port] = end if end != port and is_electrical(fabric, end) else None
     return ends
+
+
+def ports_by_node(ends: Mapping[Port, Port | None]) -> dict[str, list[str]]:
+    """Return the packet-switch ports that reach each node, by light or by cable. ``ends``: see
+    :func:`attachments`.
+    """
+    ports: dict[str, list[str]] = {}
+    for port, end in sorted(ends.items()):
+        if end is not None:
+            ports.setdefault(end.node, []).append(str(port))
+    return ports
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,9 @@ def router(controller: Controller) -> APIRouter:
         """One claim, as it is now."""
         return claims.get(name)
 
-    @routes.delete("/{name}", **answers(ClaimDocument, 404))
+    @routes.delete("/{name}", **answers(ClaimDocument, 404, 409))
     def release(name: ClaimName) -> Any:
-        """Release a claim. Its light stays where it is."""
+        """Release a claim. Its light stays where it is. 409: it is the claim of a job."""
         return claims.release(name)
 
     return routes

@@ -13,6 +13,7 @@ from ringlight.controller.errors import (
     NotFoundError,
     UnavailableError,
 )
+from ringlight.controller.packets.attachment import ports_by_node
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import AnyGpuName
 from ringlight.controller.server_agent import required_agent
@@ -62,10 +63,7 @@ def resources(
     each packet-switch port. ``hosts``: the agent's entry of each GPU.
     """
     out = set(lost)
-    attached: dict[str, list[str]] = {}
-    for port, end in sorted(ends.items()):
-        if end is not None:
-            attached.setdefault(end.node, []).append(str(port))
+    attached = ports_by_node(ends)
 
     def state(gpu: str) -> Literal["free", "job", "claim", "lost"]:
         if gpu in out:

@@ -149,7 +149,7 @@ def add_observation(app: FastAPI, controller: Controller, calls: Histogram) -> N
         seconds: StreamLength = None,
         rates: WithRates = False,
     ) -> Response:
-        """Server-sent events: jobs, regroups, switches up and down, alarms, changes of light.
+        """Server-sent events: jobs, claims, lost GPUs, regroups, switches up and down, alarms, changes of light.
 
         ``after`` (or the header Last-Event-ID) asks for kept events with higher ids first. The stream ends
         after ``seconds``; without, it does not end. With ``rates`` there are also events ``rates``, twice a

@@ -204,7 +204,7 @@ def test_two_jobs_train_side_by_side(run: Run) -> None:
     assert "GPU g1 is reserved by job blue" in refused.json()["detail"]
     too_big = run.api.post("/v1/jobs", json={"name": "third", "gpus": 5, **TRAIN})
     assert too_big.status_code == 422
-    assert too_big.json()["detail"] == "the job wants 5 GPUs; the fabric has 4"
+    assert too_big.json()["detail"] == "5 GPUs are requested; the fabric has 4"
     for job in (red, blue):
         run.wait_state(job, "READY")
     run.release(red, blue)

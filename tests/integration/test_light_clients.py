@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
+import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -330,6 +334,11 @@ def test_jobs_and_claims_respect_each_other(claims: Run) -> None:
     assert refused.status_code == CONFLICT, refused.text
     # Two are left; the claim gets these.
     assert set(claim_of(claims, count=2)["gpus"]) == {"g4", "g5"}
+    kept = claims.api.delete("/v1/claims/blue")
+    assert (kept.status_code, kept.json()["detail"]) == (
+        CONFLICT,
+        "claim blue belongs to a job; cancel the job",
+    )
     shown = {c["name"]: c["job"] for c in claims.api.get("/v1/claims").json()}
     assert shown == {"red": None, "green": None, "blue": job}
 
@@ -359,3 +368,93 @@ def test_a_claim_is_degraded_by_a_lost_gpu_and_kept_over_a_restart(claims: Run) 
         faults.restore("gpu g3")
         claims.wait(lambda: state() == ("ACTIVE", None), "not active")
     assert len(switches(claims.api.get("/v1/claims/red").json())) == 1
+
+
+def slowed(run: Run, seconds: float) -> None:
+    """The next fibre is tuned so much later than usual."""
+    body = {"kind": "slow", "seconds": seconds, "count": 1}
+    answer = run.api.post("/v1/optical-switches/ocs0/faults", json=body)
+    assert answer.is_success, answer.text
+
+
+def mirrors(run: Run) -> str:
+    """The cross-connects that the switch itself reports, without the controller."""
+    address = run.processes.inventory["optical_switches"]["ocs0"]["address"]
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as scpi:
+        scpi.sendall(b":oxc:swit:conn:stat?\n")
+        return scpi.makefile().readline()
+
+
+def test_a_claim_whose_controller_dies_while_light_moves_is_active_after_it(
+    claims: Run,
+) -> None:
+    slowed(claims, 2.0)
+    made = claim(claims, "red", "g0", "g3", wait_s=0.0)
+    assert made["state"] == "ACTIVATING"
+    # Its change has begun by then, and goes on for longer.
+    time.sleep(0.7)
+    claims.kill_controller()
+    claims.start_controller()
+    now = claims.api.get("/v1/claims/red").json()
+    assert (now["state"], now["reason"]) == ("ACTIVE", None)
+    assert len(switches(now)) == 1
+    assert claims.api.get("/v1/gpus/g3").json()["claim"] == "red"
+    assert claims.api.get("/v1/health").json()["reasons"] == []
+
+
+def test_light_and_claims_stay_while_the_controller_stands_still(claims: Run) -> None:
+    before = claim(claims, "red", "g0", "g3")
+    lit = mirrors(claims)
+    controller = claims.processes.read_inventory()["processes"]["controller"]["pid"]
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        time.sleep(2.0)
+        assert mirrors(claims) == lit
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    assert claims.api.get("/v1/claims/red").json() == before
+    # A change that stands still with the controller is completed after it.
+    slowed(claims, 1.0)
+    assert claim(claims, "blue", "g1", "g4", wait_s=0.0)["state"] == "ACTIVATING"
+    time.sleep(0.3)
+    os.kill(controller, signal.SIGSTOP)
+    time.sleep(2.0)
+    os.kill(controller, signal.SIGCONT)
+
+    def blue() -> bool:
+        return bool(claims.api.get("/v1/claims/blue").json()["state"] == "ACTIVE")
+
+    claims.wait(blue, "blue is not active", 20)
+    now = claims.api.get("/v1/claims/red").json()
+    assert (now["state"], now["attached"]) == ("ACTIVE", before["attached"])
+
+
+COPPER: dict[str, Any] = {
+    **FABRIC,
+    "servers": {**FABRIC["servers"], "s3": {"gpus": {"g6": "tesla-m40"}}},
+    "packet_switches": {"tor0": {"ports": 5}, "tor1": {"ports": 4}},
+    "links": [*FABRIC["links"], {"ends": ["g6", "tor0:5"], "rate": "10 Gbit/s"}],
+}
+
+
+def test_a_gpu_that_is_cabled_to_a_packet_switch_is_attached() -> None:
+    with contextlib.closing(Run(COPPER)) as run:
+        gpu = run.api.get("/v1/gpus/g6").json()
+        assert (gpu["state"], gpu["attached"]) == ("free", ["tor0:5"])
+        circuits = run.api.get("/v1/circuits").json()["circuits"]
+        assert "g6" not in {end for circuit in circuits for end in circuit["ends"]}
+        # Light brings the others to it.
+        made = claim(run, "red", "g6", "g3")
+        assert (made["state"], made["reason"]) == ("ACTIVE", None)
+        assert switches(made) == {"tor0"}
+        assert made["attached"]["g6"] == ["tor0:5"]
+        # Without a job there is nothing to regroup, and it is said at once.
+        regrouped = run.api.post("/v1/regroup", json={}).json()
+        assert (regrouped["state"], regrouped["unchanged"]) == (
+            "DONE",
+            "no job runs on packet switches",
+        )
+        text = run.api.get("/metrics").text
+        assert 'ringlight_claims{state="ACTIVE"} 1.0' in text
+        assert "ringlight_lost_gpus 0.0" in text

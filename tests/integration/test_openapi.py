@@ -162,7 +162,7 @@ def test_every_operation_answers_as_described(run: Run, tmp_path: Path) -> None:
 def test_operations_answer_systematically(run: Run, tmp_path: Path, long: bool) -> None:
     if not long:
         pytest.skip("some hundreds of requests more; --long makes them")
-    paths = "^/v1/(circ|ev|jobs|opt|reg|ser)"
+    paths = "^/v1/(circ|claims|ev|gpus|jobs|opt|reg|ser)"
     failed = check_operations(
         run, tmp_path / "events.ndjson", ("--phases", "coverage"), paths
     )

@@ -496,7 +496,7 @@ def test_jobs_of_the_beginning_that_find_no_room_are_told() -> None:
     _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
     assert (
         failure
-        == "base: job blue: no room at the start: the job wants 4 GPUs; 2 of 6 are free"
+        == "base: job blue: no room at the start: 4 GPUs are requested; 2 of 6 are free"
     )
 
 

@@ -100,7 +100,7 @@ class Gpus:
             RingJob(str(job), tuple(on), self._edge_bytes[job])
             for job, on in self._ranks.items()
         ]
-        movable = [gpu for gpu in self._fabric.gpus if gpu not in self._fabric.onics]
+        movable = self._fabric.packet_gpus
         plan = regroup(self._fabric, self._circuits, rings, movable=movable)
         self._circuits = plan.circuits
         self._switch_of |= {move.gpu: move.destination.node for move in plan.moved}
