@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ringlight.controller.circuits.claims import ClaimState
 from ringlight.controller.jobs.job import JobState
 from ringlight.controller.service import Controller
 
@@ -73,6 +75,23 @@ class Metrics:
         for state in JobState:
             jobs.add_metric([state.value], states[state.value])
         yield jobs
+        yield from self._claims()
+
+    def _claims(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "ringlight_lost_gpus",
+            "GPUs that a fault has taken",
+            len(self._controller.jobs.lost_gpus),
+        )
+        states = collections.Counter(
+            claim.state for claim in self._controller.claims.all() if claim.job is None
+        )
+        claims = GaugeMetricFamily(
+            "ringlight_claims", "Claims without a job by state", labels=["state"]
+        )
+        for state in get_args(ClaimState):
+            claims.add_metric([state], states[state])
+        yield claims
 
     def _tables(self) -> Iterator[Metric]:
         drifts = CounterMetricFamily(
