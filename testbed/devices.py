@@ -172,13 +172,11 @@ class DeviceKind:
 
     ``help``: of the option ``--NAME`` that asks for it; empty where no option does, and each lab is asked
     whether it needs one. ``forwards``: its devices have a :class:`Forwarder`, which costs less than Open
-    vSwitch. ``part``: the key of its processes in the lab's inventory; ``modules``: what takes time to import
-    of them.
+    vSwitch. ``modules``: those of its processes that take time to import.
     """
 
     help: ClassVar[str] = ""
     forwards: ClassVar[bool] = False
-    part: ClassVar[str] = ""
     modules: ClassVar[tuple[str, ...]] = ()
 
     def plan(self, site: Site) -> Device | None:

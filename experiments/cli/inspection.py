@@ -12,7 +12,6 @@ import typer
 
 from ringlight.experiments.cli import calls, options
 from ringlight.experiments.cli.common import answer, fail, listing, say, show_json
-from ringlight.testbed.devices import device_kinds
 
 if TYPE_CHECKING:
     from ringlight.experiments.client import Api
@@ -140,10 +139,7 @@ def _process_of(lab: Attached, name: str) -> tuple[str, bool | None]:
     inventory = lab.inventory
     if name in inventory["packet_switches"]:
         return f"bridge {inventory['packet_switches'][name]['bridge']}", None
-    parts = [
-        inventory["optical_switches"],
-        *(inventory.get(kind.part, {}) for kind in device_kinds().values()),
-    ]
+    parts = [part for part in inventory.values() if isinstance(part, dict)]
     entry = next((part[name] for part in parts if name in part), None)
     if entry is None:
         entry = inventory["onics"][name.removeprefix("onic-")]

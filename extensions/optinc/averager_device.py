@@ -9,7 +9,6 @@ from ringlight.testbed.devices import Device, DeviceKind, DeviceLog, Site
 
 
 class AveragerNodes(DeviceKind):
-    part = "averagers"
     modules = ("ringlight.extensions.optinc.emulated.__main__",)
 
     def plan(self, site: Site) -> Device | None:

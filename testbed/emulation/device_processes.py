@@ -8,8 +8,7 @@ from typing import Any
 
 from ringlight.testbed import deaths
 from ringlight.testbed.devices import NodeProcess, NodeProcesses
-from ringlight.testbed.emulation.fault_courses import Kept
-from ringlight.testbed.emulation.kept_processes import KeptProcesses
+from ringlight.testbed.emulation.kept_processes import Kept, KeptProcesses
 from ringlight.testbed.emulation.kernel import namespaces
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.process_start import Process

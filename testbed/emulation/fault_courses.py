@@ -24,21 +24,13 @@ from ringlight.testbed.emulation.fault_targets import (
     TargetError,
     listed,
 )
+from ringlight.testbed.emulation.kept_processes import Kept
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.worker_hosts import describe
-from ringlight.testbed.supervision import Supervisor
 
 #: Longest wait for a worker's death, and for a process to be back, seconds.
 DEATH_S, BACK_S = 10.0, 30.0
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Processes that a supervisor keeps running; ``answers``: whether one serves its clients, by name."""
-
-    supervisor: Supervisor
-    answers: Callable[[str], bool]
 
 
 @dataclass(frozen=True)

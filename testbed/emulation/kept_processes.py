@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ from ringlight.testbed.supervision import Life, Start, Supervisor
 START_S = 30.0
 #: From so many processes on, a fork server starts them in less than they would take.
 _WORTH_FORKING = 4
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Processes that a supervisor keeps running; ``answers``: whether one serves its clients, by name."""
+
+    supervisor: Supervisor
+    answers: Callable[[str], bool]
 
 
 class KeptProcesses:
@@ -140,17 +149,18 @@ class KeptProcesses:
         kind: deaths.ProcessKind,
         called: str,
         starts: Mapping[str, Start],
-        part: str,
+        part: str | None,
         *more: Any,
     ) -> Supervisor:
         """Start processes that are started again. Return their supervisor, which notes each end.
 
-        ``more``: arguments of ``Supervisor``.
+        ``part``: of the inventory, None for those that are not in it. ``more``: arguments of ``Supervisor``.
         """
 
         def on_restart(name: str, pid: int, requested: bool) -> None:
             self.deaths.back(kind, name)
-            self._on_restart(part, name, pid, requested)
+            if part is not None:
+                self._on_restart(part, name, pid, requested)
 
         kept = Supervisor(
             called, starts, on_restart, *more, on_end=partial(self.deaths.ended, kind)

@@ -12,8 +12,12 @@ from typing import Any
 
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths
-from ringlight.testbed.emulation.fault_courses import Kept
-from ringlight.testbed.emulation.kept_processes import START_S, KeptProcesses, answers
+from ringlight.testbed.emulation.kept_processes import (
+    START_S,
+    Kept,
+    KeptProcesses,
+    answers,
+)
 from ringlight.testbed.emulation.kernel import namespaces
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.onic.wiring import (
@@ -115,7 +119,7 @@ class OnicProcesses:
         }
 
     def _flow_socket(self, gpu: str) -> str:
-        """The socket of the agent, or of a ring's controller, for flows, as the GPU's worker sees it."""
+        """Return the socket at which a GPU's worker requests light, as the worker sees the socket."""
         if self._settings.runtime == "docker":
             return "/onic/flow.sock"
         return str(onic_directory(self._settings.state, gpu) / "flow.sock")

@@ -16,9 +16,13 @@ from typing import Any
 from ringlight.fabric.optical_drivers import driver_kinds
 from ringlight.fabric.parts import OpticalSwitch
 from ringlight.testbed import deaths
-from ringlight.testbed.emulation.fault_courses import Kept
 from ringlight.testbed.emulation.fixed_network import OPTICAL_DPID
-from ringlight.testbed.emulation.kept_processes import START_S, KeptProcesses, answers
+from ringlight.testbed.emulation.kept_processes import (
+    START_S,
+    Kept,
+    KeptProcesses,
+    answers,
+)
 from ringlight.testbed.emulation.onic.wiring import is_tagged, lasers_of_switch
 from ringlight.testbed.emulation.onic_processes import laser_pin
 from ringlight.testbed.emulation.optical.far_light import light_plan

@@ -31,10 +31,11 @@ from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.device_processes import DeviceProcesses
 from ringlight.testbed.emulation.docker_hosts import DockerHost, docker_reason
-from ringlight.testbed.emulation.fault_courses import FaultCourses, Kept
+from ringlight.testbed.emulation.fault_courses import FaultCourses
 from ringlight.testbed.emulation.faults import Faults, fault_routes
 from ringlight.testbed.emulation.kept_processes import (
     START_S,
+    Kept,
     KeptProcesses,
     answers,
     last_line,
@@ -334,12 +335,9 @@ class Testbed:
         """Start it, and wait until it runs."""
         program = self.settings.programs[name]
         ready = self.settings.state / f"{name}.json"
-        kept = self.programs[name] = self.processes.by_kind[name] = Supervisor(
-            "the process of",
-            {name: partial(program.start, self.settings.lab, ready)},
-            lambda *_: self.processes.deaths.back(name, name),
-            lambda _: last_line(program.log),
-            on_end=partial(self.processes.deaths.ended, name),
+        starts = {name: partial(program.start, self.settings.lab, ready)}
+        kept = self.programs[name] = self.processes.supervise(
+            name, "the process of", starts, None, lambda _: last_line(program.log)
         )
         self._undo.callback(kept.stop)
         self.processes.await_ready(
