@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,7 +120,7 @@ def scenario_text(draft: Draft, name: str, source: str) -> str:
     fabric = fabric_of(draft)
     joined = _joined_gpus(fabric)
     document: dict[str, Any] = {
-        "name": name,
+        "name": _scenario_name(name),
         "description": f"Imported from {source}.",
         "scale": "auto",
         "fabric": draft.section(),
@@ -130,6 +131,9 @@ def scenario_text(draft: Draft, name: str, source: str) -> str:
         apart = len(fabric.gpus) - len(joined)
         draft.defaulted.append(f"the job: {apart} GPUs do not reach the others")
     draft.defaulted.append("the job: one ring all-reduce of 100 MB")
+    for ours, theirs in list(draft.names.renamed.items())[:1]:
+        count = len(draft.names.renamed)
+        draft.defaulted.append(f"{count} names, such as {ours} for {theirs}")
     comments = [f"Imported from {source}."]
     comments += (f"By default: {what}." for what in draft.defaulted)
     comments += (f"Left out: {what}." for what in draft.dropped)
@@ -137,6 +141,12 @@ def scenario_text(draft: Draft, name: str, source: str) -> str:
     # A comment is one line, whatever a file's names have in them.
     lines = ("".join(c if c.isprintable() else "�" for c in text) for text in comments)
     return "".join(f"# {line}\n" for line in lines) + plain_yaml(document)
+
+
+def _scenario_name(name: str) -> str:
+    """Return a name as a scenario may have it."""
+    cleaned = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30]
+    return cleaned if cleaned[:1].isalpha() else f"imported-{cleaned}".rstrip("-")
 
 
 def _sorted(names: Names) -> Iterable[tuple[str, str]]:

@@ -331,10 +331,13 @@ def _check_scheme(
         raise ValueError(f"{where}.link: there is no link {edge.link}")
     if edge.scheme == "ring":
         raise ValueError(f"{where}.scheme: InfraGraph's library has no ring yet")
-    if edge.scheme == "one2one" and counts[0] != counts[1]:
+    longer = edge.ep1 if counts[0] > counts[1] else edge.ep2
+    # Without a slice a name stands for as many components as the other end has.
+    sliced = "[" in longer.component
+    if edge.scheme == "one2one" and counts[0] != counts[1] and sliced:
         ends = f"one2one joins {counts[0]} ends to {counts[1]}"
         raise ValueError(f"{where}.scheme: {ends}")
-    made = counts[0] if edge.scheme == "one2one" else math.prod(counts)
+    made = min(counts) if edge.scheme == "one2one" else math.prod(counts)
     if made > MOST_PARTS:
         raise ValueError(f"{where}: more than {MOST_PARTS} edges")
     return made

@@ -17,7 +17,7 @@ from ringlight.extensions.interchange.infragraph_document import (
     LinkKind,
 )
 from ringlight.extensions.interchange.infragraph_graph import graph_of
-from ringlight.extensions.interchange.infragraph_writer import CROSSBAR
+from ringlight.extensions.interchange.infragraph_writer import CROSSBAR, SELECTIVE
 from ringlight.extensions.interchange.servers import nearest_nics
 
 
@@ -55,6 +55,7 @@ class _Reading:
     optical: set[str] = field(default_factory=set)
     outside: dict[str, int] = field(default_factory=dict)
     unrated: bool = False
+    with_inside: bool = False
 
     def take_nodes(self) -> None:
         """Read servers and switches."""
@@ -69,7 +70,7 @@ class _Reading:
                 self._add_server(owner, parts)
             elif CROSSBAR in types:
                 self._add_optical(owner, parts)
-            elif "switch" in types:
+            elif types & {"switch", "port"} and SELECTIVE not in types:
                 self._add_packet_switch(owner, parts)
             else:
                 what = ", ".join(sorted(types))
@@ -108,6 +109,7 @@ class _Reading:
             gpus = [self._name(owner, "g")]
             server = self._server(about.get("server", owner))
         else:
+            self.with_inside = True
             server = self._name(owner, "s")
             gpus = [self.draft.names.numbered("g") for _ in xpus]
         for xpu, gpu in zip(xpus, gpus, strict=True):
@@ -285,9 +287,7 @@ class _Reading:
             k.physical is not None and k.physical.latency is not None for k in kinds
         ):
             draft.dropped.append("latencies of links")
-        if any(self.draft.names.renamed):
-            draft.defaulted.append("names that do not fit, listed below")
-        if any(len(server["gpus"]) > 1 for server in draft.servers.values()):
+        if self.with_inside:
             draft.dropped.append("links inside servers")
 
 

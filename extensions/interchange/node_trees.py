@@ -84,7 +84,7 @@ def lost_in_tree(fabric: Fabric) -> list[str]:
         lost.append(f"optical switches ({', '.join(fabric.optical_switches)})")
     servers = {gpu.server for gpu in fabric.gpus.values()}
     if len(servers) < len(fabric.gpus):
-        lost.append("servers with more than one GPU")
+        lost.append("which GPUs share a server")
     lost.append("models of GPUs")
     if len(fabric.packet_switches) > 1:
         lost.append("parallel links, and switches side by side")
