@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ringlight.experiments.cli import calls, options
-from ringlight.experiments.cli.common import echo, fail, say
+from ringlight.experiments.cli.common import echo, fail, patience, say
 
 if TYPE_CHECKING:
     from ringlight.extensions.interchange.draft import Defaults
-    from ringlight.extensions.interchange.lit import LitFabric
+    from ringlight.extensions.interchange.snapshot import Snapshot
 
-#: Names of ``exports.FORMS`` and of ``imports.READERS``, which load only in a command.
+#: GivenNames of ``exports.FORMS`` and of ``imports.READERS``, which load only in a command.
 Written = Literal[
     "mermaid",
     "dot",
@@ -74,7 +74,8 @@ def graph(
     try:
         exported = chosen.text(_lit(where, place))
         if chosen.validate is not None:
-            chosen.validate(exported.text)
+            with patience("the format's own library checks the text"):
+                chosen.validate(exported.text)
     except ModuleNotFoundError as error:
         say(f"not validated: {error.name} is not installed")
     except ValueError as error:
@@ -123,8 +124,9 @@ def import_file(
     Standard error names what the file does not state and got by default, and what was left out.
 
     Examples:
-        ringlight import topology.conf -o cluster.yaml
-        ringlight import nccl_topo.xml --servers 4 -o cluster.yaml
+        ringlight examples copy disaggregation
+        ringlight graph disaggregation.yaml -f slurm-tree --out topology.conf
+        ringlight import topology.conf --rate '40 Gbit/s' --out cluster.yaml
     """
     from ringlight.extensions.interchange.draft import Defaults
     from ringlight.fabric.units import parse_rate
@@ -163,7 +165,8 @@ def _imported(
     try:
         text = read_text(file, IMPORT_BYTES)
         form = form or format_of(text, str(file))
-        draft = READERS[form](text, str(file), defaults)
+        with patience(f"reading {file}"):
+            draft = READERS[form](text, str(file), defaults)
     except ValueError as error:
         fail(str(error), 2)
     try:
@@ -189,15 +192,15 @@ def _give(text: str, out: Path | None) -> None:
     say(f"{out}: written")
 
 
-def _lit(where: str | None, place: options.Place) -> LitFabric:
+def _lit(where: str | None, place: options.Place) -> Snapshot:
     """Return a fabric with the circuits that a scenario begins with, or those of a lab now."""
-    from ringlight.extensions.interchange.lit import LitFabric
+    from ringlight.extensions.interchange.snapshot import Snapshot
     from ringlight.fabric.keys import plugged
     from ringlight.fabric.parts import Port
 
     if where is not None and options.is_scenario(where):
         fabric = plugged(place.setting(Path(where)).fabric)
-        return LitFabric(Path(where).stem, fabric, fabric.circuits)
+        return Snapshot(Path(where).stem, fabric, fabric.circuits)
     from ringlight.testbed.emulation.attached import attach
 
     lab = attach(where)
@@ -208,7 +211,7 @@ def _lit(where: str | None, place: options.Place) -> LitFabric:
         say(f"{len(one_way)} circuits are lit one way only, and left out")
     duplex = (circuit["ends"] for circuit in circuits if circuit["duplex"])
     pairs = tuple((Port.parse(a), Port.parse(b)) for a, b in duplex)
-    return LitFabric(lab.lab.id, lab.fabric, pairs)
+    return Snapshot(lab.lab.id, lab.fabric, pairs)
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ import networkx as nx
 from pydantic import ValidationError
 
 from ringlight.experiments.language.text import first_problem, plain_yaml
-from ringlight.extensions.interchange.names import Names
+from ringlight.extensions.interchange.names import GivenNames
 from ringlight.fabric.building import build_fabric
 from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import (
@@ -34,7 +34,7 @@ _TRAINING = {
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the user gives for files that do not state it.
+    """Values for what a file does not state.
 
     ``rate_bps``: of a GPU's link; ``uplink_bps``: of a link between switches, bits per second, None for the
     sum of the GPUs' below it. ``gpu``: the GPUs' model. ``gpus``: GPUs of a node. ``servers``: servers like
@@ -54,7 +54,7 @@ class Draft:
     """Sections of a fabric file. ``defaulted``: what the file does not state; ``dropped``: what has no place
     here."""
 
-    names: Names = field(default_factory=Names)
+    names: GivenNames = field(default_factory=GivenNames)
     servers: dict[str, dict[str, Any]] = field(default_factory=dict)
     packet_switches: dict[str, dict[str, Any]] = field(default_factory=dict)
     optical_switches: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def _scenario_name(name: str) -> str:
     return cleaned if cleaned[:1].isalpha() else f"imported-{cleaned}".rstrip("-")
 
 
-def _sorted(names: Names) -> Iterable[tuple[str, str]]:
+def _sorted(names: GivenNames) -> Iterable[tuple[str, str]]:
     return sorted(names.renamed.items())
 
 

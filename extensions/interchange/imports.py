@@ -32,8 +32,8 @@ def _slurm_yaml(text: str, file: str, defaults: Defaults) -> Draft:
     chosen = _chosen(topologies, file, defaults.topology)
     if chosen.nodes is None:
         raise ValueError(f"{file}: topology {chosen.name}: flat, it names no nodes")
-    others = [t.name for t in topologies if t.name != chosen.name]
-    dropped = [f"topologies {', '.join(others)}"] if others else []
+    left = [t.name for t in topologies if t.name != chosen.name]
+    dropped = [f"topologies {', '.join(left)}"] if left else []
     return _scheduled(chosen.nodes, dropped, defaults)
 
 

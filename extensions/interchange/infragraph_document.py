@@ -17,6 +17,8 @@ from ringlight.fabric.values import Strict
 
 #: Most components of all instances, and most edges.
 MOST_PARTS = 200_000
+#: Most steps of the library, some 25 seconds.
+MOST_STEPS = 20_000_000
 _PLACE = re.compile(r"([\sA-Za-z0-9_()><-]+)(?:\[([0-9:-]*)\])?")
 
 
@@ -117,7 +119,7 @@ class InstanceEdge(Strict):
     link: str
 
 
-class Device(Strict):
+class InfraDevice(Strict):
     """A kind of device: components, and what joins them."""
 
     name: str
@@ -141,7 +143,7 @@ class Infrastructure(Strict):
 
     name: str
     description: str = ""
-    devices: tuple[Device, ...] = Field(min_length=1)
+    devices: tuple[InfraDevice, ...] = Field(min_length=1)
     links: tuple[LinkKind, ...] = ()
     instances: tuple[Instance, ...] = Field(min_length=1)
     edges: tuple[InstanceEdge, ...] = ()
@@ -164,7 +166,7 @@ class _EdgeNote(Strict):
 
 
 class Annotations(Strict):
-    """What is said of the graph besides."""
+    """Attributes of nodes, edges, links and the graph."""
 
     nodes: tuple[_NodeNote, ...] = ()
     edges: tuple[_EdgeNote, ...] = ()
@@ -217,20 +219,33 @@ def check(infrastructure: Infrastructure) -> None:
     _by_name("links", infrastructure.links)
     for place, device in enumerate(infrastructure.devices):
         _check_device(f"devices[{place}]", device, devices)
-    total = 0
-    for place, instance in enumerate(infrastructure.instances):
-        if instance.device not in devices:
-            missing = f"there is no device {instance.device}"
-            raise ValueError(f"instances[{place}].device: {missing}")
-        total += instance.count * _parts(devices[instance.device], devices, ())
-        if total > MOST_PARTS:
-            raise ValueError(f"instances[{place}].count: more than {MOST_PARTS} parts")
-    for place, device in enumerate(infrastructure.devices):
-        _check_device_edges(f"devices[{place}]", device, devices)
+    _check_size(infrastructure, devices)
     used = _check_edges(infrastructure, instances, devices)
     for place, instance in enumerate(infrastructure.instances):
         if instance.name not in used and len(instances) > 1:
             raise ValueError(f"instances[{place}]: no edge uses {instance.name}")
+
+
+def _check_size(
+    infrastructure: Infrastructure, devices: Mapping[str, InfraDevice]
+) -> None:
+    """Raise ValueError for edges inside devices that do not fit, and for more than the library can hold."""
+    parts = {name: _parts(device, devices, ()) for name, device in devices.items()}
+    edges = {
+        device.name: _check_device_edges(f"devices[{place}]", device, devices)
+        for place, device in enumerate(infrastructure.devices)
+    }
+    total = steps = 0
+    for place, instance in enumerate(infrastructure.instances):
+        name = instance.device
+        if name not in devices:
+            raise ValueError(f"instances[{place}].device: there is no device {name}")
+        total += instance.count * parts[name]
+        # The library adds a device's edges once for each of its components.
+        steps += instance.count * parts[name] * edges[name]
+        if total > MOST_PARTS or steps > MOST_STEPS:
+            what = f"too large: {total} components and {steps} steps"
+            raise ValueError(f"instances[{place}].count: {what}")
 
 
 def _by_name(where: str, entries: Iterable[Any]) -> dict[str, Any]:
@@ -242,7 +257,9 @@ def _by_name(where: str, entries: Iterable[Any]) -> dict[str, Any]:
     return by_name
 
 
-def _check_device(where: str, device: Device, devices: Mapping[str, Device]) -> None:
+def _check_device(
+    where: str, device: InfraDevice, devices: Mapping[str, InfraDevice]
+) -> None:
     _by_name(f"{where}.components", device.components)
     _by_name(f"{where}.links", device.links)
     for place, component in enumerate(device.components):
@@ -258,7 +275,7 @@ def _check_device(where: str, device: Device, devices: Mapping[str, Device]) -> 
 
 
 def _parts(
-    device: Device, devices: Mapping[str, Device], above: tuple[str, ...]
+    device: InfraDevice, devices: Mapping[str, InfraDevice], above: tuple[str, ...]
 ) -> int:
     """Return the number of components of a device, with those of devices in it."""
     if device.name in above:
@@ -276,8 +293,10 @@ def _parts(
 
 
 def _check_device_edges(
-    where: str, device: Device, devices: Mapping[str, Device]
-) -> None:
+    where: str, device: InfraDevice, devices: Mapping[str, InfraDevice]
+) -> int:
+    """Check the edges inside a device; return their number."""
+    total = 0
     links = {link.name for link in device.links}
     for place, edge in enumerate(device.edges):
         here = f"{where}.edges[{place}]"
@@ -286,15 +305,16 @@ def _check_device_edges(
             path = (
                 end.component if end.device is None else f"{end.device}.{end.component}"
             )
-            at = f"{here}.{key}.component"
-            counts.append(_matched(at, path, device, devices))
-        _check_scheme(here, edge, counts, links)
+            place_of = f"{here}.{key}.component"
+            counts.append(_matched(place_of, path, device, devices))
+        total += _check_scheme(here, edge, counts, links)
+    return total
 
 
 def _check_edges(
     infrastructure: Infrastructure,
     instances: Mapping[str, Instance],
-    devices: Mapping[str, Device],
+    devices: Mapping[str, InfraDevice],
 ) -> set[str]:
     """Check the edges between instances; return the names of the instances that they use."""
     links = {link.name for link in infrastructure.links}
@@ -312,8 +332,8 @@ def _check_edges(
             instance = instances[name]
             count = _sliced(f"{here}.{key}.instance", end.instance, instance.count)
             device = devices[instance.device]
-            at = f"{here}.{key}.component"
-            counts.append(count * _matched(at, end.component, device, devices))
+            place_of = f"{here}.{key}.component"
+            counts.append(count * _matched(place_of, end.component, device, devices))
         total += _check_scheme(here, edge, counts, links)
         if total > MOST_PARTS:
             raise ValueError(f"{here}: more than {MOST_PARTS} edges")
@@ -344,11 +364,11 @@ def _check_scheme(
 
 
 def _matched(
-    where: str, path: str, device: Device, devices: Mapping[str, Device]
+    where: str, path: str, device: InfraDevice, devices: Mapping[str, InfraDevice]
 ) -> int:
     """Return how many components a path such as ``cx5[0:2].port[0]`` matches. Raises ValueError."""
     count, matched = 1, False
-    inside: Device | None = device
+    inside: InfraDevice | None = device
     for step in path.split("."):
         name = step.partition("[")[0]
         own = {c.name: c for c in inside.components} if inside is not None else {}

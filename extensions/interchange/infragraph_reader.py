@@ -234,9 +234,9 @@ class _Reading:
         for link in self.draft.links:
             a, b = link["ends"]
             far |= {a: b, b: a}
-        lit = dict.fromkeys(self._cross_connects())
+        pairs = dict.fromkeys(self._cross_connects())
         taken: set[str] = set()
-        for a, b in lit:
+        for a, b in pairs:
             if a in taken or b in taken:
                 continue
             taken |= {a, b}
@@ -245,7 +245,7 @@ class _Reading:
             electrical = all(
                 end and end.partition(":")[0] not in switches for end in ends
             )
-            if (b, a) in lit and electrical:
+            if (b, a) in pairs and electrical:
                 self.draft.circuits.append(ends)
             else:
                 self.draft.dropped.append(f"the cross-connect {a} - {b}, no circuit")

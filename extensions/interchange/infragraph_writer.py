@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.language.text import plain_yaml
-from ringlight.extensions.interchange.lit import Exported, LitFabric
+from ringlight.extensions.interchange.snapshot import Exported, Snapshot
 from ringlight.fabric.light import Optics
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric, optical_neighbour
@@ -32,30 +32,31 @@ class _Node:
     about: Mapping[str, str]
 
 
-def infragraph(lit: LitFabric, *, as_lit: bool) -> Exported:
+def infragraph(snapshot: Snapshot, *, as_lit: bool) -> Exported:
     """Return the document, YAML. ``as_lit``: circuits are edges; else every fibre is, and circuits are
     annotations."""
-    every = _nodes(lit.fabric, as_lit)
-    plugged = {port.node for link in lit.fabric.links for port in (link.a, link.b)}
+    every = _nodes(snapshot.fabric, as_lit)
+    plugged = {port.node for link in snapshot.fabric.links for port in (link.a, link.b)}
     nodes = {name: node for name, node in every.items() if name in plugged}
-    places = _placed(nodes, lit.fabric.gpus)
-    links = _links(lit.fabric.links)
+    places = _placed(nodes, snapshot.fabric.gpus)
+    links = _links(snapshot.fabric.links)
     edges = [
-        _edge(places, (link.a, link.b), links[_kind(link)]) for link in lit.fabric.links
+        _edge(places, (link.a, link.b), links[_kind(link)])
+        for link in snapshot.fabric.links
     ]
-    lights = [_cross_connect(lit.fabric, *pair) for pair in lit.circuits]
+    lights = [_cross_connect(snapshot.fabric, *pair) for pair in snapshot.circuits]
     if as_lit and lights:
         edges += (_edge(places, ends, "light") for ends in lights)
     infrastructure = {
-        "name": re.sub(r"[^\w()<>\[\]-]", "-", lit.name, flags=re.ASCII),
-        "description": f"Fabric {lit.name} of Ringlight",
+        "name": re.sub(r"[^\w()<>\[\]-]", "-", snapshot.name, flags=re.ASCII),
+        "description": f"Fabric {snapshot.name} of Ringlight",
         "devices": list({node.device: node.parts for node in nodes.values()}.values()),
         "links": [_link(name, kind) for kind, name in links.items()]
         + ([{"name": "light"}] if as_lit and lights else []),
         "instances": _instances(nodes, places),
         "edges": edges,
     }
-    lost = _lost(lit.fabric, [name for name in every if name not in plugged])
+    lost = _lost(snapshot.fabric, [name for name in every if name not in plugged])
     annotations = {
         "nodes": _annotated(nodes, places)
         + ([] if as_lit else _annotated_light(places, lights)),

@@ -7,7 +7,7 @@ import re
 _FITTING = re.compile(r"[a-z][a-z0-9-]{0,11}")
 
 
-class Names:
+class GivenNames:
     """Names that nodes have been given so far, each once. ``renamed``: by ours, those that are not the file's."""
 
     def __init__(self) -> None:

@@ -115,5 +115,5 @@ def _server(parts: _Parts) -> ReportedServer:
 
 def _steps(a: tuple[Element, ...], b: tuple[Element, ...]) -> int:
     """Return the number of elements from one up to the first common to both, and down to the other."""
-    common = sum(one is other for one, other in zip(a, b, strict=False))
+    common = sum(x is y for x, y in zip(a, b, strict=False))
     return len(a) + len(b) - 2 * common

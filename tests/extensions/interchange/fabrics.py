@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ringlight.extensions.interchange.lit import LitFabric
+from ringlight.extensions.interchange.snapshot import Snapshot
 from ringlight.fabric.building import build_fabric
 from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
@@ -17,9 +17,9 @@ def fabric_of(document: dict[str, Any]) -> Fabric:
     return build_fabric(FabricSpec.model_validate(document))
 
 
-def lit(document: dict[str, Any], name: str = "test") -> LitFabric:
+def lit(document: dict[str, Any], name: str = "test") -> Snapshot:
     fabric = fabric_of(document)
-    return LitFabric(name, fabric, fabric.circuits)
+    return Snapshot(name, fabric, fabric.circuits)
 
 
 #: The fabric of the examples of formats: two packet switches, an optical switch, six GPUs.

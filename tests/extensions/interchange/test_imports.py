@@ -19,9 +19,9 @@ from ringlight.extensions.interchange.draft import (
 from ringlight.extensions.interchange.draft import fabric_of as drafted
 from ringlight.extensions.interchange.exports import FORMS
 from ringlight.extensions.interchange.imports import READERS, format_of
-from ringlight.extensions.interchange.lit import LitFabric
 from ringlight.extensions.interchange.node_trees import fabric_of_tree, tree_of
 from ringlight.extensions.interchange.slurm_topology import NodeTopology, read_conf
+from ringlight.extensions.interchange.snapshot import Snapshot
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.fabric.units import parse_rate
 from tests.extensions.interchange.fabrics import TWO_TORS, lit
@@ -162,7 +162,7 @@ def test_a_tree_comes_back_through_a_fabric_as_it_was(
 ) -> None:
     draft = fabric_of_tree(tree, Defaults())
     fabric = drafted(draft)
-    text = FORMS[form].text(LitFabric("test", fabric, ())).text
+    text = FORMS[form].text(Snapshot("test", fabric, ())).text
     again = drafted(read(text))
     assert [(str(x.a), str(x.b), x.rate_bps) for x in fabric.links] == [
         (str(x.a), str(x.b), x.rate_bps) for x in again.links

@@ -14,14 +14,14 @@ from ringlight.extensions.interchange.draft import fabric_of as drafted
 from ringlight.extensions.interchange.exports import FORMS
 from ringlight.extensions.interchange.imports import READERS
 from ringlight.extensions.interchange.infragraph_graph import graph_of
-from ringlight.extensions.interchange.lit import LitFabric
+from ringlight.extensions.interchange.snapshot import Snapshot
 from ringlight.fabric.topology import Fabric
 from tests.extensions.interchange.fabrics import TWO_TORS, documents, lit
 
 pytest.importorskip("infragraph")
 
 
-def exported(light: LitFabric, form: str) -> dict[str, Any]:
+def exported(light: Snapshot, form: str) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load(FORMS[form].text(light).text)
     return document
 
@@ -202,7 +202,7 @@ CHANGES = [
     ),
     ("links: [{name: dac", "connections: [a.0.nic.0.eth1.leaf.0.port.0]\nlinks: [{name: dac", "connections: "),
     ("{name: cx7, choice: device", "{name: dgx, choice: device", "devices: dgx is a part of itself"),
-    ("device: dgx, count: 2}", "device: dgx, count: 99999}", "instances[0].count: more than 200000"),
+    ("device: dgx, count: 2}", "device: dgx, count: 99999}", "instances[0].count: too large: 2"),
     ("choice: xpu, count: 2", "choice: cpu, count: 2", "devices: no component is an xpu"),
     ("gigabytes_per_second: 50", "gigabytes_per_second: -50", "physical.bandwidth.gigabytes_per_second: "),
 ]  # fmt: skip

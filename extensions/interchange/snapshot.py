@@ -9,7 +9,7 @@ from ringlight.fabric.topology import Fabric
 
 
 @dataclass(frozen=True)
-class LitFabric:
+class Snapshot:
     """``name``: of the scenario or the lab. ``circuits``: duplex, pairs of electrical ports."""
 
     name: str
