@@ -32,6 +32,9 @@ def read_infragraph(document: Any, file: str, defaults: Defaults) -> Draft:
     draft = reading.draft
     if not draft.servers:
         raise InfraGraphError(f"{file}: devices: no component is an xpu")
+    if not draft.packet_switches:
+        what = "none is a packet switch, and light alone joins no GPUs here"
+        raise InfraGraphError(f"{file}: devices: {what}")
     if not draft.links:
         raise InfraGraphError(f"{file}: edges: no xpu is joined to another instance")
     reading.report()

@@ -202,7 +202,7 @@ CHANGES = [
     ),
     ("links: [{name: dac", "connections: [a.0.nic.0.eth1.leaf.0.port.0]\nlinks: [{name: dac", "connections: "),
     ("{name: cx7, choice: device", "{name: dgx, choice: device", "devices: dgx is a part of itself"),
-    ("device: dgx, count: 2}", "device: dgx, count: 99999}", "instances[0].count: too large: 2"),
+    ("device: dgx, count: 2}", "device: dgx, count: 99999}", "instances[0].count: too large: 599994 components"),
     ("choice: xpu, count: 2", "choice: cpu, count: 2", "devices: no component is an xpu"),
     ("gigabytes_per_second: 50", "gigabytes_per_second: -50", "physical.bandwidth.gigabytes_per_second: "),
 ]  # fmt: skip
