@@ -37,11 +37,14 @@ class Form:
         return replace(exported, text="".join(lines) + exported.text)
 
 
-def _picture(draw: Callable[..., str]) -> Callable[[Snapshot], Exported]:
+def _picture(draw: Callable[..., str], *lost: str) -> Callable[[Snapshot], Exported]:
+    """Return a function that draws a fabric; ``lost``: what that drawing lacks besides what all lack."""
+    common = ("queues of links", "models of GPUs", "drivers of optical switches")
+
     def write(snapshot: Snapshot) -> Exported:
-        return Exported(
-            draw(pictures.plugged_graph(snapshot.fabric, snapshot.circuits))
-        )
+        graph = pictures.plugged_graph(snapshot.fabric, snapshot.circuits)
+        parts = (f"{key} of the fabric file" for key in snapshot.fabric.parts)
+        return Exported(draw(graph), (*lost, *common, *parts))
 
     return write
 
@@ -80,8 +83,8 @@ def _validated(text: str) -> object:
 
 
 FORMS: Mapping[str, Form] = {
-    "mermaid": Form(_picture(pictures.mermaid)),
-    "dot": Form(_picture(pictures.dot)),
+    "mermaid": Form(_picture(pictures.mermaid), "%%"),
+    "dot": Form(_picture(pictures.dot, "servers"), "//"),
     "graphml": Form(_picture(pictures.graphml)),
     "infragraph": Form(
         lambda snapshot: infragraph(snapshot, as_lit=False), "#", _validated

@@ -164,6 +164,24 @@ def test_the_librarys_own_blueprints_are_imported() -> None:
         assert "jobs" not in document, "every GPU reaches every other"
 
 
+@pytest.mark.parametrize("choice", ["partial", "full"])
+def test_the_librarys_answer_is_imported_like_the_export(choice: str) -> None:
+    from infragraph import Annotation, GraphRequest, Infrastructure
+    from infragraph.infragraph_service import InfraGraphService
+
+    document = exported(lit(TWO_TORS), "infragraph")
+    service = InfraGraphService()
+    service.set_graph(
+        Infrastructure().deserialize(yaml.dump(document["infrastructure"]))
+    )
+    service.annotate_graph(Annotation().deserialize(yaml.dump(document["annotations"])))
+    request = GraphRequest()
+    request.choice = "infragraph"
+    request.infragraph.annotations.choice = choice
+    draft = READERS["infragraph"](service.get_graph(request), "test", Defaults())
+    assert plugged(drafted(draft)) == plugged(lit(TWO_TORS).fabric)
+
+
 #: Of :data:`SERVERS`: what stands there, what is put in its place, and what is said of it.
 CHANGES = [
     ("count: 2}, {name: leaf", "count: 0}, {name: leaf", "instances[0].count: "),
