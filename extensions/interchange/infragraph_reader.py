@@ -43,8 +43,13 @@ def read_infragraph(document: Any, file: str, defaults: Defaults) -> Draft:
 
 @dataclass
 class _Reading:
-    """A graph as it becomes a fabric. ``ends``: by component, its port here. ``sharers``: by a NIC, the GPUs
-    besides its first. ``rates``: of NICs with several GPUs, the share of each, as a divisor."""
+    """A graph as it becomes a fabric.
+
+    ``parts``: components by instance and index, ``outside``: links to other instances by component.
+    ``ends``: by component, its port here. ``sharers``: by a NIC, the GPUs besides its first. ``servers``: our
+    names by those in annotations. ``optical``: instances that are optical switches. ``unrated``: whether a
+    link has no rate; ``with_inside``: whether a server has several GPUs.
+    """
 
     file: str
     graph: nx.Graph[str]
