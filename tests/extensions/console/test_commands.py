@@ -48,15 +48,14 @@ def test_a_capture_in_no_lab_leaves_an_old_file_as_it_is(tmp_path: Path) -> None
     assert file.read_text() == "old"
 
 
-@pytest.mark.parametrize("command", ["shell", "graph"])
-def test_commands_of_a_scenario_take_a_point(command: str, tmp_path: Path) -> None:
+def test_the_prompt_of_a_scenario_takes_a_point(tmp_path: Path) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(SWEPT)
     # Where there is no such place no lab comes up, should the choice get lost.
-    where = ("--rest", "nowhere") if command == "shell" else ()
-    said = one_line(ringlight(command, str(file), "--point", "nix", *where))
+    where = ("--rest", "nowhere")
+    said = one_line(ringlight("shell", str(file), "--point", "nix", *where))
     assert f"{file}: there is no point nix; there are base-1" in said
-    said = one_line(ringlight(command, str(file), "--set", "nix=1", *where))
+    said = one_line(ringlight("shell", str(file), "--set", "nix=1", *where))
     assert f"{file}: --set nix: unknown key" in said
 
 

@@ -6,8 +6,16 @@ import io
 import re
 
 import networkx as nx
+import pytest
 
-from ringlight.extensions.console.graphs import dot, graphml, mermaid, plugged_graph
+from ringlight.extensions.interchange.exports import FORMS
+from ringlight.extensions.interchange.pictures import (
+    dot,
+    graphml,
+    mermaid,
+    plugged_graph,
+)
+from ringlight.extensions.interchange.snapshot import Snapshot
 from ringlight.fabric.building import build_fabric
 from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric
@@ -62,6 +70,17 @@ def test_graphml_is_read_back_with_both_cables_between_two_switches() -> None:
         10e9,
         None,
     }
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"), [("mermaid", "%% "), ("dot", "// "), ("graphml", "")]
+)
+def test_drawings_name_what_they_lack(form: str, begin: str) -> None:
+    made = fabric()
+    written = FORMS[form].text(Snapshot("test", made, made.circuits))
+    assert "queues of links" in written.lost
+    line = f"{begin}not carried: models of GPUs"
+    assert (line in written.text.splitlines()) == bool(begin)
 
 
 def test_dot_names_the_port_at_the_end_where_it_is() -> None:
