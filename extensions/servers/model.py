@@ -23,6 +23,7 @@ from ringlight.extensions.servers.channels import (
 )
 from ringlight.extensions.servers.hardware import Cluster
 from ringlight.extensions.servers.library import Algorithm, Protocol
+from ringlight.extensions.servers.sums import filling
 from ringlight.extensions.servers.trees import most_sent
 
 Kind = Literal["all-reduce", "all-gather", "all-to-all"]
@@ -250,6 +251,10 @@ def _seconds(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> floa
     """Return the seconds of an algorithm, by its schedule."""
     if way == ("ring", "simple"):
         return _ring_s(cluster, kind, vector_bytes)
+    if way[0] in ("nvls", "nvls-tree", "sharp"):
+        flowing = 8 * vector_bytes / _rate(cluster, kind, way)
+        staged = 1 + filling(cluster, way[0], vector_bytes)
+        return _latency(cluster, kind, way) + staged * flowing
     return _estimate(cluster, kind, way, vector_bytes)
 
 
