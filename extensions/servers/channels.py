@@ -31,9 +31,7 @@ def _striped(rails: tuple[float, ...], speed: float, most: int) -> tuple[int, ..
     room = [int(rail / speed + 1e-9) for rail in rails]
     if not any(room):
         return ()
-    dealt = (
-        nic for turn in count() for nic, left in enumerate(room) if turn < left
-    )
+    dealt = (nic for turn in count() for nic, left in enumerate(room) if turn < left)
     return tuple(next(dealt) for _ in range(min(most, sum(room))))
 
 

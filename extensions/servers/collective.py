@@ -15,9 +15,7 @@ def _rings(collective: Collective, ranks: int) -> Steps:
 
 
 def _trees(collective: Collective, ranks: int) -> Steps:
-    return double_binary_tree(
-        ranks, collective.wavelengths or 1, collective.group or 1
-    )
+    return double_binary_tree(ranks, collective.wavelengths or 1, collective.group or 1)
 
 
 def _plane(algorithm: str) -> Callable[[Any, Sequence[str]], Any]:

@@ -146,7 +146,9 @@ def stated(cluster: Cluster) -> ServersDocument:
     """Return the hardware with its usable rates and their sources."""
     server = cluster.server
     nvlink = NVLINKS[server.gpu.generation]
-    rates = f"{format_rate(server.gpu.usable_bps)} of {format_rate(server.gpu.line_bps)}"
+    rates = (
+        f"{format_rate(server.gpu.usable_bps)} of {format_rate(server.gpu.line_bps)}"
+    )
     nics = [
         f"{format_rate(nic.usable_bps)} of {format_rate(nic.line_bps)} ({_source(nic)})"
         for nic in server.nics

@@ -103,28 +103,34 @@ MOST_HEADS = 32
 #: The most channels that a search plans, half of ``MAXCHANNELS``.
 MOST_CHANNELS = 32
 
-#: Rates of one channel that NCCL tries, inside a server and between servers (``speedArray…``).
-_OLD = ((40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3), (48, 30, 28, 24, 20, 18))
-_OLD_SLOW = (15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
-_HOPPER = (
+#: Rates of one channel that NCCL tries inside a server, and between servers (``speedArray…``), in GB/s.
+_Speeds = tuple[tuple[float, ...], tuple[float, ...]]
+_BEFORE_HOPPER: _Speeds = (
+    (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    (
+        *(48, 30, 28, 24, 20, 18, 15, 12, 10, 9),
+        *(7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+    ),
+)
+_HOPPER: _Speeds = (
     (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
     (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
 )
-_BLACKWELL = (
+_BLACKWELL: _Speeds = (
     (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
     (96, 86, 80, 48, 45.1, 42, 40, *_HOPPER[1][4:]),
 )
+_SPEEDS: Mapping[Generation, _Speeds] = {
+    "volta": _BEFORE_HOPPER,
+    "ampere": _BEFORE_HOPPER,
+    "hopper": _HOPPER,
+    "blackwell": _BLACKWELL,
+}
 
 
 def speeds_bps(generation: Generation, *, inter: bool) -> tuple[float, ...]:
     """Return the rates of a channel that NCCL tries, fastest first."""
-    if generation == "hopper":
-        tried = _HOPPER[inter]
-    elif generation == "blackwell":
-        tried = _BLACKWELL[inter]
-    else:
-        tried = (*_OLD[1], *_OLD_SLOW) if inter else _OLD[0]
-    return tuple(_GBPS * speed for speed in tried)
+    return tuple(_GBPS * speed for speed in _SPEEDS[generation][inter])
 
 
 #: Tables by generation, in each for 1, 2 and more servers.
@@ -194,6 +200,7 @@ def tree_most_bps(generation: Generation, servers: int, protocol: Protocol) -> f
 def nvls_tree_most_bps(generation: Generation, servers: int) -> float:
     """Return the most of a channel of a tree of sums in switches."""
     return _most(_NVLS_TREE, generation, servers)
+
 
 #: Bytes of a ring's chunk with protocol ``simple``, the largest, and its slices: half of a buffer of 4 MiB
 #: (``ALLREDUCE_CHUNKSTEPS``, ``ALLREDUCE_SLICESTEPS`` of ``src/include/collectives.h``).

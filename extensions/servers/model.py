@@ -136,9 +136,7 @@ def _links(
         yield "NICs", nics_bps(cluster, channels) / between
 
 
-def _carried(
-    cluster: Cluster, kind: Kind, algorithm: Algorithm
-) -> tuple[float, float]:
+def _carried(cluster: Cluster, kind: Kind, algorithm: Algorithm) -> tuple[float, float]:
     """Return the vectors that a GPU's NVLink and all NICs of a server carry in each direction."""
     ranks = cluster.ranks
     if algorithm == "ring":

@@ -36,9 +36,7 @@ def channel_rings(ranks: int, channels: int, group: int = 1) -> Steps:
     _servers(ranks, group)
     inside = np.arange(ranks) % group
     server = np.arange(ranks) // group
-    order = [
-        server * group + (inside + channel) % group for channel in range(channels)
-    ]
+    order = [server * group + (inside + channel) % group for channel in range(channels)]
     sources = frozen(np.concatenate(order))
     destinations = frozen(np.concatenate([np.roll(ring, -1) for ring in order]))
     place = np.tile(np.arange(ranks), channels)
@@ -99,9 +97,7 @@ def double_binary_tree(ranks: int, channels: int = 1, group: int = 1) -> Steps:
     return Steps(name, ranks, chunks, len(written), make)
 
 
-def _pass(
-    rows: dict[tuple[int, Op], list[Row]], parents: Parents, chunk: int
-) -> None:
+def _pass(rows: dict[tuple[int, Op], list[Row]], parents: Parents, chunk: int) -> None:
     """Add the transfers of one tree from a first chunk on, by step and operation."""
     depths = [_depth(parents, rank) for rank in range(len(parents))]
     deepest = max(depths)

@@ -10,7 +10,12 @@ from ringlight.extensions.servers.channels import nics_bps, plan
 from ringlight.extensions.servers.hardware import GPUS, Cluster, Nic, Server
 from ringlight.extensions.servers.model import bus_bandwidth_bps, predict
 from ringlight.extensions.servers.sums import filling, loop_bytes
-from ringlight.extensions.servers.trees import binary_tree, depth, double_tree, most_sent
+from ringlight.extensions.servers.trees import (
+    binary_tree,
+    depth,
+    double_tree,
+    most_sent,
+)
 
 GB = 8e9
 LARGE = 64 << 30
