@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from ringlight.extensions.servers import library
-from ringlight.extensions.servers.hardware import Cluster
+from ringlight.extensions.servers.hardware import GpuCluster
 
 #: A search goes on to slower channels down to this part of the best so far (``src/graph/search.cc``).
 _SLOWEST = 0.49
@@ -35,7 +35,7 @@ def _striped(rails: tuple[float, ...], speed: float, most: int) -> tuple[int, ..
     return tuple(next(dealt) for _ in range(min(most, sum(room))))
 
 
-def plan(cluster: Cluster) -> Channels:
+def plan(cluster: GpuCluster) -> Channels:
     """Return the channels of rings and trees, by NCCL's search (``ncclTopoCompute``).
 
     It takes the rate of a channel that gives the most of all channels together; between equals the fastest.
@@ -60,7 +60,7 @@ def plan(cluster: Cluster) -> Channels:
     return _doubled(best, cluster)
 
 
-def _doubled(channels: Channels, cluster: Cluster) -> Channels:
+def _doubled(channels: Channels, cluster: GpuCluster) -> Channels:
     """Return twice the channels at half the rate if they are few and fast (``ncclTopoDupChannels``)."""
     new = cluster.server.gpu.generation in ("hopper", "blackwell")
     enough = new and channels.plan_bps < 50 * 8e9 and channels.number > 4
@@ -72,19 +72,19 @@ def _doubled(channels: Channels, cluster: Cluster) -> Channels:
     return Channels(number, channels.plan_bps / parts, nics)
 
 
-def nics_bps(cluster: Cluster, channels: Channels) -> float:
+def nics_bps(cluster: GpuCluster, channels: Channels) -> float:
     """Return the rate of all channels between servers: as many times the slowest one."""
     rails = cluster.nic_bps
     slowest = min(rails[nic] / channels.nics.count(nic) for nic in channels.nics)
     return channels.number * slowest
 
 
-def heads(cluster: Cluster) -> int:
+def heads(cluster: GpuCluster) -> int:
     """Return the number of GPUs of a server that drive sums in its switch."""
     return min(cluster.server.gpus, library.MOST_HEADS)
 
 
-def nvls_speed_bps(cluster: Cluster) -> float:
+def nvls_speed_bps(cluster: GpuCluster) -> float:
     """Return the planned rate of each head's sums in the switch, 0 if there are none.
 
     A head's link carries its own sums twice and those of the other heads once (``ncclTopoSearchTryNvls``).

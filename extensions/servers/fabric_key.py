@@ -10,7 +10,7 @@ from ringlight.extensions.servers.hardware import (
     GPUS,
     NIC_KINDS,
     NVLINKS,
-    Cluster,
+    GpuCluster,
     Nic,
     Server,
 )
@@ -84,14 +84,14 @@ class GpuServersSpec(Strict):
         self.cluster()
         return self
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> GpuCluster:
         """Return the hardware. Raises ValueError."""
         nics = tuple(nic for spec in self.nics for nic in spec.made())
         server = Server(GPUS[self.gpu], self.gpus, nics)
         faulty = tuple(
             (slow.server, server.slowed(slow.nic, slow.share)) for slow in self.slow
         )
-        return Cluster(server, self.count, faulty)
+        return GpuCluster(server, self.count, faulty)
 
 
 def _tree(spec: GpuServersSpec) -> Tree:
@@ -142,7 +142,7 @@ class ServersDocument:
     nics: list[str]
 
 
-def stated(cluster: Cluster) -> ServersDocument:
+def stated(cluster: GpuCluster) -> ServersDocument:
     """Return the hardware with its usable rates and their sources."""
     server = cluster.server
     nvlink = NVLINKS[server.gpu.generation]

@@ -97,7 +97,7 @@ class Nic:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """A model of GPUs: its generation and number of NVLinks."""
 
     name: str
@@ -116,19 +116,19 @@ class Gpu:
 
 
 #: Models by name, with the links of their data sheets; none: PCIe or C2C only.
-GPUS: Mapping[str, Gpu] = {
+GPUS: Mapping[str, GpuModel] = {
     gpu.name: gpu
     for gpu in (
-        Gpu("v100", "volta", 6),
-        Gpu("a100", "ampere", 12),
-        Gpu("h100", "hopper", 18),
-        Gpu("h200", "hopper", 18),
-        Gpu("h20", "hopper", 18),
-        Gpu("h800", "hopper", 8),
-        Gpu("b200", "blackwell", 18),
-        Gpu("gb200", "blackwell", 18),
-        Gpu("gb300", "blackwell", 18),
-        Gpu("gb10", "blackwell", 0),
+        GpuModel("v100", "volta", 6),
+        GpuModel("a100", "ampere", 12),
+        GpuModel("h100", "hopper", 18),
+        GpuModel("h200", "hopper", 18),
+        GpuModel("h20", "hopper", 18),
+        GpuModel("h800", "hopper", 8),
+        GpuModel("b200", "blackwell", 18),
+        GpuModel("gb200", "blackwell", 18),
+        GpuModel("gb300", "blackwell", 18),
+        GpuModel("gb10", "blackwell", 0),
     )
 }
 
@@ -137,7 +137,7 @@ GPUS: Mapping[str, Gpu] = {
 class Server:
     """GPUs on one NVLink switch with NICs: a server, or a rack such as NVL72. ``gpus``: their number."""
 
-    gpu: Gpu
+    gpu: GpuModel
     gpus: int
     nics: tuple[Nic, ...] = ()
 
@@ -154,7 +154,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class GpuCluster:
     """Equal servers on a network without a bottleneck of its own.
 
     ``faulty``: servers that differ from ``server`` in the rates of NICs, by their number.

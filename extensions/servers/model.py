@@ -21,10 +21,10 @@ from ringlight.extensions.servers.channels import (
     nvls_speed_bps,
     plan,
 )
-from ringlight.extensions.servers.hardware import Cluster
+from ringlight.extensions.servers.hardware import GpuCluster
 from ringlight.extensions.servers.library import Algorithm, Protocol
 from ringlight.extensions.servers.sums import filling
-from ringlight.extensions.servers.trees import most_sent
+from ringlight.extensions.servers.trees import most_vectors
 
 Kind = Literal["all-reduce", "all-gather", "all-to-all"]
 
@@ -48,7 +48,7 @@ def bus_bandwidth_bps(
 
 
 def predict(
-    cluster: Cluster,
+    cluster: GpuCluster,
     vector_bytes: int,
     kind: Kind = "all-reduce",
     algorithm: Algorithm | None = None,
@@ -79,7 +79,10 @@ _Way = tuple[Algorithm, Protocol]
 
 
 def _ways(
-    cluster: Cluster, kind: Kind, algorithm: Algorithm | None, protocol: Protocol | None
+    cluster: GpuCluster,
+    kind: Kind,
+    algorithm: Algorithm | None,
+    protocol: Protocol | None,
 ) -> Iterator[_Way]:
     """Yield the algorithms and protocols that the hardware has, of those allowed."""
     for name, protocols in library.PROTOCOLS.items():
@@ -95,7 +98,7 @@ def _ways(
                 yield name, each
 
 
-def _has(cluster: Cluster, kind: Kind, algorithm: Algorithm) -> bool:
+def _has(cluster: GpuCluster, kind: Kind, algorithm: Algorithm) -> bool:
     if algorithm == "ring":
         return True
     if kind != "all-reduce":
@@ -109,7 +112,7 @@ def _has(cluster: Cluster, kind: Kind, algorithm: Algorithm) -> bool:
 # Rates
 
 
-def _limits(cluster: Cluster, kind: Kind, algorithm: Algorithm) -> tuple[float, str]:
+def _limits(cluster: GpuCluster, kind: Kind, algorithm: Algorithm) -> tuple[float, str]:
     """Return the rate of an algorithm with the protocol for large messages, and its slowest link."""
     rates = dict(_links(cluster, kind, algorithm))
     slowest = min(rates, key=lambda link: rates[link])
@@ -117,7 +120,7 @@ def _limits(cluster: Cluster, kind: Kind, algorithm: Algorithm) -> tuple[float, 
 
 
 def _links(
-    cluster: Cluster, kind: Kind, algorithm: Algorithm
+    cluster: GpuCluster, kind: Kind, algorithm: Algorithm
 ) -> Iterator[tuple[str, float]]:
     """Yield the rate that each kind of link allows: its own over the vectors that it carries."""
     server, servers = cluster.server, cluster.servers
@@ -130,13 +133,15 @@ def _links(
         number = heads(cluster)
         rails = tuple(head % max(1, len(server.nics)) for head in range(number))
         channels = Channels(number, nvls_speed_bps(cluster), rails)
-        between = 1.0 if algorithm == "sharp" else most_sent(servers)
+        between = 1.0 if algorithm == "sharp" else most_vectors(servers)
         yield "sums in the switch", _summed_bps(cluster)
     if servers > 1:
         yield "NICs", nics_bps(cluster, channels) / between
 
 
-def _carried(cluster: Cluster, kind: Kind, algorithm: Algorithm) -> tuple[float, float]:
+def _carried(
+    cluster: GpuCluster, kind: Kind, algorithm: Algorithm
+) -> tuple[float, float]:
     """Return the vectors that a GPU's NVLink and all NICs of a server carry in each direction."""
     ranks = cluster.ranks
     if algorithm == "ring":
@@ -144,10 +149,10 @@ def _carried(cluster: Cluster, kind: Kind, algorithm: Algorithm) -> tuple[float,
         return (around := rounds * (ranks - 1) / ranks), around
     # A chain passes the vector up and the result down; its ends do one of the two.
     inside = 1.0 if cluster.server.gpus == 2 else 2.0
-    return inside, most_sent(cluster.servers) if cluster.servers > 1 else 1.0
+    return inside, most_vectors(cluster.servers) if cluster.servers > 1 else 1.0
 
 
-def _summed_bps(cluster: Cluster) -> float:
+def _summed_bps(cluster: GpuCluster) -> float:
     """Return the rate of sums in a server's switch, by NCCL's model of them, bits of the vector per second.
 
     Each head has the sums of its part at its channel's rate, while it passes the results of the part before.
@@ -158,7 +163,7 @@ def _summed_bps(cluster: Cluster) -> float:
     return bus * ranks / (2 * (ranks - 1))
 
 
-def _rate(cluster: Cluster, kind: Kind, way: _Way) -> float:
+def _rate(cluster: GpuCluster, kind: Kind, way: _Way) -> float:
     """Return the rate of an algorithm with a protocol."""
     algorithm, protocol = way
     rate, _ = _limits(cluster, kind, algorithm)
@@ -191,7 +196,7 @@ def _rate(cluster: Cluster, kind: Kind, way: _Way) -> float:
 # Latencies
 
 
-def _latency(cluster: Cluster, kind: Kind, way: _Way) -> float:
+def _latency(cluster: GpuCluster, kind: Kind, way: _Way) -> float:
     """Return the seconds of the steps of an algorithm without any bytes, as NCCL adds them up."""
     algorithm, protocol = way
     servers, gpus = cluster.servers, cluster.server.gpus
@@ -217,7 +222,7 @@ def _latency(cluster: Cluster, kind: Kind, way: _Way) -> float:
     return base + (steps - crossing) * inside + crossing * between
 
 
-def _delayed(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
+def _delayed(cluster: GpuCluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
     """Return the latency of an algorithm for a size, with NCCL's "plateau" of rings between servers."""
     seconds = _latency(cluster, kind, way)
     each = vector_bytes / (plan(cluster).number * cluster.ranks)
@@ -230,7 +235,7 @@ def _delayed(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> floa
 # Times
 
 
-def _corrected(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
+def _corrected(cluster: GpuCluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
     """Return the rate for a size, with NCCL's correction of trees."""
     rate = _rate(cluster, kind, way)
     power = int(math.log2(max(1, vector_bytes >> 6)))
@@ -239,13 +244,13 @@ def _corrected(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> fl
     return rate
 
 
-def _estimate(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
+def _estimate(cluster: GpuCluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
     """Return the seconds by which NCCL chooses: latency and bytes in turn (``ncclTopoGetAlgoTime``)."""
     latency = _delayed(cluster, kind, way, vector_bytes)
     return latency + 8 * vector_bytes / _corrected(cluster, kind, way, vector_bytes)
 
 
-def _seconds(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
+def _seconds(cluster: GpuCluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
     """Return the seconds of an algorithm, by its schedule."""
     if way == ("ring", "simple"):
         return _ring_s(cluster, kind, vector_bytes)
@@ -256,7 +261,7 @@ def _seconds(cluster: Cluster, kind: Kind, way: _Way, vector_bytes: int) -> floa
     return _estimate(cluster, kind, way, vector_bytes)
 
 
-def _ring_s(cluster: Cluster, kind: Kind, vector_bytes: int) -> float:
+def _ring_s(cluster: GpuCluster, kind: Kind, vector_bytes: int) -> float:
     """Return the seconds of a ring that passes its chunks in slices.
 
     A rank passes the first slice of a chunk on while the second arrives. A step therefore takes as long as its
@@ -274,7 +279,7 @@ def _ring_s(cluster: Cluster, kind: Kind, vector_bytes: int) -> float:
     return base + max(flowing, sliced)
 
 
-def _slice_s(cluster: Cluster, kind: Kind, vector_bytes: int) -> float:
+def _slice_s(cluster: GpuCluster, kind: Kind, vector_bytes: int) -> float:
     """Return the seconds of one slice of each chunk on every link on its way round, latency left out."""
     rounds = 2 if kind == "all-reduce" else 1
     steps = rounds * (cluster.ranks - 1)
@@ -288,7 +293,7 @@ def _slice_s(cluster: Cluster, kind: Kind, vector_bytes: int) -> float:
     return seconds
 
 
-def _all_to_all(cluster: Cluster, vector_bytes: int) -> Prediction:
+def _all_to_all(cluster: GpuCluster, vector_bytes: int) -> Prediction:
     """Return the time of an all-to-all: each rank sends each other one its part, all at once.
 
     Each GPU's parts for other servers take its NICs, all NICs the same number of bytes.

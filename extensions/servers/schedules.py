@@ -63,13 +63,13 @@ def parents_of_ranks(
     servers = _servers(ranks, group)
 
     def ranked(parents: Parents, head: int) -> Parents:
-        found: list[int | None] = [None] * ranks
+        ups: list[int | None] = [None] * ranks
         for server, up in enumerate(parents):
             chain = [server * group + (head + place) % group for place in range(group)]
-            found[chain[0]] = None if up is None else up * group + head % group
+            ups[chain[0]] = None if up is None else up * group + head % group
             for below, above in itertools.pairwise(reversed(chain)):
-                found[below] = above
-        return tuple(found)
+                ups[below] = above
+        return tuple(ups)
 
     first, second = double_tree(servers)
     return ranked(first, channel), ranked(second, channel + group // 2)
@@ -112,7 +112,5 @@ def _pass(rows: dict[tuple[int, Op], list[Row]], parents: Parents, chunk: int) -
 
 
 def _depth(parents: Parents, rank: int) -> int:
-    found, at = 0, rank
-    while (up := parents[at]) is not None:
-        found, at = found + 1, up
-    return found
+    up = parents[rank]
+    return 0 if up is None else 1 + _depth(parents, up)

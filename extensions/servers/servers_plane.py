@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ringlight.extensions.servers.fabric_key import KEY
-from ringlight.extensions.servers.hardware import Cluster
+from ringlight.extensions.servers.hardware import GpuCluster
 from ringlight.extensions.servers.model import Prediction, predict
 from ringlight.fabric.cost import Latencies
 from ringlight.fabric.paths import PacketView
@@ -55,7 +55,7 @@ class ServersFit(PlaneFit):
 class ServersPlane(PacketPlane):
     """The servers of a job. ``algorithm``: forced by name, empty for NCCL's choice."""
 
-    cluster: Cluster
+    cluster: GpuCluster
     algorithm: str
 
     kind: ClassVar[str] = "gpu-servers"
@@ -80,10 +80,10 @@ class ServersPlane(PacketPlane):
 
 def servers_plane(fabric: Fabric, ranks: Sequence[str], algorithm: str) -> ServersPlane:
     """Return the servers of a job on these GPUs, server by server. Raises Misfit."""
-    found = fabric.parts.get(KEY, {})
-    if not found:
+    clusters = fabric.parts.get(KEY, {})
+    if not clusters:
         raise Misfit("collective", f"it needs a fabric with {KEY}")
-    (cluster,) = found.values()
+    (cluster,) = clusters.values()
     try:
         part = part_of(cluster, ranks or tuple(fabric.gpus))
         plane = ServersPlane(fabric, "", tuple(ranks), part, algorithm)
@@ -93,7 +93,7 @@ def servers_plane(fabric: Fabric, ranks: Sequence[str], algorithm: str) -> Serve
     return plane
 
 
-def part_of(cluster: Cluster, ranks: Sequence[str]) -> Cluster:
+def part_of(cluster: GpuCluster, ranks: Sequence[str]) -> GpuCluster:
     """Return the servers of these GPUs, the same number of each. Raises ValueError for any other GPUs."""
     numbers = [int(rank.removeprefix("g")) for rank in ranks]
     each = cluster.server.gpus
@@ -110,4 +110,4 @@ def part_of(cluster: Cluster, ranks: Sequence[str]) -> Cluster:
         for place, server in enumerate(servers)
         if server in faulty
     )
-    return Cluster(replace(cluster.server, gpus=gpus), len(servers), kept)
+    return GpuCluster(replace(cluster.server, gpus=gpus), len(servers), kept)

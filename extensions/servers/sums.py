@@ -8,7 +8,7 @@ passes all stages before the last stage has anything to do, which costs small ve
 from __future__ import annotations
 
 from ringlight.extensions.servers.channels import heads
-from ringlight.extensions.servers.hardware import Cluster
+from ringlight.extensions.servers.hardware import GpuCluster
 from ringlight.extensions.servers.library import Algorithm
 
 #: Stages: copy in, sum and send the result, copy out; between servers sum and send are stages of their own.
@@ -17,14 +17,14 @@ _STAGES = {"nvls": 3, "nvls-tree": 4, "sharp": 4}
 _KIB = 1 << 10
 
 
-def _channels(cluster: Cluster) -> int:
+def _channels(cluster: GpuCluster) -> int:
     """Return the number of kernels' blocks (``src/transport/nvls.cc``)."""
     if cluster.server.gpu.generation != "blackwell":
         return 16
     return 32 if cluster.servers == 2 else 24
 
 
-def _most_chunk(cluster: Cluster, algorithm: Algorithm) -> int:
+def _most_chunk(cluster: GpuCluster, algorithm: Algorithm) -> int:
     """Return the bytes of the largest part of a head and a block (``ncclNvlsTuning``)."""
     servers, gpus = cluster.servers, cluster.server.gpus
     if algorithm == "nvls":
@@ -44,7 +44,7 @@ _SMALLER: dict[str, tuple[tuple[int, int], ...]] = {
 }
 
 
-def loop_bytes(cluster: Cluster, algorithm: Algorithm, vector_bytes: int) -> int:
+def loop_bytes(cluster: GpuCluster, algorithm: Algorithm, vector_bytes: int) -> int:
     """Return the bytes of the vector in one loop of all heads and blocks."""
     at_once = _channels(cluster) * heads(cluster)
     chunk = _most_chunk(cluster, algorithm)
@@ -55,7 +55,7 @@ def loop_bytes(cluster: Cluster, algorithm: Algorithm, vector_bytes: int) -> int
     return at_once * chunk
 
 
-def filling(cluster: Cluster, algorithm: Algorithm, vector_bytes: int) -> float:
+def filling(cluster: GpuCluster, algorithm: Algorithm, vector_bytes: int) -> float:
     """Return how much longer the stages take than the slowest alone, as a part of its time."""
     loop = min(loop_bytes(cluster, algorithm, vector_bytes), vector_bytes)
     return (_STAGES[algorithm] - 1) * loop / vector_bytes

@@ -34,10 +34,10 @@ def double_tree(nodes: int) -> tuple[Parents, Parents]:
 
 
 def _renamed(parents: Parents, names: Sequence[int]) -> Parents:
-    found: list[int | None] = [None] * len(parents)
+    renamed: list[int | None] = [None] * len(parents)
     for node, up in enumerate(parents):
-        found[names[node]] = None if up is None else names[up]
-    return tuple(found)
+        renamed[names[node]] = None if up is None else names[up]
+    return tuple(renamed)
 
 
 def depth(parents: Parents) -> int:
@@ -50,8 +50,8 @@ def depth(parents: Parents) -> int:
     return max(climb(node) for node in range(len(parents)))
 
 
-def most_sent(nodes: int) -> float:
-    """Return the most vectors that a node of a double tree sends to others in an all-reduce.
+def most_vectors(nodes: int) -> float:
+    """Return the most that a node of a double tree sends in an all-reduce, as a multiple of the vector.
 
     It sends its half up, unless it is the root, and each result down to each child.
     """

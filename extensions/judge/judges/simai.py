@@ -18,7 +18,7 @@ from ringlight.extensions.judge.contract import (
     ReadTable,
     Row,
 )
-from ringlight.extensions.servers.hardware import GPUS, Cluster, Nic, Server
+from ringlight.extensions.servers.hardware import GPUS, GpuCluster, Nic, Server
 from ringlight.extensions.servers.model import bus_bandwidth_bps
 from ringlight.extensions.servers.model import predict as predict_time
 
@@ -43,20 +43,22 @@ def _case(case: dict[str, str]) -> str:
 
 
 def _share(case: dict[str, str]) -> float:
-    cluster = Cluster(_SERVER, int(case["nodes"]))
+    cluster = GpuCluster(_SERVER, int(case["nodes"]))
     size, ranks = int(case["size_bytes"]), cluster.ranks
     line_bps = _SERVER.gpu.line_bps
     if case["table"] == "ata":
-        found = predict_time(cluster, size, "all-to-all")
+        predicted = predict_time(cluster, size, "all-to-all")
         if cluster.servers > 1:
             # The bus bandwidth that NICs at line rate leave each GPU.
             leaving = (ranks - _SERVER.gpus) / (ranks - 1)
             line_bps = _SERVER.nics[0].line_bps / leaving
-        return bus_bandwidth_bps("all-to-all", ranks, size, found.seconds) / line_bps
+        return (
+            bus_bandwidth_bps("all-to-all", ranks, size, predicted.seconds) / line_bps
+        )
     if case["table"] == "nic" and cluster.servers > 1:
         line_bps = sum(nic.line_bps for nic in _SERVER.nics)
-    found = predict_time(cluster, size, "all-reduce", "ring", "simple")
-    return bus_bandwidth_bps("all-reduce", ranks, size, found.seconds) / line_bps
+    predicted = predict_time(cluster, size, "all-reduce", "ring", "simple")
+    return bus_bandwidth_bps("all-reduce", ranks, size, predicted.seconds) / line_bps
 
 
 def compare(rows: Sequence[Row], read: ReadTable) -> Judgement:

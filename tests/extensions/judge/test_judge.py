@@ -25,7 +25,7 @@ from tests.unit.test_cli import one_line, ringlight
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/judges.md"
 #: Judges that take less than a second.
-QUICK = ("astra_sim",)
+QUICK = ("astra_sim", "nccl", "simai")
 
 
 def _judge(name: str, value: float) -> Judge:

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.extensions.servers.channels import nics_bps, plan
-from ringlight.extensions.servers.hardware import GPUS, Cluster, Nic, Server
+from ringlight.extensions.servers.hardware import GPUS, GpuCluster, Nic, Server
 from ringlight.extensions.servers.model import bus_bandwidth_bps, predict
 from ringlight.extensions.servers.sums import filling, loop_bytes
 from ringlight.extensions.servers.trees import (
     binary_tree,
     depth,
     double_tree,
-    most_sent,
+    most_vectors,
 )
 
 GB = 8e9
@@ -23,7 +23,7 @@ LARGE = 64 << 30
 
 def cluster(gpu="h100", servers=2, gpus=8, nics=(400,) * 8, kind="infiniband"):
     made = tuple(Nic(rate * 1e9, kind) for rate in nics)
-    return Cluster(Server(GPUS[gpu], gpus, made), servers)
+    return GpuCluster(Server(GPUS[gpu], gpus, made), servers)
 
 
 def bus(made, algorithm=None, size=LARGE, kind="all-reduce"):
@@ -191,14 +191,14 @@ def test_each_tree_reaches_every_server_and_inner_ones_of_one_are_leaves_of_the_
     also = {up for up in second if up is not None}
     # The two roots may have a child in their own tree and be inner in the other.
     assert len(inner & also) <= 2
-    assert most_sent(nodes) <= 2
+    assert most_vectors(nodes) <= 2
 
 
 def test_the_tree_is_that_of_the_library():
     parents = binary_tree(14)
     assert parents[:8] == (None, 2, 4, 2, 8, 6, 4, 6)
     assert (parents[8], parents[12], parents[13]) == (0, 8, 12)
-    assert (most_sent(2), most_sent(8)) == (1.0, 2.0)
+    assert (most_vectors(2), most_vectors(8)) == (1.0, 2.0)
 
 
 @given(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ringlight.extensions.servers.fabric_key import GPU_SERVERS, GpuServersSpec
 from ringlight.extensions.servers.model import predict
 from ringlight.extensions.servers.schedules import channel_rings, double_binary_tree
-from ringlight.extensions.servers.trees import most_sent
+from ringlight.extensions.servers.trees import most_vectors
 from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.steps import Steps, compact
 from ringlight.fabric.verify import verify
@@ -44,7 +44,7 @@ def between(steps: Steps, group: int) -> np.ndarray:
 def test_servers_send_as_many_vectors_as_the_model_counts(servers):
     group = 4
     trees = double_binary_tree(servers * group, 2, group)
-    assert between(trees, group).max() == pytest.approx(most_sent(servers))
+    assert between(trees, group).max() == pytest.approx(most_vectors(servers))
     ranks = servers * group
     rings = channel_rings(ranks, 4, group)
     assert between(rings, group) == pytest.approx(2 * (ranks - 1) / ranks)
