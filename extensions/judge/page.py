@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 from ringlight.extensions.judge.contract import Claim, Comparison
 from ringlight.extensions.judge.judging import Judged
@@ -56,12 +56,33 @@ def section_of(item: Judged) -> str:
         lines += ["The predictions need:\n", *needs, ""]
     for name, group in groupby(item.judgement.comparisons, lambda line: line.table):
         comparisons = list(group)
-        unit = comparisons[0].unit
-        lines += [f"{name}, {unit}:\n", table(_HEADS, _comparison_rows(comparisons))]
+        unit, notes = comparisons[0].unit, {line.note for line in comparisons}
+        note = f" ({notes.pop()})" if len(notes) == 1 and "" not in notes else ""
+        rows = [
+            (*row[:-1], "" if note else row[-1])
+            for row in _comparison_rows(comparisons)
+        ]
+        # The name as the head of the first column keeps the page short.
+        lines.append(side_by_side((f"{name}, {unit}{note}", *_HEADS), rows))
     return "\n".join(lines)
 
 
-_HEADS = ("case", "predicted", "published", "difference", "note")
+def side_by_side(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, a long one in three parts beside each other."""
+    if len(rows) <= _SHORT:
+        return table(heads, rows)
+    height = -(-len(rows) // _PARTS)
+    blank = ("",) * len(heads)
+    parts = [[*rows[start : start + height]] for start in range(0, len(rows), height)]
+    parts[-1] += [blank] * (height - len(parts[-1]))
+    again = ["", *heads[1:]]
+    joined = [tuple(chain(*row)) for row in zip(*parts, strict=True)]
+    return table([*heads, *again * (len(parts) - 1)], joined)
+
+
+#: Rows of a table that is left in one part, and parts of a longer one.
+_SHORT, _PARTS = 3, 3
+_HEADS = ("predicted", "published", "difference", "note")
 
 
 def _comparison_rows(comparisons: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:

@@ -51,7 +51,7 @@ def depth(parents: Parents) -> int:
 
 
 def most_vectors(nodes: int) -> float:
-    """Return the most that a node of a double tree sends in an all-reduce, as a multiple of the vector.
+    """Return the largest number of vectors that a node of a double tree sends in an all-reduce.
 
     It sends its half up, unless it is the root, and each result down to each child.
     """

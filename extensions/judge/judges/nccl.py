@@ -78,7 +78,7 @@ def _predicted(stated: dict[str, str], case: dict[str, str]) -> Row:
         case["collective"],  # type: ignore[arg-type]
         stated["algorithm"] or None,  # type: ignore[arg-type]
     )
-    where = f" on {servers} servers" if servers else ""
+    where = f", servers: {servers}" if servers else ""
     name = f"{size:,} B{where}, {predicted.algorithm} {predicted.protocol}"
     return Row(case["table"], name, 1e6 * predicted.seconds, "µs")
 
@@ -114,8 +114,8 @@ def _measured_us(outcome: dict[str, str]) -> float:
 
 def _flag(share: float) -> str:
     """Return what is said of a rate that is this part of the hardware's."""
-    below = "below what its hardware gives: " if share < FLAG else ""
-    return f"{below}{share:.0%} of it"
+    below = "flagged, below its hardware: " if share < FLAG else ""
+    return f"{below}{share:.0%} of the rate"
 
 
 def _claims(comparisons: Sequence[Comparison], stated: _Stated) -> Iterator[Claim]:
