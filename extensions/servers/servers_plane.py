@@ -83,9 +83,11 @@ def servers_plane(fabric: Fabric, ranks: Sequence[str], algorithm: str) -> Serve
     clusters = fabric.parts.get(KEY, {})
     if not clusters:
         raise Misfit("collective", f"it needs a fabric with {KEY}")
+    if not ranks:
+        raise Misfit("gpus", "the time depends on the GPUs of a job; give ranks")
     (cluster,) = clusters.values()
     try:
-        part = part_of(cluster, ranks or tuple(fabric.gpus))
+        part = part_of(cluster, ranks)
         plane = ServersPlane(fabric, "", tuple(ranks), part, algorithm)
         plane.predicted(1)
     except ValueError as error:
@@ -95,7 +97,10 @@ def servers_plane(fabric: Fabric, ranks: Sequence[str], algorithm: str) -> Serve
 
 def part_of(cluster: GpuCluster, ranks: Sequence[str]) -> GpuCluster:
     """Return the servers of these GPUs, the same number of each. Raises ValueError for any other GPUs."""
-    numbers = [int(rank.removeprefix("g")) for rank in ranks]
+    number_of = {f"g{number}": number for number in range(cluster.ranks)}
+    if other := [rank for rank in ranks if rank not in number_of]:
+        raise ValueError(f"GPU {other[0]} is in none of {KEY}")
+    numbers = [number_of[rank] for rank in ranks]
     each = cluster.server.gpus
     servers = list(dict.fromkeys(number // each for number in numbers))
     gpus = len(numbers) // len(servers)
