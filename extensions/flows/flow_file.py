@@ -33,7 +33,9 @@ def read_flows(path: Path, gpus: Collection[str]) -> list[Flow]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            missing = [
+                name for name in COLUMNS if name not in (reader.fieldnames or ())
+            ]
             if missing:
                 raise FlowFileError(f"{path}: the head line has no column {missing[0]}")
             return list(_flows(path, reader, gpus))
@@ -54,7 +56,9 @@ def _flows(
 
 
 def _flow(row: dict[str, str], gpus: Collection[str]) -> Flow:
-    flow = Flow(row["source"], row["destination"], int(row["bytes"]), float(row["start_s"]))
+    flow = Flow(
+        row["source"], row["destination"], int(row["bytes"]), float(row["start_s"])
+    )
     for name in (flow.source, flow.destination):
         if name not in gpus:
             raise ValueError(f"there is no GPU {name}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 #: Relative difference below which two rates are the same.
 SAME = 1e-9
@@ -49,15 +50,20 @@ class Fluid:
         """Return whether other flows hold it below its largest rate."""
         return 0 < self.rate < self.bound * FULL
 
-    @property
+    @cached_property
     def first(self) -> int:
         """Return its first link."""
         return next(iter(self.forward))
 
-    @property
+    @cached_property
     def last(self) -> int:
         """Return the last link of its way."""
         return next(reversed(self.forward))
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Return the place of each link on its way."""
+        return {link: place for place, link in enumerate(self.shares)}
 
     def move(self, link: int, moved_bytes: float) -> None:
         """Let so much of the queue stand at a link."""
@@ -93,6 +99,8 @@ class Sharing:
         self._users: list[dict[Fluid, None]] = [{} for _ in capacity]
         #: Bytes per second that the flows of a link would have there without other flows.
         self._potential = [0.0] * len(capacity)
+        #: Links on which flows together could exceed the capacity.
+        self.contended: set[int] = set()
         #: Bytes per second on each link.
         self.load = [0.0] * len(capacity)
         #: Flows by the link that limits them.
@@ -108,18 +116,18 @@ class Sharing:
 
     def add(self, flow: Fluid) -> list[Fluid]:
         """Add a flow. Return all flows whose rates changed, with their new rates; all are advanced."""
-        for link, share in flow.shares.items():
+        for link in flow.shares:
             self._users[link][flow] = None
-            self._potential[link] += share * flow.bound
+        self._commit(flow, 1)
         return self._share([flow], flow.start_s)
 
     def remove(self, flow: Fluid, now_s: float) -> list[Fluid]:
         """Remove a flow. Return all flows whose rates changed."""
         met = self._met([flow])
         self._set(flow, 0.0, -1)
-        for link, share in flow.shares.items():
+        for link in flow.shares:
             del self._users[link][flow]
-            self._potential[link] -= share * flow.bound
+        self._commit(flow, -1)
         return self._share([other for other in met if other is not flow], now_s)
 
     def displace(
@@ -151,12 +159,18 @@ class Sharing:
             flow.version += 1
         return list(delayed)
 
-    def users(self, link: int) -> Iterable[Fluid]:
+    def users(self, link: int) -> Mapping[Fluid, None]:
         """Return the flows that pass a link."""
         return self._users[link]
 
-    def _contended(self, link: int) -> bool:
-        return self._potential[link] > self._capacity[link] * (1 + SAME)
+    def _commit(self, flow: Fluid, sign: int) -> None:
+        """Add a flow's largest rate to its links, or with ``sign`` -1 take it away."""
+        for link, share in flow.shares.items():
+            self._potential[link] += sign * share * flow.bound
+            if self._potential[link] > self._capacity[link] * (1 + SAME):
+                self.contended.add(link)
+            else:
+                self.contended.discard(link)
 
     def _met(self, flows: Iterable[Fluid]) -> list[Fluid]:
         """Return flows and all that they meet on contended links, directly or through others."""
@@ -164,9 +178,7 @@ class Sharing:
         queue = list(seen)
         links: set[int] = set()
         while queue:
-            for link in queue.pop().shares:
-                if link in links or not self._contended(link):
-                    continue
+            for link in queue.pop().shares.keys() & self.contended - links:
                 links.add(link)
                 for other in self._users[link]:
                     if other not in seen:
@@ -175,9 +187,15 @@ class Sharing:
         return list(seen)
 
     def _share(self, flows: Iterable[Fluid], now_s: float) -> list[Fluid]:
-        met = self._met(flows)
+        met, contended = self._met(flows), self.contended
+        # In the order of the way: of equally tight links the first counts.
         ways = [
-            {link: share for link, share in flow.shares.items() if self._contended(link)}
+            {
+                link: flow.shares[link]
+                for link in sorted(
+                    flow.shares.keys() & contended, key=flow.place.__getitem__
+                )
+            }
             for flow in met
         ]
         changed = []
@@ -240,7 +258,9 @@ def fill(
         for k in active:
             for link in ways[k]:
                 least[link] = min(least[link], tightest[k][0])
-        full = {link for link, rate in level.items() if rate <= least[link] * (1 + SAME)}
+        full = {
+            link for link, rate in level.items() if rate <= least[link] * (1 + SAME)
+        }
         staying = []
         for k in active:
             rate, limit = tightest[k]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -49,9 +50,7 @@ class _Burst:
 class _Run:
     """The queue of events: flows' starts, the ends of long flows, and packets that reach a link."""
 
-    def __init__(
-        self, ways: Ways, flows: Sequence[Flow], transport: Transport
-    ) -> None:
+    def __init__(self, ways: Ways, flows: Sequence[Flow], transport: Transport) -> None:
         self._ways, self._flows, self._transport = ways, flows, transport
         self._window_bytes = transport.window_packets * transport.packet_bytes
         self._times_s = np.zeros(len(flows))
@@ -102,7 +101,11 @@ class _Run:
         (first,) = way.hops[0]
         for index in range(packets):
             last = index == packets - 1
-            size = transport.last_bytes(flow.size_bytes) if last else transport.packet_bytes
+            size = (
+                transport.last_bytes(flow.size_bytes)
+                if last
+                else transport.packet_bytes
+            )
             self._push(self._now_s, "packet", burst, (first, size))
 
     # Long flows.
@@ -112,12 +115,22 @@ class _Run:
         shares = way.shares | self._acknowledging(flow)
         bound, _ = self._sharing.bound(shares)
         wire_bytes = self._transport.wire_bytes(flow.size_bytes)
-        fluid = Fluid(number, way.shares, shares, now_s, wire_bytes, self._window_bytes, bound, now_s)
+        fluid = Fluid(
+            number,
+            way.shares,
+            shares,
+            now_s,
+            wire_bytes,
+            self._window_bytes,
+            bound,
+            now_s,
+        )
         self._round_trips[number] = way, self._round_trip_s(way)
-        ahead_s = {link: self._ahead_s(link) for link in way.shares}
+        near = (fluid.first, fluid.last, *(way.shares.keys() & self._sharing.contended))
+        ahead_s = {link: self._ahead_s(link) for link in near}
         self._expect(self._sharing.add(fluid))
         if fluid.shared and fluid.tightest in fluid.forward:
-            self._waits_s[number] = ahead_s[fluid.tightest]
+            self._waits_s[number] = ahead_s.get(fluid.tightest, 0.0)
 
     def _acknowledging(self, flow: Flow) -> dict[int, float]:
         """Return the bytes of acknowledgements for each byte of a flow, by link."""
@@ -170,7 +183,11 @@ class _Run:
         last_bytes = self._transport.last_bytes(flow.size_bytes)
         further_s = self._pass_s(way, last_bytes) - last_bytes / self._rate(way, 0)
         self._times_s[fluid.number] = (
-            self._now_s - flow.start_s + further_s + self._back_s(way) + self._rounds_s(fluid)
+            self._now_s
+            - flow.start_s
+            + further_s
+            + self._back_s(way)
+            + self._rounds_s(fluid)
         )
         self._scatter(fluid)
         self._expect(self._sharing.remove(fluid, self._now_s))
@@ -181,18 +198,23 @@ class _Run:
         A packet that waits on the way leaves the second link idle, and what comes behind it queues there. So
         the queue there becomes as long as the longest wait so far.
         """
-        for link in ended.forward:
-            rate = self._ways.bytes_per_s[link]
-            for fluid in self._sharing.users(link):
-                if fluid is ended or fluid.forward.get(link, 1.0) == 1.0:
+        packet_bytes, now_s = self._transport.packet_bytes, self._now_s
+        for link, share in ended.forward.items():
+            users = self._sharing.users(link)
+            # Of the first and the last link all passes, and its packets keep their order.
+            if share == 1 or len(users) == 1:
+                continue
+            rate, load = self._ways.bytes_per_s[link], self._sharing.load[link]
+            for fluid in users:
+                part = fluid.forward.get(link, 1.0)
+                if fluid is ended or part == 1:
                     continue
-                met_s = self._now_s - max(fluid.start_s, ended.start_s)
-                other = self._sharing.load[link] / rate - fluid.rate * fluid.shares[link] / rate
-                packets = met_s * fluid.bound * fluid.shares[link] / self._transport.packet_bytes
-                longest = longest_wait(other, packets) * self._transport.packet_bytes
-                if longest > fluid.moved_at(self._now_s):
-                    fluid.advance(self._now_s)
-                    fluid.move(fluid.last, longest)
+                met_s = now_s - max(fluid.start_s, ended.start_s)
+                packets = met_s * fluid.bound * part / packet_bytes
+                longest = longest_wait(load / rate - fluid.rate * part / rate, packets)
+                if longest * packet_bytes > fluid.moved_at(now_s):
+                    fluid.advance(now_s)
+                    fluid.move(fluid.last, longest * packet_bytes)
 
     # Times of ways without other traffic.
 
@@ -202,7 +224,8 @@ class _Run:
     def _pass_s(self, way: Way, size: int) -> float:
         """Return the seconds of a packet on its way: serialisation and propagation at each hop."""
         return sum(
-            size / self._rate(way, number) + max(self._ways.delay_s[link] for link in hop)
+            size / self._rate(way, number)
+            + max(self._ways.delay_s[link] for link in hop)
             for number, hop in enumerate(way.hops)
         )
 
@@ -219,7 +242,8 @@ class _Run:
     def _standing_bytes(self, link: int) -> float:
         """Return the bytes of long flows in the queue of a link: their windows less what is on the way."""
         return sum(
-            fluid.standing(link, self._queued_bytes(fluid), self._now_s) * fluid.forward[link]
+            fluid.standing(link, self._queued_bytes(fluid), self._now_s)
+            * fluid.forward[link]
             for fluid in self._sharing.users(link)
             if link in fluid.forward
         )
@@ -227,7 +251,9 @@ class _Run:
     def _queued_bytes(self, fluid: Fluid) -> float:
         """Return the bytes of a long flow that stand in queues: its window less what is on the way."""
         on_way_s = min(self._now_s - fluid.start_s, self._round_trips[fluid.number][1])
-        queued = min(fluid.left_at(self._now_s), self._window_bytes - fluid.rate * on_way_s)
+        queued = min(
+            fluid.left_at(self._now_s), self._window_bytes - fluid.rate * on_way_s
+        )
         return max(0.0, queued)
 
     def _wait_s(self, link: int) -> float:
@@ -271,7 +297,11 @@ class _Run:
         burst.arrived_s = max(burst.arrived_s, at_s)
         if not burst.packets_left:
             flow = self._flows[burst.number]
-            back_s = self._acknowledged_s(flow) if self._transport.acknowledgement_bytes else 0.0
+            back_s = (
+                self._acknowledged_s(flow)
+                if self._transport.acknowledgement_bytes
+                else 0.0
+            )
             self._times_s[burst.number] = burst.arrived_s - flow.start_s + back_s
             wire_bytes = self._transport.wire_bytes(flow.size_bytes)
             self._expect(
@@ -280,11 +310,18 @@ class _Run:
 
     def _acknowledged_s(self, flow: Flow) -> float:
         """Return the seconds of an acknowledgement on its way: it waits for no queue, only for one packet."""
-        way, size = self._ways.way(flow.destination, flow.source), self._transport.acknowledgement_bytes
+        way, size = (
+            self._ways.way(flow.destination, flow.source),
+            self._transport.acknowledgement_bytes,
+        )
         (link,) = way.hops[0]
         total_s = 0.0
         while True:
-            total_s += size / self._ways.bytes_per_s[link] + self._ways.delay_s[link] + self._wait_s(link)
+            total_s += (
+                size / self._ways.bytes_per_s[link]
+                + self._ways.delay_s[link]
+                + self._wait_s(link)
+            )
             options = way.next_links.get(link)
             if options is None:
                 return total_s
@@ -293,6 +330,8 @@ class _Run:
 
 #: Share of a link's rate below which its load is rounding.
 SAME_LOAD = 1e-6
+#: Largest load that long waits are computed for.
+MOST_LOAD = 0.95
 #: Seed of the phases of long flows' packets.
 SEED = 1
 
@@ -304,14 +343,20 @@ def longest_wait(load: float, packets: float) -> float:
     have the probability load exp(-d x), where load (exp(d) - 1) = d (Asmussen, Applied Probability and Queues,
     XIII.5).
     """
+    load = min(load, MOST_LOAD)
     if packets * load <= 1:
         return 0.0
-    decay = brentq(load)
-    return math.log(packets * load) / decay
+    return math.log(packets * load) / _decay(round(load, 3))
 
 
-def brentq(load: float) -> float:
+@cache
+def _decay(load: float) -> float:
+    """Return d of :func:`longest_wait`, for a load above 0 and below 1."""
     decay = 1.0
-    for _ in range(50):
+    for _ in range(ROUNDS):
         decay = math.log1p(decay / load)
     return decay
+
+
+#: Rounds of the fixed point, which reach seven digits for loads up to 0.9.
+ROUNDS = 100

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
 from ringlight.extensions.flows.transport import Transport
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import Hop, NoPathError, Router
+from ringlight.fabric.paths import Router
 from ringlight.fabric.topology import (
     Fabric,
     circuit_cross_connects,
@@ -30,6 +30,10 @@ class Way:
     def shares(self) -> dict[int, float]:
         """Return the share of packets by link."""
         return {link: share for hop in self.hops for link, share in hop.items()}
+
+
+#: Hops between two switches, and by link the links that packets may take next.
+Middle = tuple[list[dict[int, float]], dict[int, tuple[int, ...]]]
 
 
 class Ways:
@@ -59,41 +63,54 @@ class Ways:
             )
             self.delay_s.append(propagation_s + sum(link.delay_s for link in passed))
         self._ways: dict[tuple[str, str], Way] = {}
+        self._between: dict[tuple[str, str], Middle] = {}
 
     def way(self, source: str, destination: str) -> Way:
         """Return the way from one GPU to another. Raises NoPathError."""
         pair = source, destination
         if pair not in self._ways:
-            self._ways[pair] = self._sprayed(*pair) if self._transport.spray else self._alone(*pair)
+            self._ways[pair] = (
+                self._sprayed(*pair) if self._transport.spray else self._alone(*pair)
+            )
         return self._ways[pair]
 
     def _alone(self, source: str, destination: str) -> Way:
-        links = [self._number[hop.out] for hop in self._router.path(source, destination)]
-        following = {a: (b,) for a, b in zip(links, links[1:], strict=False)}
+        links = [
+            self._number[hop.out] for hop in self._router.path(source, destination)
+        ]
+        following = {a: (b,) for a, b in itertools.pairwise(links)}
         return Way(tuple({link: 1.0} for link in links), following)
 
     def _sprayed(self, source: str, destination: str) -> Way:
         """Return all shortest paths; each switch divides packets evenly over its next links."""
-        first = self._router.path(source, destination)[0]
+        path = self._router.path(source, destination)
+        first, last = self._number[path[0].out], self._number[path[-1].out]
+        ends = path[0].into.node, path[-1].out.node
+        if ends not in self._between:
+            self._between[ends] = self._middle(ends, destination)
+        hops, following = self._between[ends]
+        begin = {first: tuple(hops[0]) if hops else (last,)}
+        end = dict.fromkeys(hops[-1], (last,)) if hops else {}
+        return Way(({first: 1.0}, *hops, {last: 1.0}), following | begin | end)
+
+    def _middle(self, ends: tuple[str, str], destination: str) -> Middle:
+        """Return the hops between two switches, and the next links by link."""
         hops: list[dict[int, float]] = []
         following: dict[int, tuple[int, ...]] = {}
-        frontier: dict[Hop, float] = {first: 1.0}
-        while True:
-            hops.append({self._number[hop.out]: share for hop, share in frontier.items()})
-            if any(hop.into.node == destination for hop in frontier):
-                return Way(tuple(hops), following)
-            further: dict[Hop, float] = {}
-            for hop, share in frontier.items():
-                options = self._options(hop.into.node, destination)
-                following[self._number[hop.out]] = tuple(
-                    self._number[option.out] for option in options
-                )
+        frontier = {ends[0]: 1.0}
+        while ends[1] not in frontier:
+            hop: dict[int, float] = {}
+            further: dict[str, float] = {}
+            for switch, share in frontier.items():
+                options = self._router.options(switch, destination)
                 for option in options:
-                    further[option] = further.get(option, 0.0) + share / len(options)
+                    link, part = self._number[option.out], share / len(options)
+                    hop[link] = part
+                    further[option.into.node] = (
+                        further.get(option.into.node, 0.0) + part
+                    )
+                    after = self._router.options(option.into.node, destination)
+                    following[link] = tuple(self._number[next_.out] for next_ in after)
+            hops.append(hop)
             frontier = further
-
-    def _options(self, switch: str, destination: str) -> Sequence[Hop]:
-        options = self._router.options(switch, destination)
-        if not options:
-            raise NoPathError(f"no path from {switch} to {destination}")
-        return options
+        return hops, following

@@ -2,4 +2,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="judge", commands="cli:register")
+EXTENSION = Extension(name="judge", requires=("flows",), commands="cli:register")
