@@ -2,4 +2,6 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="judge", requires=("flows",), commands="cli:register")
+EXTENSION = Extension(
+    name="judge", requires=("flows", "sip_ml"), commands="cli:register"
+)

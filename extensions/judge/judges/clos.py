@@ -49,6 +49,7 @@ def predict(read: ReadTable) -> list[Row]:
 
 
 def compare(rows: Sequence[Row], read: ReadTable) -> Judgement:
+    """Return predicted beside published percentiles of each size."""
     return compared(rows, read(_OUTCOMES), {"median": 5, "99 %": 10, "every": 10})
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
@@ -91,8 +91,37 @@ class SlottedRotors:
 
 
 Key = TypeVar("Key")
-#: Packets of a transfer in a queue, in order: its number, and how many.
-Queue = deque[list[int]]
+#: Transfers' numbers, each with a number of packets.
+Parts = list[tuple[int, int]]
+
+
+class Queue:
+    """Packets of transfers, first in, first out. ``packets``: how many."""
+
+    __slots__ = ("_parts", "packets")
+
+    def __init__(self) -> None:
+        self.packets = 0
+        self._parts: deque[tuple[int, int]] = deque()
+
+    def put(self, transfer: int, packets: int) -> None:
+        self._parts.append((transfer, packets))
+        self.packets += packets
+
+    def take(self, packets: int) -> Parts:
+        """Remove the first packets, and return them."""
+        if packets >= self.packets:
+            taken, self._parts, self.packets = list(self._parts), deque(), 0
+            return taken
+        self.packets -= packets
+        taken = []
+        while packets > 0:
+            transfer, there = self._parts.popleft()
+            taken.append((transfer, min(there, packets)))
+            if there > packets:
+                self._parts.appendleft((transfer, there - packets))
+            packets -= there
+        return taken
 
 
 @dataclass
@@ -127,6 +156,7 @@ class RotorRun:
         self._rotors, self._starts_s = rotors, starts_s
         self._sources, self._destinations = sources, destinations
         payload = rotors.packet_bytes - rotors.header_bytes
+        self._quota = rotors.quota
         self._left = [math.ceil(size / payload) for size in sizes_bytes]
         self._unfinished = len(self._left)
         self._ends_s = np.full(len(self._left), np.nan)
@@ -160,42 +190,57 @@ class RotorRun:
     def _begin(self, transfer: int) -> None:
         source, destination = self._sources[transfer], self._destinations[transfer]
         queues = self._own.setdefault(source, {})
-        queues.setdefault(destination, deque()).append([transfer, self._left[transfer]])
+        queues.setdefault(destination, Queue()).put(transfer, self._left[transfer])
         self._senders[self._rack(source)][source] = None
 
     def _store(self, host: int, destination: int, transfer: int, packets: int) -> None:
         racks = self._rack(host), self._rack(destination)
         queues = self._stored.setdefault(racks, {})
-        queues.setdefault((host, destination), deque()).append([transfer, packets])
+        queue = queues.get((host, destination))
+        if queue is None:
+            queue = queues[host, destination] = Queue()
+        queue.put(transfer, packets)
 
     def _decide(self, matching: Sequence[int], interval: int) -> None:
         """Let all pairs of racks that a new matching joins decide, and send."""
-        joined = [
-            (rack, other)
-            for rack, other in enumerate(matching)
-            if rack != other and (self._senders[rack] or (rack, other) in self._stored)
-        ]
-        decisions = [self._first(rack, other) for rack, other in joined]
+        decisions = []
+        for rack, other in enumerate(matching):
+            if rack == other:
+                continue
+            if self._senders[rack]:
+                decisions.append(self._first(rack, other))
+            elif (rack, other) in self._stored:
+                self._send_stored((rack, other), interval)
         for decision in decisions:
-            if self._senders[decision.rack]:
-                self._accept(decision)
+            self._accept(decision)
         for decision in decisions:
             self._send(decision, interval)
+
+    def _send_stored(self, racks: tuple[int, int], interval: int) -> None:
+        """Send what the hosts of a rack store for those of the other rack, and nothing else."""
+        queues = self._stored[racks]
+        part = self._quota // self._rotors.hosts
+        for key, queue in list(queues.items()):
+            self._deliver(queue.take(part), interval)
+            if not queue.packets:
+                del queues[key]
+        if not queues:
+            del self._stored[racks]
 
     def _first(self, rack: int, other: int) -> _Decision:
         """Return what hosts send of packets that they store, and of their own, for hosts of the other rack."""
         decision = _Decision(rack, other)
-        quota, hosts = self._rotors.quota, self._rotors.hosts
+        quota, hosts = self._quota, self._rotors.hosts
         can_send, can_receive = decision.can_send, decision.can_receive
         for (host, to), queue in self._stored.get((rack, other), {}).items():
-            packets = min(count(queue), quota // hosts)
+            packets = min(queue.packets, quota // hosts)
             decision.stored[host, to] = packets
             can_send[host] = can_send.get(host, quota) - packets
             can_receive[to] = can_receive.get(to, quota) - packets
         sought: dict[int, dict[int, int]] = {}
         for host in self._senders[rack]:
             wants = {
-                to: count(queue)
+                to: queue.packets
                 for to, queue in self._own[host].items()
                 if to // hosts == other
             }
@@ -211,14 +256,14 @@ class RotorRun:
 
     def _accept(self, decision: _Decision) -> None:
         """Add the packets for other racks that hosts of the other rack accept."""
-        quota, hosts, other = self._rotors.quota, self._rotors.hosts, decision.other
+        quota, hosts, other = self._quota, self._rotors.hosts, decision.other
         offered: dict[tuple[int, int], int] = {}
         for host in self._senders[decision.rack]:
             left = decision.can_send.get(host, quota)
             if left <= 0:
                 continue
             wants = {
-                destination: count(queue)
+                destination: queue.packets
                 for destination, queue in self._own[host].items()
                 if destination // hosts != other
             }
@@ -237,9 +282,13 @@ class RotorRun:
             wants = {}
             for key, packets in offered.items():
                 destination = key[1]
-                there = count(rooms[destination].get((between, destination), ()))
-                there += count(own.get(destination, ()))
-                wants[key] = max(0, min(packets, most_stored - there))
+                room = most_stored
+                for queue in (
+                    rooms[destination].get((between, destination)),
+                    own.get(destination),
+                ):
+                    room -= queue.packets if queue else 0
+                wants[key] = max(0, min(packets, room))
             for key, packets in fair(
                 wants, decision.can_receive.get(between, quota)
             ).items():
@@ -252,20 +301,18 @@ class RotorRun:
         relayed = {
             (host, destination): min(
                 sum([packets for _, packets in parts]),
-                count(self._own[host][destination]),
+                self._own[host][destination].packets,
             )
             for (host, destination), parts in decision.accepted.items()
         }
         for sent in (decision.stored, decision.own, relayed):
             for (host, _), packets in sent.items():
                 totals[host] = totals.get(host, 0) + packets
-        paces = {
-            host: min(1.0, self._rotors.quota / total) for host, total in totals.items()
-        }
+        paces = {host: min(1.0, self._quota / total) for host, total in totals.items()}
         queues = self._stored.get((decision.rack, decision.other), {})
         for key, packets in decision.stored.items():
-            taken = take(queues[key], math.ceil(packets * paces[key[0]]))
-            if not queues[key]:
+            taken = queues[key].take(math.ceil(packets * paces[key[0]]))
+            if not queues[key].packets:
                 del queues[key]
             self._deliver(taken, interval)
         if decision.stored and not queues:
@@ -292,52 +339,35 @@ class RotorRun:
         there = interval + max(1, math.ceil(mean_s / self._rotors.interval_s))
         coming = self._coming.setdefault(there, [])
         each = spread(packets, [accepted for _, accepted in parts])
+        queue = Queue()
+        for transfer, number in taken:
+            queue.put(transfer, number)
         for (between, _), part in zip(parts, each, strict=True):
-            for transfer, number in take(taken, part):
+            for transfer, number in queue.take(part):
                 coming.append((between, destination, transfer, number))
 
-    def _take_own(self, host: int, destination: int, packets: int) -> Queue:
+    def _take_own(self, host: int, destination: int, packets: int) -> Parts:
         queues = self._own[host]
-        taken = take(queues[destination], packets)
-        if not queues[destination]:
+        taken = queues[destination].take(packets)
+        if not queues[destination].packets:
             del queues[destination]
         if not queues:
             del self._own[host]
             del self._senders[self._rack(host)][host]
         return taken
 
-    def _deliver(self, taken: Queue, interval: int) -> None:
+    def _deliver(self, taken: Parts, interval: int) -> None:
         """Count packets as received, which a slot spreads evenly."""
-        rotors = self._rotors
-        total = count(taken)
-        sent = 0
+        left, sent = self._left, 0
         for transfer, packets in taken:
             sent += packets
-            self._left[transfer] -= packets
-            if not self._left[transfer]:
+            left[transfer] -= packets
+            if not left[transfer]:
+                rotors = self._rotors
                 self._unfinished -= 1
+                total = sum([number for _, number in taken])
                 after_s = rotors.light_s * (sent - 1) / total + rotors.way_s
                 self._ends_s[transfer] = interval * rotors.interval_s + after_s
-
-
-def count(queue: Iterable[Sequence[int]]) -> int:
-    """Return the packets of a queue."""
-    return sum([packets for _, packets in queue])
-
-
-def take(queue: Queue, packets: int) -> Queue:
-    """Remove the first packets of a queue, and return them."""
-    taken: Queue = deque()
-    while packets > 0 and queue:
-        transfer, there = queue[0]
-        part = min(there, packets)
-        taken.append([transfer, part])
-        packets -= part
-        if part == there:
-            queue.popleft()
-        else:
-            queue[0][1] -= part
-    return taken
 
 
 def fair(wants: dict[Key, int], capacity: int) -> dict[Key, int]:
