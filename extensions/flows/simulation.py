@@ -22,7 +22,7 @@ import numpy as np
 from ringlight.extensions.flows.flow_file import Flow
 from ringlight.extensions.flows.sharing import Fluid, Sharing
 from ringlight.extensions.flows.transport import Transport
-from ringlight.extensions.flows.ways import Way, Ways
+from ringlight.extensions.flows.ways import DirectedLinks, Way, Ways
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
 
@@ -34,7 +34,14 @@ def completion_times_s(
 
     Raises NoPathError for a pair of GPUs without a path.
     """
-    return _Run(Ways(fabric, transport), flows, transport).times_s()
+    return times_over(Ways(fabric, transport), flows, transport)
+
+
+def times_over(
+    ways: DirectedLinks, flows: Sequence[Flow], transport: Transport
+) -> FloatArray:
+    """Return the times of :func:`completion_times_s` over other links than those of a fabric."""
+    return _Run(ways, flows, transport).times_s()
 
 
 @dataclass(eq=False)
@@ -50,7 +57,9 @@ class _Burst:
 class _Run:
     """The queue of events: flows' starts, the ends of long flows, and packets that reach a link."""
 
-    def __init__(self, ways: Ways, flows: Sequence[Flow], transport: Transport) -> None:
+    def __init__(
+        self, ways: DirectedLinks, flows: Sequence[Flow], transport: Transport
+    ) -> None:
         self._ways, self._flows, self._transport = ways, flows, transport
         self._window_bytes = transport.window_packets * transport.packet_bytes
         self._times_s = np.zeros(len(flows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from ringlight.extensions.flows.transport import Transport
 from ringlight.fabric.parts import Port
@@ -30,6 +31,17 @@ class Way:
     def shares(self) -> dict[int, float]:
         """Return the share of packets by link."""
         return {link: share for hop in self.hops for link, share in hop.items()}
+
+
+class DirectedLinks(Protocol):
+    """Directed links, numbered from 0, and the ways of pairs. Rates in bytes per second, propagation in seconds."""
+
+    bytes_per_s: list[float]
+    delay_s: list[float]
+
+    def way(self, source: str, destination: str) -> Way:
+        """Return the way of a pair."""
+        ...
 
 
 #: Hops between two switches, and by link the links that packets may take next.
