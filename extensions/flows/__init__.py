@@ -2,4 +2,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="flows", commands="cli:register")
+EXTENSION = Extension(name="flows", requires=("sip_ml",), commands="cli:register")

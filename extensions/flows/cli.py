@@ -70,6 +70,9 @@ def flows(
 ) -> None:
     """Simulate the flows of a file over the scenario's fabric; completion times by size.
 
+    Long flows share links as a fluid, short ones pass them packet by packet. On an interconnect of rotors
+    packets go slot by slot.
+
     Examples:
         ringlight examples copy clos_flows
         ringlight flows clos_flows.yaml clos_flows.csv
@@ -77,12 +80,13 @@ def flows(
     """
     from dataclasses import asdict
 
+    from ringlight.experiments.language.expand import load
     from ringlight.experiments.runner.machine import real_scale
-    from ringlight.extensions.flows.flow_file import FlowFileError, read_flows
+    from ringlight.extensions.flows.flow_file import read_flows
+    from ringlight.extensions.flows.rotors import rotor_times_s, slotted_rotors
     from ringlight.extensions.flows.simulation import completion_times_s
     from ringlight.extensions.flows.summary import by_size, lines_of, write_times
     from ringlight.extensions.flows.transport import Transport
-    from ringlight.fabric.paths import NoPathError
 
     try:
         transport = Transport(
@@ -97,12 +101,17 @@ def flows(
         )
     except ValueError as error:
         fail(str(error), 2)
-    fabric = place.setting(scenario, real_scale).fabric
+    experiment = load(scenario, sets=place.sets or (), scale_for=real_scale)
+    fabric = experiment.one_setting(place.arm, place.point).fabric
     try:
         given = read_flows(file, fabric.gpus)
         with patience(f"simulating {len(given):,} flows"):
-            times_s = completion_times_s(fabric, given, transport)
-    except (FlowFileError, NoPathError) as error:
+            rotors = slotted_rotors(fabric, transport)
+            if rotors is None:
+                times_s = completion_times_s(fabric, given, transport)
+            else:
+                times_s = rotor_times_s(rotors, fabric, given)
+    except ValueError as error:
         fail(str(error), 2)
     classes = by_size(given, times_s)
     if out is not None:

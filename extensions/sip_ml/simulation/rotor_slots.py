@@ -29,10 +29,11 @@ from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class SlottedRotors:
-    """``racks`` of ``hosts`` each with a port of ``port_bps`` on each of ``switches``; an even number of racks.
+    """``racks`` of ``hosts`` each with a port of ``port_bps`` on each of ``switches``.
 
     A matching stands for ``slot_s``, of which ``dark_s`` carry nothing. ``packet_bytes`` include
     ``header_bytes``. ``delay_s``: propagation between racks. ``seed``: of the order of the matchings.
+    ``indirect``: over a host in between, too.
     """
 
     racks: int
@@ -45,6 +46,7 @@ class SlottedRotors:
     header_bytes: int = 64
     delay_s: float = 0.0
     seed: int = 1
+    indirect: bool = True
 
     @property
     def interval_s(self) -> float:
@@ -67,30 +69,37 @@ class SlottedRotors:
 
     @property
     def way_s(self) -> float:
-        """Return the seconds of a packet from host to host: three times sent whole, and propagation."""
-        return 3 * self.packet_s + self.delay_s
+        """Return the seconds of a packet from host to host: sent whole by the host, and by switches of racks
+        with several hosts, and propagation.
+        """
+        return (3 if self.hosts > 1 else 1) * self.packet_s + self.delay_s
 
     def matchings(self) -> list[IntArray]:
         """Return by interval the rack that each rack is joined to [racks]; a rack of its own number is dark.
 
         In a cycle each pair of racks is joined once. The matchings are those of a round robin (circle
-        method), in random order.
+        method), in random order, with dark ones so that all switches have as many.
         """
-        last = self.racks - 1
-        matchings: list[IntArray] = [np.arange(self.racks)]
+        even = self.racks + self.racks % 2
+        last = even - 1
         places = np.arange(last)
+        matchings: list[IntArray] = []
         for turn in range(last):
-            matching = np.arange(self.racks)
+            matching = np.arange(even)
             matching[:last] = (2 * turn - places) % last
-            matching[last], matching[turn % last] = turn % last, last
-            matchings.append(matching)
-        Random(self.seed).shuffle(matchings)
+            matching[last], matching[turn] = turn, last
+            # With an odd number one rack in turn has no partner.
+            alone = np.arange(self.racks)
+            own = matching[: self.racks]
+            matchings.append(np.where(own < self.racks, own, alone))
         while len(matchings) % self.switches:
             matchings.append(np.arange(self.racks))
+        Random(self.seed).shuffle(matchings)
         return matchings
 
 
 Key = TypeVar("Key")
+
 #: Transfers' numbers, each with a number of packets.
 Parts = list[tuple[int, int]]
 
@@ -212,7 +221,8 @@ class RotorRun:
             elif (rack, other) in self._stored:
                 self._send_stored((rack, other), interval)
         for decision in decisions:
-            self._accept(decision)
+            if self._rotors.indirect:
+                self._accept(decision)
         for decision in decisions:
             self._send(decision, interval)
 
