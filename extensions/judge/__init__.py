@@ -2,4 +2,6 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="judge", requires=("servers",), commands="cli:register")
+EXTENSION = Extension(
+    name="judge", requires=("flows", "sip_ml", "servers"), commands="cli:register"
+)

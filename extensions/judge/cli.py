@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,9 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import echo, fail, show_json, table
+
+#: Judges that predict at the same time, at most.
+PROCESSES = 2
 
 
 def judge(
@@ -48,7 +52,12 @@ def judge(
     chosen = [judge for name, judge in known.items() if not names or name in names]
     folder = new_folder(runs, "judge")
     try:
-        judged = judge_all(chosen, folder, Reporter(quiet=as_json).say)
+        judged = judge_all(
+            chosen,
+            folder,
+            Reporter(quiet=as_json).say,
+            min(PROCESSES, os.cpu_count() or 1),
+        )
     except TableError as error:
         fail(str(error))
     text = page_of(judged)

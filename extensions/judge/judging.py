@@ -7,7 +7,8 @@ import importlib
 import json
 import pkgutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,19 +44,22 @@ def all_judges() -> Mapping[str, Judge]:
 
 
 def judge_all(
-    chosen: Iterable[Judge], folder: Path, say: Callable[[str], None]
+    chosen: Sequence[Judge],
+    folder: Path,
+    say: Callable[[str], None],
+    processes: int = 1,
 ) -> list[Judged]:
     """Return the results of judges. All predictions are in ``folder``, with hashes, before an outcome is read.
 
-    Raises TableError, and WriteError if the predictions cannot be written or read back.
+    ``processes``: how many predict; with several, the judges are those of :func:`all_judges`. Raises
+    TableError, and WriteError if the predictions cannot be written or read back.
     """
-    predicted: list[tuple[Judge, tuple[Row, ...], float]] = []
-    for judge in chosen:
-        started = time.perf_counter()
-        rows = tuple(judge.predict(table_reader(STATED, judge.inputs)))
-        elapsed = time.perf_counter() - started
-        predicted.append((judge, tuple(map(_rounded, rows)), elapsed))
-        say(f"{judge.name}: {len(rows):,} figures predicted in {elapsed:.1f} s")
+    predicted = []
+    for judge, (rows, elapsed_s) in zip(
+        chosen, _predicted(chosen, processes), strict=True
+    ):
+        predicted.append((judge, rows, elapsed_s))
+        say(f"{judge.name}: {len(rows):,} figures predicted in {elapsed_s:.1f} s")
     hashes = write_predictions(
         folder / PREDICTIONS, {judge.name: rows for judge, rows, _ in predicted}
     )
@@ -66,10 +70,31 @@ def judge_all(
             rows,
             hashes[judge.name],
             judge.compare(rows, table_reader(OUTCOMES, judge.outcomes)),
-            elapsed,
+            elapsed_s,
         )
-        for judge, rows, elapsed in predicted
+        for judge, rows, elapsed_s in predicted
     ]
+
+
+def _predicted(
+    chosen: Sequence[Judge], processes: int
+) -> Iterator[tuple[tuple[Row, ...], float]]:
+    """Yield the rows of each judge, and the seconds that predicting took."""
+    if processes <= 1 or len(chosen) <= 1:
+        yield from map(_predict, chosen)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(_predict_named, [judge.name for judge in chosen])
+
+
+def _predict_named(name: str) -> tuple[tuple[Row, ...], float]:
+    return _predict(all_judges()[name])
+
+
+def _predict(judge: Judge) -> tuple[tuple[Row, ...], float]:
+    started = time.perf_counter()
+    rows = tuple(map(_rounded, judge.predict(table_reader(STATED, judge.inputs))))
+    return rows, time.perf_counter() - started
 
 
 def write_predictions(
