@@ -68,10 +68,10 @@ def section_of(item: Judged) -> str:
 
 
 def side_by_side(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, a long one in three parts beside each other."""
+    """Return a table in Markdown, a long one in parts beside each other."""
     if len(rows) <= _SHORT:
         return table(heads, rows)
-    height = -(-len(rows) // _PARTS)
+    height = -(-len(rows) // (_PARTS if len(rows) <= _LONG else 2 * _PARTS))
     blank = ("",) * len(heads)
     parts = [[*rows[start : start + height]] for start in range(0, len(rows), height)]
     parts[-1] += [blank] * (height - len(parts[-1]))
@@ -80,8 +80,8 @@ def side_by_side(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return table([*heads, *again * (len(parts) - 1)], joined)
 
 
-#: Rows of a table that is left in one part, and parts of a longer one.
-_SHORT, _PARTS = 3, 3
+#: Rows of a table that is left in one part, and parts of a longer one; from more rows on twice as many.
+_SHORT, _PARTS, _LONG = 3, 3, 30
 _HEADS = ("predicted", "published", "difference", "note")
 
 

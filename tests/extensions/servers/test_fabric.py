@@ -64,7 +64,7 @@ def test_a_job_has_the_same_number_of_gpus_of_each_server():
     assert (part.servers, part.server.gpus) == (2, 2)
     assert [number for number, _ in part.faulty] == [1]
     for ranks in (["g0", "g1", "g8"], ["g0", "g8", "g1", "g9"], ["g0", "h0"]):
-        with pytest.raises(ValueError, match="number of each server|none of"):
+        with pytest.raises(ValueError, match=r"number of each server|none of"):
             part_of(cluster, ranks)
 
 
