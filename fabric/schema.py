@@ -277,6 +277,7 @@ class FatTreeSpec(_TreeSpec):
 
     k: int = Field(ge=2, le=64)
     gpus_per_edge: int | None = Field(default=None, ge=1, le=4096)
+    uplinks: int | None = Field(default=None, ge=1, le=64)
 
     def tree(self) -> Tree:
         """Return the fat tree. Raises ValueError for an odd k."""
@@ -285,6 +286,7 @@ class FatTreeSpec(_TreeSpec):
                 self.k,
                 self.rate,
                 gpus_per_edge=self.gpus_per_edge,
+                uplinks=self.uplinks,
                 oversubscription=self.oversubscription,
                 queue_s=self.queue,
             )

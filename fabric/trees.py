@@ -144,15 +144,16 @@ def fat_tree(
     rate_bps: float,
     *,
     gpus_per_edge: int | None = None,
+    uplinks: int | None = None,
     oversubscription: float = 1.0,
     queue_s: float = QUEUE_S,
 ) -> Tree:
     """Return a three-tier fat tree of switches with k ports (Al-Fares et al., SIGCOMM 2008).
 
-    k pods p0, p1, …; in each k/2 edge switches p0-e0, … and k/2 aggregation switches p0-a0, …; (k/2)^2 core
-    switches c0, … Edge switches have ``gpus_per_edge`` GPUs (k/2 without it) of ``rate_bps`` bits per second
-    each; GPUs are g0, g1, … pod by pod, edge switch by edge switch. Aggregation switch i of every pod is
-    joined to cores i*k/2 to (i+1)*k/2 - 1. Every link between switches has the rate at which an edge switch's
+    k pods p0, p1, …; in each k/2 edge switches p0-e0, … and ``uplinks`` aggregation switches p0-a0, … (k/2
+    without it), each with k/2 core switches c0, … of its own. Edge switches have ``gpus_per_edge`` GPUs (k/2
+    without it) of ``rate_bps`` bits per second each; GPUs are g0, g1, … pod by pod, edge switch by edge
+    switch. Aggregation switch i of every pod is joined to cores i*k/2 to (i+1)*k/2 - 1. Every link between switches has the rate at which an edge switch's
     uplinks together are ``oversubscription`` times slower than its GPUs. Ports are taken in order: first
     those to GPUs (on an edge switch) or edge switches, then those upwards.
     Raises ValueError for an odd k.
@@ -161,24 +162,25 @@ def fat_tree(
         raise ValueError(f"k is {k}; it must be an even number of ports")
     half = k // 2
     each = half if gpus_per_edge is None else gpus_per_edge
+    up = half if uplinks is None else uplinks
     edges = [f"p{pod}-e{i}" for pod in range(k) for i in range(half)]
     gpus = [f"g{i}" for i in range(each * len(edges))]
-    cores = [f"c{i}" for i in range(half * half)]
-    aggregation = [f"p{pod}-a{i}" for pod in range(k) for i in range(half)]
+    cores = [f"c{i}" for i in range(up * half)]
+    aggregation = [f"p{pod}-a{i}" for pod in range(k) for i in range(up)]
     uplinks = [
         (f"p{pod}-e{e}", f"p{pod}-a{a}")
         for pod in range(k)
         for e in range(half)
-        for a in range(half)
+        for a in range(up)
     ]
     uplinks += [
         (f"p{pod}-a{a}", cores[a * half + c])
         for pod in range(k)
-        for a in range(half)
+        for a in range(up)
         for c in range(half)
     ]
     nics = [(gpu, edges[i // each]) for i, gpu in enumerate(gpus)]
-    uplink_bps = each * rate_bps / (half * oversubscription)
+    uplink_bps = each * rate_bps / (up * oversubscription)
     return _linked(
         gpus,
         [*edges, *aggregation, *cores],

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.training import exchanges
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
+from ringlight.extensions.optinc.averager_plane import AveragerPlane
 from ringlight.extensions.optinc.averager_records import AveragersCounted
 from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.whole_numbers.sums import sum_bits
@@ -42,7 +43,11 @@ def averagers(context: Context) -> Mapping[str, float]:
     if not used:
         return {}
     fabric, jobs = context.run.plan.setting.fabric, context.run.jobs.values()
-    summed = [job for job in jobs if job.gpus and job.plan.plane(fabric, job.gpus).sums]
+    summed = [
+        job
+        for job in jobs
+        if job.gpus and isinstance(job.plan.plane(fabric, job.gpus), AveragerPlane)
+    ]
     busy_s = sum(took for job in summed for took in exchanges(job))
     values = {
         "averager_inputs": sum(counted["table"]["inputs"] for counted in used),

@@ -23,6 +23,7 @@ from ringlight.experiments.report.page import (
 )
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
+from ringlight.extensions.optinc.averager_plane import AveragerPlane
 from ringlight.extensions.optinc.averaging import Averaging, averaging_of
 from ringlight.extensions.optinc.interferometers import pictured
 from ringlight.extensions.optinc.photonics import carried, trained_meshes
@@ -99,7 +100,7 @@ def _jobs(view: View, sums: bool) -> Iterator[tuple[Run, JobRun]]:
     jobs = ((run, job) for run in view.runs for job in run.jobs.values() if job.gpus)
     for run, job in jobs:
         plane = job.plan.plane(run.plan.setting.fabric, job.gpus)
-        if job.plan.training is not None and plane.sums == sums:
+        if job.plan.training is not None and isinstance(plane, AveragerPlane) == sums:
             yield run, job
 
 

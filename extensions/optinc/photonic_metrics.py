@@ -12,8 +12,9 @@ from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.language.plan import Loop
 from ringlight.experiments.record.runs import JobRun
 from ringlight.extensions.optinc.averager import Averager
+from ringlight.extensions.optinc.averager_plane import AveragerPlane
 from ringlight.extensions.optinc.averager_records import NetworkTried
-from ringlight.extensions.optinc.averaging import Averaging, averaging_of, structure_of
+from ringlight.extensions.optinc.averaging import Averaging, structure_of
 from ringlight.extensions.optinc.photonics import carried
 from ringlight.extensions.optinc.unit.structure import area_ratio, mzis, network_mzis
 from ringlight.fabric.algorithms import parse_collective, steps_named
@@ -21,9 +22,10 @@ from ringlight.fabric.algorithms import parse_collective, steps_named
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:
     """Return the averagers that a job's all-reduces use; None if they use none."""
-    fabric = context.run.plan.setting.fabric
-    sums = bool(job.gpus) and job.plan.plane(fabric, job.gpus).sums
-    return averaging_of(fabric, job.gpus) if sums else None
+    if not job.gpus:
+        return None
+    plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
+    return plane.averaging if isinstance(plane, AveragerPlane) else None
 
 
 def _training(context: Context, job: JobRun) -> Loop | None:

@@ -1,0 +1,5 @@
+"""Flows as a file gives them: source, destination, bytes and start; completion times over any fabric."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(name="flows", requires=("sip_ml",), commands="cli:register")

@@ -1,0 +1,151 @@
+"""``ringlight flows``: completion times of the flows of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ringlight.experiments.cli import options
+from ringlight.experiments.cli.common import echo, fail, patience, show_json, table
+
+
+@options.with_groups
+def flows(
+    scenario: options.ScenarioFile,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FLOWS", help="CSV file: source, destination, bytes, start_s."
+        ),
+    ],
+    place: options.Place,
+    paths: Annotated[
+        Literal["spray", "pair"],
+        typer.Option(
+            "--paths",
+            help="spray: a flow's packets take all shortest paths in turn; pair: the path of the pair.",
+        ),
+    ] = "spray",
+    packet: Annotated[
+        str, typer.Option("--packet", metavar="SIZE", help="Packet with its header.")
+    ] = "1500 B",
+    header: Annotated[
+        str, typer.Option("--header", metavar="SIZE", help="Header of a packet.")
+    ] = "64 B",
+    window: Annotated[
+        int,
+        typer.Option(
+            "--window", min=1, help="Packets without acknowledgement, at most."
+        ),
+    ] = 30,
+    acknowledgement: Annotated[
+        str,
+        typer.Option(
+            "--acknowledgement",
+            metavar="SIZE",
+            help="A flow is complete when its sender has the last one; 0 B: when its receiver has all bytes.",
+        ),
+    ] = "0 B",
+    full_packets: Annotated[
+        bool,
+        typer.Option("--full-packets", help="Fill the last packet of a longer flow."),
+    ] = False,
+    nic_delay: Annotated[
+        str,
+        typer.Option("--nic-delay", metavar="TIME", help="Propagation on GPUs' links."),
+    ] = "0 s",
+    link_delay: Annotated[
+        str,
+        typer.Option(
+            "--link-delay", metavar="TIME", help="Propagation between switches."
+        ),
+    ] = "0 s",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write each flow's time as CSV."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Simulate the flows of a file over the scenario's fabric; completion times by size.
+
+    Long flows share links as a fluid, short ones pass them packet by packet. On an interconnect of rotors
+    packets go slot by slot.
+
+    Examples:
+        ringlight examples copy clos_flows
+        ringlight flows clos_flows.yaml clos_flows.csv
+        ringlight flows clos_flows.yaml clos_flows.csv --paths pair --link-delay 500ns
+    """
+    from dataclasses import asdict
+
+    from ringlight.experiments.language.expand import load
+    from ringlight.experiments.runner.machine import real_scale
+    from ringlight.extensions.flows.flow_file import read_flows
+    from ringlight.extensions.flows.rotors import rotor_times_s, slotted_rotors
+    from ringlight.extensions.flows.simulation import completion_times_s
+    from ringlight.extensions.flows.summary import by_size, lines_of, write_times
+    from ringlight.extensions.flows.transport import Transport
+
+    try:
+        transport = Transport(
+            _size("--packet", packet),
+            _size("--header", header),
+            window,
+            full_packets,
+            _size("--acknowledgement", acknowledgement),
+            paths == "spray",
+            _time("--nic-delay", nic_delay),
+            _time("--link-delay", link_delay),
+        )
+    except ValueError as error:
+        fail(str(error), 2)
+    experiment = load(scenario, sets=place.sets or (), scale_for=real_scale)
+    fabric = experiment.one_setting(place.arm, place.point).fabric
+    try:
+        given = read_flows(file, fabric.gpus)
+        with patience(f"simulating {len(given):,} flows"):
+            rotors = slotted_rotors(fabric, transport)
+            if rotors is None:
+                times_s = completion_times_s(fabric, given, transport)
+            else:
+                times_s = rotor_times_s(rotors, fabric, given)
+    except ValueError as error:
+        fail(str(error), 2)
+    classes = by_size(given, times_s)
+    if out is not None:
+        write_times(out, given, times_s)
+    if as_json:
+        document: dict[str, Any] = {
+            "label": "simulated",
+            "flows": len(given),
+            "classes": [asdict(item) for item in classes],
+        }
+        show_json(document)
+        return
+    echo(f"{len(given):,} flows, completion times, simulated:")
+    table(("size", "flows", "median", "90 %", "99 %"), lines_of(classes), 1)
+
+
+def _size(option: str, text: str) -> int:
+    from ringlight.fabric.units import parse_size
+
+    try:
+        return 0 if text in ("0", "0 B") else parse_size(text)
+    except ValueError as error:
+        fail(f"{option}: {error}", 2)
+
+
+def _time(option: str, text: str) -> float:
+    from ringlight.fabric.units import parse_time
+
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        fail(f"{option}: {error}", 2)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(rich_help_panel=options.EXPERIMENTS)(flows)

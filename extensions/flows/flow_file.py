@@ -1,0 +1,71 @@
+"""Files of flows: CSV with a head line."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Columns of a file; further columns are ignored.
+COLUMNS = ("source", "destination", "bytes", "start_s")
+#: Most flows of a file.
+MOST_FLOWS = 5_000_000
+
+
+@dataclass(frozen=True)
+class Flow:
+    """``size_bytes`` from GPU ``source`` to GPU ``destination``, from ``start_s`` seconds on."""
+
+    source: str
+    destination: str
+    size_bytes: int
+    start_s: float
+
+
+class FlowFileError(ValueError):
+    """A file of flows that cannot be used; one line with its name and the number of the line."""
+
+
+def read_flows(path: Path, gpus: Collection[str]) -> list[Flow]:
+    """Return the flows of a file. ``gpus``: names that may stand there. Raises FlowFileError."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [
+                name for name in COLUMNS if name not in (reader.fieldnames or ())
+            ]
+            if missing:
+                raise FlowFileError(f"{path}: the head line has no column {missing[0]}")
+            return list(_flows(path, reader, gpus))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FlowFileError(f"{path}: cannot be read: {error}") from None
+
+
+def _flows(
+    path: Path, rows: Iterable[dict[str, str]], gpus: Collection[str]
+) -> Iterable[Flow]:
+    for number, row in enumerate(rows, 2):
+        if number > MOST_FLOWS + 1:
+            raise FlowFileError(f"{path}: more than {MOST_FLOWS:,} flows")
+        try:
+            yield _flow(row, gpus)
+        except (TypeError, ValueError) as error:
+            raise FlowFileError(f"{path}:{number}: {error}") from None
+
+
+def _flow(row: dict[str, str], gpus: Collection[str]) -> Flow:
+    flow = Flow(
+        row["source"], row["destination"], int(row["bytes"]), float(row["start_s"])
+    )
+    for name in (flow.source, flow.destination):
+        if name not in gpus:
+            raise ValueError(f"there is no GPU {name}")
+    if flow.source == flow.destination:
+        raise ValueError(f"{flow.source} sends to itself")
+    if flow.size_bytes < 1:
+        raise ValueError(f"bytes: {flow.size_bytes}; it must be 1 or more")
+    if not (math.isfinite(flow.start_s) and flow.start_s >= 0):
+        raise ValueError(f"start_s: {flow.start_s}; it must be 0 or more")
+    return flow

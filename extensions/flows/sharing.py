@@ -1,0 +1,274 @@
+"""Long flows as a fluid: max-min fair rates over links that each passes with a share of its bytes.
+
+Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2). A link on which all flows together could
+not exceed the capacity is no limit. So a flow that comes or goes concerns the flows that it meets on other
+links, directly or through others; all others keep their rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+#: Relative difference below which two rates are the same.
+SAME = 1e-9
+#: Share of its capacity from which a link is full.
+FULL = 1 - 1e-6
+
+
+@dataclass(eq=False)
+class Fluid:
+    """A flow in progress.
+
+    ``forward``: by link, in the order of the way, its share of the flow's bytes. ``shares``: the same, and for
+    the links of its acknowledgements their bytes for each byte of the flow. ``left_bytes``: at ``since_s``.
+
+    ``bound`` and ``rate``: largest and present rate, bytes per second. ``tightest``: the first link that
+    limits it. Its queue stands at its first link, except ``moved_bytes`` of it, at ``moved_link``, which
+    grow by ``drift`` bytes per second.
+    """
+
+    number: int
+    forward: dict[int, float]
+    shares: Mapping[int, float]
+    start_s: float
+    left_bytes: float
+    window_bytes: float
+    bound: float
+    since_s: float
+    rate: float = 0.0
+    tightest: int = -1
+    moved_bytes: float = 0.0
+    drift: float = 0.0
+    moved_link: int = -1
+    version: int = 0
+
+    @property
+    def shared(self) -> bool:
+        """Return whether other flows hold it below its largest rate."""
+        return 0 < self.rate < self.bound * FULL
+
+    @cached_property
+    def first(self) -> int:
+        """Return its first link."""
+        return next(iter(self.forward))
+
+    @cached_property
+    def last(self) -> int:
+        """Return the last link of its way."""
+        return next(reversed(self.forward))
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Return the place of each link on its way."""
+        return {link: place for place, link in enumerate(self.shares)}
+
+    def move(self, link: int, moved_bytes: float) -> None:
+        """Let so much of the queue stand at a link."""
+        self.moved_link, self.moved_bytes = link, moved_bytes
+
+    def standing(self, link: int, queued_bytes: float, now_s: float) -> float:
+        """Return the bytes of its queue that stand at a link."""
+        moved = min(queued_bytes, self.moved_at(now_s))
+        if link == self.first:
+            return queued_bytes - moved
+        return moved if link == self.moved_link else 0.0
+
+    def left_at(self, now_s: float) -> float:
+        """Return the bytes left at a time."""
+        return max(0.0, self.left_bytes - self.rate * (now_s - self.since_s))
+
+    def advance(self, now_s: float) -> None:
+        """Let time pass until ``now_s``."""
+        self.moved_bytes = self.moved_at(now_s)
+        self.left_bytes, self.since_s = self.left_at(now_s), now_s
+
+    def moved_at(self, now_s: float) -> float:
+        """Return the bytes of its queue at ``moved_link`` at a time."""
+        moved = self.moved_bytes + self.drift * (now_s - self.since_s)
+        return min(self.window_bytes, max(0.0, moved))
+
+
+class Sharing:
+    """The flows on each link, and their rates. ``capacity``: bytes per second by link."""
+
+    def __init__(self, capacity: Sequence[float]) -> None:
+        self._capacity = capacity
+        self._users: list[dict[Fluid, None]] = [{} for _ in capacity]
+        #: Bytes per second that the flows of a link would have there without other flows.
+        self._potential = [0.0] * len(capacity)
+        #: Links on which flows together could exceed the capacity.
+        self.contended: set[int] = set()
+        #: Bytes per second on each link.
+        self.load = [0.0] * len(capacity)
+        #: Flows by the link that limits them.
+        self.limited: list[dict[Fluid, None]] = [{} for _ in capacity]
+
+    def bound(self, shares: Mapping[int, float]) -> tuple[float, int]:
+        """Return the largest rate of a flow in bytes per second, and the first link that limits it."""
+        rates = {link: self._capacity[link] / share for link, share in shares.items()}
+        least = min(rates.values())
+        return least, next(
+            link for link, rate in rates.items() if rate <= least * (1 + SAME)
+        )
+
+    def add(self, flow: Fluid) -> list[Fluid]:
+        """Add a flow. Return all flows whose rates changed, with their new rates; all are advanced."""
+        for link in flow.shares:
+            self._users[link][flow] = None
+        self._commit(flow, 1)
+        return self._share([flow], flow.start_s)
+
+    def remove(self, flow: Fluid, now_s: float) -> list[Fluid]:
+        """Remove a flow. Return all flows whose rates changed."""
+        met = self._met([flow])
+        self._set(flow, 0.0, -1)
+        for link in flow.shares:
+            del self._users[link][flow]
+        self._commit(flow, -1)
+        return self._share([other for other in met if other is not flow], now_s)
+
+    def displace(
+        self, shares: Mapping[int, float], wire_bytes: float, now_s: float
+    ) -> list[Fluid]:
+        """Add bytes of other traffic to links. Return the flows that wait for them, as the links are full.
+
+        ``shares``: by link, the share of the bytes. A flow that two links limit equally keeps both busy. Its
+        queue moves to where the bytes come in: to the second link, or back to the first.
+        """
+        delayed: dict[Fluid, float] = {}
+        for link, share in shares.items():
+            if self.load[link] < self._capacity[link] * FULL:
+                continue
+            for flow in self._users[link]:
+                part = flow.rate * wire_bytes * share / self._capacity[link]
+                delayed[flow] = delayed.get(flow, 0.0) + part
+                moved = part * flow.forward.get(link, 0.0)
+                if not moved:
+                    continue
+                flow.advance(now_s)
+                if link == flow.first:
+                    flow.moved_bytes = max(0.0, flow.moved_bytes - moved)
+                else:
+                    flow.move(link, flow.moved_bytes + moved)
+        for flow, more in delayed.items():
+            flow.advance(now_s)
+            flow.left_bytes += more
+            flow.version += 1
+        return list(delayed)
+
+    def users(self, link: int) -> Mapping[Fluid, None]:
+        """Return the flows that pass a link."""
+        return self._users[link]
+
+    def _commit(self, flow: Fluid, sign: int) -> None:
+        """Add a flow's largest rate to its links, or with ``sign`` -1 take it away."""
+        for link, share in flow.shares.items():
+            self._potential[link] += sign * share * flow.bound
+            if self._potential[link] > self._capacity[link] * (1 + SAME):
+                self.contended.add(link)
+            else:
+                self.contended.discard(link)
+
+    def _met(self, flows: Iterable[Fluid]) -> list[Fluid]:
+        """Return flows and all that they meet on contended links, directly or through others."""
+        seen = dict.fromkeys(flows)
+        queue = list(seen)
+        links: set[int] = set()
+        while queue:
+            for link in queue.pop().shares.keys() & self.contended - links:
+                links.add(link)
+                for other in self._users[link]:
+                    if other not in seen:
+                        seen[other] = None
+                        queue.append(other)
+        return list(seen)
+
+    def _share(self, flows: Iterable[Fluid], now_s: float) -> list[Fluid]:
+        met, contended = self._met(flows), self.contended
+        # In the order of the way: of equally tight links the first counts.
+        ways = [
+            {
+                link: flow.shares[link]
+                for link in sorted(
+                    flow.shares.keys() & contended, key=flow.place.__getitem__
+                )
+            }
+            for flow in met
+        ]
+        changed = []
+        for flow, (rate, link) in zip(
+            met, fill(ways, self._capacity, [flow.bound for flow in met]), strict=True
+        ):
+            tightest = link if link >= 0 else self.bound(flow.shares)[1]
+            if abs(rate - flow.rate) > SAME * flow.rate or tightest != flow.tightest:
+                flow.advance(now_s)
+                self._set(flow, rate, tightest)
+                flow.version += 1
+                changed.append(flow)
+        return changed
+
+    def _set(self, flow: Fluid, rate: float, tightest: int) -> None:
+        for link, share in flow.shares.items():
+            self.load[link] += share * (rate - flow.rate)
+        if flow.tightest >= 0:
+            del self.limited[flow.tightest][flow]
+        if tightest >= 0:
+            self.limited[tightest][flow] = None
+        flow.rate, flow.tightest = rate, tightest
+        flow.drift = 0.0
+        if flow.shared and tightest in flow.forward:
+            # The queue moves to the link that others share, as fast as an earlier link could send more than
+            # that link does, and stays there when they have gone.
+            flow.drift = flow.bound - rate
+            if tightest == flow.first:
+                flow.drift = -flow.drift
+            else:
+                flow.moved_link = tightest
+
+
+def fill(
+    ways: Sequence[Mapping[int, float]],
+    capacity: Sequence[float],
+    bounds: Sequence[float],
+) -> list[tuple[float, int]]:
+    """Return the max-min fair rate of each flow, and the link that limits it, -1 for its own bound.
+
+    ``ways``: of each flow the share of its bytes by link. ``bounds``: the largest rate of each flow.
+    """
+    result = [(0.0, -1)] * len(ways)
+    left = {link: capacity[link] for way in ways for link in way}
+    active = list(range(len(ways)))
+    while active:
+        total = dict.fromkeys(left, 0.0)
+        for k in active:
+            for link, share in ways[k].items():
+                total[link] += share
+        level = {link: left[link] / sum_ for link, sum_ in total.items() if sum_ > 0}
+        tightest = {}
+        for k in active:
+            rate, limit = bounds[k], -1
+            for link in ways[k]:
+                if level[link] < rate:
+                    rate, limit = level[link], link
+            tightest[k] = rate, limit
+        least = dict.fromkeys(level, math.inf)
+        for k in active:
+            for link in ways[k]:
+                least[link] = min(least[link], tightest[k][0])
+        full = {
+            link for link, rate in level.items() if rate <= least[link] * (1 + SAME)
+        }
+        staying = []
+        for k in active:
+            rate, limit = tightest[k]
+            if limit >= 0 and full.isdisjoint(ways[k]):
+                staying.append(k)
+                continue
+            result[k] = rate, limit
+            for link, share in ways[k].items():
+                left[link] = max(0.0, left[link] - share * rate)
+        active = staying
+    return result

@@ -1,0 +1,7 @@
+"""Predictions of tables that others published, written before an outcome is read, and compared with them."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(
+    name="judge", requires=("flows", "sip_ml", "servers"), commands="cli:register"
+)

@@ -1,0 +1,95 @@
+"""``ringlight judge``: predictions of published tables, and their verdicts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlight.experiments.cli import options
+from ringlight.experiments.cli.common import echo, fail, show_json, table
+
+#: Judges that predict at the same time, at most.
+PROCESSES = 2
+
+
+def judge(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]…", help="Judges; default: all."),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page", metavar="FILE", help="Also write the page to this file."
+        ),
+    ] = None,
+    runs: options.RunsFolder = options.RUNS,
+    as_json: options.Json = False,
+) -> None:
+    """Predict figures that others published, before their outcomes are read; report the differences.
+
+    Exit code 1 if a claim of a judge does not hold. The predictions, with their SHA-256, and the page are in
+    a new folder.
+
+    Examples:
+        ringlight judge
+        ringlight judge astra_sim
+    """
+    from ringlight.experiments.record.folder import new_folder
+    from ringlight.experiments.record.writing import write_whole
+    from ringlight.experiments.runner.progress import Reporter
+    from ringlight.extensions.judge.contract import OUTSIDE
+    from ringlight.extensions.judge.judging import all_judges, judge_all, summary
+    from ringlight.extensions.judge.page import page_of
+    from ringlight.extensions.judge.reading import TableError
+
+    known = all_judges()
+    if unknown := [name for name in names or () if name not in known]:
+        fail(f"there is no judge {unknown[0]}; there are {', '.join(known)}", 2)
+    chosen = [judge for name, judge in known.items() if not names or name in names]
+    folder = new_folder(runs, "judge")
+    try:
+        judged = judge_all(
+            chosen,
+            folder,
+            Reporter(quiet=as_json).say,
+            min(PROCESSES, os.cpu_count() or 1),
+        )
+    except TableError as error:
+        fail(str(error))
+    text = page_of(judged)
+    write_whole(folder / "judges.md", text)
+    if page is not None:
+        write_whole(page, text)
+    if as_json:
+        show_json(summary(judged, folder))
+    else:
+        claims = [
+            (
+                item.judge.name,
+                claim.text,
+                _cell(claim.measured, claim.unit),
+                _cell(claim.limit, claim.unit),
+                claim.verdict,
+            )
+            for item in judged
+            for claim in item.judgement.claims
+        ]
+        table(("judge", "claim", "measured", "limit", "verdict"), claims)
+        for item in judged:
+            echo(f"{item.judge.name}: SHA-256 of the predictions {item.sha256}")
+        echo(f"Page: {folder / 'judges.md'}")
+    if any(item.judgement.verdict == OUTSIDE for item in judged):
+        raise typer.Exit(1)
+
+
+def _cell(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.3g} {unit}"
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(rich_help_panel=options.EXPERIMENTS)(judge)

@@ -1,0 +1,128 @@
+"""Tables of flow completion times of opera-sim: the flows, and predicted beside published times by size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ringlight.extensions.flows.flow_file import Flow
+from ringlight.extensions.judge.contract import (
+    Claim,
+    Comparison,
+    Judgement,
+    ReadTable,
+    Row,
+)
+from ringlight.testbed.simulation.arrays import FloatArray
+
+PARAMETERS = "opera_sim/parameters.csv"
+PERCENTILES = {"median": 50, "90 %": 90, "99 %": 99}
+#: The published start of a flow, in milliseconds, has six significant digits.
+_START_DIGITS = 1e-5
+
+
+def parameters(read: ReadTable) -> dict[str, str]:
+    """Return the stated parameters of the packet simulator."""
+    return {row["parameter"]: row["value"] for row in read(PARAMETERS)}
+
+
+def flows_of(rows: Iterable[dict[str, str]]) -> list[Flow]:
+    """Return the flows of a table; host n is GPU gn."""
+    return [
+        Flow(
+            f"g{row['src_host']}",
+            f"g{row['dst_host']}",
+            int(row["size_bytes"]),
+            int(row["start_ns"]) * 1e-9,
+        )
+        for row in rows
+    ]
+
+
+def rows_of(table: str, flows: Sequence[Flow], times_s: FloatArray) -> list[Row]:
+    """Return the predictions; a case is a flow with its size and start."""
+    return [
+        Row(
+            table,
+            f"{flow.source} {flow.destination} {flow.size_bytes} {flow.start_s:.9f}",
+            1000 * time_s,
+            "ms",
+        )
+        for flow, time_s in zip(flows, times_s.tolist(), strict=True)
+    ]
+
+
+def compared(
+    rows: Sequence[Row], outcomes: Iterable[dict[str, str]], percents: dict[str, float]
+) -> Judgement:
+    """Return predicted beside published percentiles of each size, with a claim for each key of ``percents``.
+
+    ``percents``: the largest difference in per cent of ``median``, ``90 %``, ``99 %``, and ``every``, each
+    flow of at least 100 kB.
+    """
+    sizes, predicted, published, missing = _matched(rows, outcomes)
+    comparisons = []
+    for name, percentile in PERCENTILES.items():
+        for size in np.unique(sizes):
+            of_size = sizes == size
+            both = (
+                np.percentile(values[of_size], percentile)
+                for values in (predicted, published)
+            )
+            case = f"{size:,} bytes, {of_size.sum():,} flows"
+            comparisons.append(
+                Comparison(name, case, *map(float, both), "ms", percents.get(name))
+            )
+    claims = [
+        Claim(
+            f"{name} of each size",
+            max(
+                abs(line.difference_percent)
+                for line in comparisons
+                if line.table == name
+            ),
+            limit,
+        )
+        for name, limit in percents.items()
+        if name in PERCENTILES
+    ]
+    if "every" in percents:
+        apart = 100 * np.abs(predicted / published - 1)[sizes >= 100_000]
+        claims.append(
+            Claim(
+                "every flow of at least 100 kB", float(apart.max()), percents["every"]
+            )
+        )
+    claims.append(Claim("published flows without a prediction", missing, 0, "flows"))
+    return Judgement(tuple(comparisons), tuple(claims))
+
+
+def _matched(
+    rows: Sequence[Row], outcomes: Iterable[dict[str, str]]
+) -> tuple[FloatArray, FloatArray, FloatArray, int]:
+    """Return size, predicted and published time in ms of each published flow, and how many have no match."""
+    known: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        source, destination, size, start_s = row.case.split()
+        known.setdefault((source, destination, size), []).append(
+            (1000 * float(start_s), row.value)
+        )
+    matches, missing = [], 0
+    for outcome in outcomes:
+        key = (
+            f"g{outcome['src_host']}",
+            f"g{outcome['dst_host']}",
+            outcome["size_bytes"],
+        )
+        start_ms = float(outcome["start_ms"])
+        apart, value = min(
+            ((abs(begin - start_ms), value) for begin, value in known.get(key, ())),
+            default=(np.inf, 0.0),
+        )
+        if apart > _START_DIGITS * max(1.0, start_ms):
+            missing += 1
+            continue
+        matches.append((int(key[2]), value, float(outcome["fct_ms"])))
+    sizes, predicted, published = np.array(matches).T
+    return sizes.astype(np.int64), predicted, published, missing
