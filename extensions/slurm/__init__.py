@@ -4,5 +4,7 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="slurm",
+    requires=("interchange",),
     commands="commands:register",
+    controller=("follower_routes:add",),
 )

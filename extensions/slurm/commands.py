@@ -158,6 +158,30 @@ def node(
     os.execvpe(words[0], words, environment(os.environ, gpu, host["namespace"]))
 
 
+@slurm.command()
+def follow(
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of slurm.conf; default: as SLURM_CONF names it, or /etc/slurm."
+        ),
+    ] = None,
+) -> None:
+    """Have Slurm follow the lab's light, and drain the nodes of lost GPUs; runs until it is interrupted.
+
+    Examples:
+        ringlight slurm follow
+    """
+    from ringlight.experiments.cli.common import say
+    from ringlight.extensions.slurm.follow import Follower
+    from ringlight.extensions.slurm.site import directory_of, read_site
+
+    place = (directory or directory_of()).absolute()
+    os.environ["SLURM_CONF"] = f"{place}/slurm.conf"
+    with Follower(read_site(place), place, say) as follower:
+        follower.run()
+
+
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.add_typer(slurm, name="slurm", rich_help_panel="Slurm")

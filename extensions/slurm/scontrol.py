@@ -10,8 +10,19 @@ from ringlight.extensions.slurm.partitions import SlurmError
 DEADLINE_S = 12.0
 
 
+#: What Slurm's commands write if slurmctld does not answer them.
+_SILENT = ("Unable to contact slurm controller", "timed out")
+
+
+class SlurmSilentError(SlurmError):
+    """Slurm's controller does not answer; the call may be repeated."""
+
+
 def slurm(*words: str, deadline_s: float = DEADLINE_S) -> str:
-    """Run a command of Slurm and return its output. Raises SlurmError with the last line that it wrote."""
+    """Run a command of Slurm and return its output.
+
+    Raises SlurmError with the last line that it wrote, SlurmSilentError if slurmctld did not answer.
+    """
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=deadline_s, check=False
@@ -21,14 +32,14 @@ def slurm(*words: str, deadline_s: float = DEADLINE_S) -> str:
             f"{words[0]} is not installed: apt-get install slurm-client"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(
+        raise SlurmSilentError(
             f"{' '.join(words)}: not done after {deadline_s:g} s"
         ) from None
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise SlurmError(
-            f"{words[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}"
-        )
+        reason = lines[-1] if lines else f"exit code {done.returncode}"
+        silent = any(text in reason for text in _SILENT)
+        raise (SlurmSilentError if silent else SlurmError)(f"{words[0]}: {reason}")
     return done.stdout
 
 
