@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class LabProgram(Protocol):
-    """A program of one lab, as the testbed runs it. ``openflow``: where its switches find it, ``host:port``.
-    ``log``: file of its output."""
+    """A program of one lab, as the testbed runs it. ``openflow``: where its switches find it, ``host:port``;
+    None if it has no switches. ``log``: file of its output."""
 
     @property
-    def openflow(self) -> str: ...
+    def openflow(self) -> str | None: ...
 
     @property
     def log(self) -> Path: ...
@@ -70,12 +70,12 @@ class ProgramOptions(Protocol):
 
 
 class ProgramKind(Protocol):
-    """``controller``: what the fabric file calls it where it says who writes a packet switch's tables.
-    ``missing``: what to say where a switch waits for one. ``fact``: the key of ``environment.json`` that says
+    """``controller``: what the fabric file calls it where it says who writes a packet switch's tables, None if
+    it writes none. ``missing``: what to say where a switch waits for one. ``fact``: the key of ``environment.json`` that says
     which it was, and the option that does."""
 
     @property
-    def controller(self) -> str: ...
+    def controller(self) -> str | None: ...
 
     @property
     def missing(self) -> str: ...

@@ -139,6 +139,7 @@ class Testbed:
         where = {
             name: ControllerAddress.parse(p.openflow)
             for name, p in settings.programs.items()
+            if p.openflow is not None
         }
         optical = OpticalProcesses(settings, self.processes)
         network = LabNetwork(
