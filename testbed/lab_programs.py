@@ -33,12 +33,16 @@ class LabProgram(Protocol):
 class ProgramOptions(Protocol):
     """A program as a command was told of it: a dataclass whose fields are options of the command.
 
-    ``name``: the kind's. ``is_wanted``: whether there is something to run; ``is_asked``: whether any of the
+    ``name``: the kind's. ``needs_hosts``: it runs programs at GPUs, which all have idle hosts then.
+    ``is_wanted``: whether there is something to run; ``is_asked``: whether any of the
     options was given.
     """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def needs_hosts(self) -> bool: ...
 
     @property
     def is_wanted(self) -> bool: ...

@@ -43,7 +43,7 @@ def processes_of_lab(
         lab.runtime,
         lab.addresses(),
         devices=lab.devices,
-        idle_hosts=idle_hosts,
+        idle_hosts=idle_hosts or any(p.needs_hosts for p in lab.wanted_programs),
         follow=follow,
         lends=lends,
         programs=lab.wanted_programs,

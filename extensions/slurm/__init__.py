@@ -4,5 +4,8 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="slurm",
+    requires=("interchange",),
     commands="commands:register",
+    processes={"slurm": "program:SLURM"},
+    controller=("health:add",),
 )

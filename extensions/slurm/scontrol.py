@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 
 from ringlight.extensions.slurm.partitions import SlurmError
 
@@ -10,8 +11,14 @@ from ringlight.extensions.slurm.partitions import SlurmError
 DEADLINE_S = 12.0
 
 
-def slurm(*words: str, deadline_s: float = DEADLINE_S) -> str:
-    """Run a command of Slurm and return its output. Raises SlurmError with the last line that it wrote."""
+def slurm(
+    *words: str,
+    deadline_s: float = DEADLINE_S,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command of Slurm and return its output. ``environment``: by default this process's.
+
+    Raises SlurmError with the last line that it wrote."""
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=deadline_s, check=False
@@ -30,8 +37,3 @@ def slurm(*words: str, deadline_s: float = DEADLINE_S) -> str:
             f"{words[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}"
         )
     return done.stdout
-
-
-def hostnames(nodes: str) -> list[str]:
-    """Return the nodes of a hostlist such as ``g[0-2,5]``. Raises SlurmError."""
-    return slurm("scontrol", "show", "hostnames", nodes).split()
