@@ -6,5 +6,6 @@ EXTENSION = Extension(
     name="slurm",
     requires=("interchange",),
     commands="commands:register",
-    controller=("follower_routes:add",),
+    processes={"slurm": "program:SLURM"},
+    controller=("health:add", "follower_routes:add"),
 )

@@ -24,7 +24,7 @@ def config(
         typer.Option(
             "--partition",
             metavar="NAME=MODE[:GPU,GPU]",
-            help="Partition of mode lead (its jobs claim light) or follow (its jobs are placed by light); may be repeated.",
+            help="Partition: lead if its jobs claim light, follow if light places them; may be repeated.",
         ),
     ] = None,
     directory: Annotated[
@@ -62,13 +62,13 @@ def config(
         ringlight slurm config --partition train=lead --directory /etc/slurm --write
     """
     from ringlight.extensions.slurm import files
-    from ringlight.extensions.slurm.partitions import most_at_a_switch, parse_partitions
+    from ringlight.extensions.slurm.partitions import most_of_document, parse_partitions
     from ringlight.extensions.slurm.site import Site, directory_of
     from ringlight.extensions.slurm.slurm_conf import ClusterSettings, slurm_conf
 
     fabric = get("/v1/fabric")
     gpus = tuple(gpu["name"] for gpu in fabric["gpus"])
-    most = max_nodes or most_at_a_switch(fabric)
+    most = max_nodes or most_of_document(fabric)
     partitions = parse_partitions(partition or ["gpus=lead"], gpus, most)
     place = (directory or directory_of()).absolute()
     settings = ClusterSettings(place, gpus, partitions, port)
@@ -80,7 +80,8 @@ def config(
         fail(
             "--write: the controller's token must be in a file that the prolog reads; name it in ringlight.json"
         )
-    site = Site(_url(), partitions, cacert=address["cacert"] or None)
+    addresses = {gpu["name"]: gpu["ip"] for gpu in fabric["gpus"]}
+    site = Site(_url(), partitions, addresses, cacert=address["cacert"] or None)
     files.write(settings, site)
     for name in files.names(settings):
         echo(place / name)

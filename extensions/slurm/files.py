@@ -38,7 +38,7 @@ def write(settings: ClusterSettings, site: Site) -> None:
     for name, module in HOOKS.items() if settings.leads else ():
         path = directory / name
         path.write_text(
-            hook_script(module, directory, str(IMPORT_PATH)), encoding="utf-8"
+            hook_script(module, settings, str(IMPORT_PATH)), encoding="utf-8"
         )
         path.chmod(0o755)
     compile_plugin(directory / SPANK)

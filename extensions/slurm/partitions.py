@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -109,22 +109,36 @@ def check_partitions(partitions: Sequence[Partition], gpus: Iterable[str]) -> No
                 )
 
 
-def most_at_a_switch(fabric: Mapping[str, Any]) -> int:
+def most_at_a_switch(
+    switches: Collection[str],
+    gpus: Collection[str],
+    optical: Collection[str],
+    links: Iterable[Sequence[str]],
+) -> int:
     """Return the largest number of GPUs that one packet switch can reach by light or cable.
 
-    ``fabric``: document of ``GET /v1/fabric``. Raises SlurmError for a fabric without such a switch.
+    ``links``: both ends of each, by node. Raises SlurmError for a fabric without such a switch.
     """
-    switches = {switch["name"] for switch in fabric["packet_switches"]}
-    optical = {switch["name"] for switch in fabric["optical_switches"]}
-    gpus = {gpu["name"] for gpu in fabric["gpus"]}
     counts = dict.fromkeys(switches, 0)
-    for link in fabric["links"]:
-        ends = [port.partition(":")[0] for port in link["ends"]]
-        for end, other in (ends, reversed(ends)):
-            if end in switches and other in optical | gpus:
+    reached = {*gpus, *optical}
+    for a, b in links:
+        for end, other in ((a, b), (b, a)):
+            if end in counts and other in reached:
                 counts[end] += 1
     if not any(counts.values()):
         raise SlurmError(
             "no packet switch of this fabric reaches a GPU; claims need one"
         )
     return max(counts.values())
+
+
+def most_of_document(fabric: Mapping[str, Any]) -> int:
+    """Return :func:`most_at_a_switch` of a document of ``GET /v1/fabric``. Raises SlurmError."""
+    kinds = ("packet_switches", "gpus", "optical_switches")
+    switches, gpus, optical = (
+        {part["name"] for part in fabric[kind]} for kind in kinds
+    )
+    links = [
+        [port.partition(":")[0] for port in link["ends"]] for link in fabric["links"]
+    ]
+    return most_at_a_switch(switches, gpus, optical, links)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from ringlight.extensions.interchange.hostlists import expand
 from ringlight.extensions.slurm.partitions import SlurmError
 from ringlight.extensions.slurm.rest import Refused, call
-from ringlight.extensions.slurm.scontrol import hostnames, slurm
+from ringlight.extensions.slurm.scontrol import slurm
 from ringlight.extensions.slurm.site import Site, directory_of, read_site
 
 #: So long a claim waits for light, and a call for a controller that is being started again, seconds.
@@ -45,7 +46,7 @@ def claim(site: Site, environment: Mapping[str, str]) -> dict[str, Any] | None:
     """
     if not is_ours(site, environment):
         return None
-    gpus = hostnames(environment["SLURM_JOB_NODELIST"])
+    gpus = expand(environment["SLURM_JOB_NODELIST"])
     name = claim_name(environment["SLURM_JOB_ID"])
     body = {"name": name, "gpus": gpus, "wait_s": LIGHT_S}
     try:

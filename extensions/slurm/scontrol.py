@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 
 from ringlight.extensions.slurm.partitions import SlurmError
 
@@ -18,8 +19,12 @@ class SlurmSilentError(SlurmError):
     """Slurm's controller does not answer; the call may be repeated."""
 
 
-def slurm(*words: str, deadline_s: float = DEADLINE_S) -> str:
-    """Run a command of Slurm and return its output.
+def slurm(
+    *words: str,
+    deadline_s: float = DEADLINE_S,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command of Slurm and return its output. ``environment``: by default this process's.
 
     Raises SlurmError with the last line that it wrote, SlurmSilentError if slurmctld did not answer.
     """
@@ -41,8 +46,3 @@ def slurm(*words: str, deadline_s: float = DEADLINE_S) -> str:
         silent = any(text in reason for text in _SILENT)
         raise (SlurmSilentError if silent else SlurmError)(f"{words[0]}: {reason}")
     return done.stdout
-
-
-def hostnames(nodes: str) -> list[str]:
-    """Return the nodes of a hostlist such as ``g[0-2,5]``. Raises SlurmError."""
-    return slurm("scontrol", "show", "hostnames", nodes).split()

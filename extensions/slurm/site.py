@@ -24,12 +24,14 @@ REFUSALS = 3
 class Site:
     """One Slurm cluster over one lab.
 
-    ``url``: of the controller's REST API. ``token_file``, ``cacert``: paths, None if it needs none.
+    ``url``: of the controller's REST API. ``addresses``: IP address of each GPU in the fabric.
+    ``token_file``, ``cacert``: paths, None if it needs none.
     ``refusals``: number of refused claims after which a job is held.
     """
 
     url: str
     partitions: tuple[Partition, ...]
+    addresses: Mapping[str, str]
     token_file: str | None = None
     cacert: str | None = None
     refusals: int = REFUSALS

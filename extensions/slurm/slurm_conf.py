@@ -26,6 +26,7 @@ class ClusterSettings:
 
     ``directory``: of slurm.conf, the files beside it, and Slurm's own state. ``port``: of slurmctld; slurmd of
     the first node listens at the next one, and so on. ``munge``: socket of munged, None for the machine's.
+    ``lab``: the lab whose processes its programs are.
     """
 
     directory: Path
@@ -34,6 +35,7 @@ class ClusterSettings:
     port: int = PORT
     munge: Path | None = None
     host: str = "localhost"
+    lab: str | None = None
 
     @property
     def follows(self) -> bool:
@@ -166,10 +168,12 @@ def plugins_conf(directory: Path) -> str:
     return f"required {directory}/{SPANK}\n"
 
 
-def hook_script(module: str, directory: Path, python_path: str) -> str:
+def hook_script(module: str, settings: ClusterSettings, python_path: str) -> str:
     """Return a script that Slurm's controller executes, without a PATH, as prolog or epilog."""
-    environment = f"SLURM_CONF={shlex.quote(f'{directory}/slurm.conf')} PYTHONPATH={shlex.quote(python_path)}"
-    return f"""\
-#!/bin/sh
-PATH=/usr/sbin:/usr/bin:/sbin:/bin {environment} exec {shlex.quote(sys.executable)} -m {module}
-"""
+    variables = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": python_path}
+    variables["SLURM_CONF"] = f"{settings.directory}/slurm.conf"
+    if settings.lab is not None:
+        variables["RINGLIGHT_LAB"] = settings.lab
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    command = ["exec", shlex.quote(sys.executable), "-m", module]
+    return f"#!/bin/sh\n{' '.join([*words, *command])}\n"
