@@ -30,7 +30,12 @@ def slurm(
     """
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=deadline_s, check=False
+            words,
+            capture_output=True,
+            text=True,
+            timeout=deadline_s,
+            check=False,
+            env=environment,
         )
     except FileNotFoundError:
         raise SlurmError(
