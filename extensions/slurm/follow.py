@@ -117,7 +117,7 @@ class Follower:
         except _TROUBLE as error:
             problem = " ".join(str(error).split())
             self._slurm.forget()
-        self._report(Report(self._generation, self._slurm.drained, problem))
+        self._report(problem)
         return settled
 
     def _follow(self) -> bool:
@@ -130,9 +130,11 @@ class Follower:
         settled = self._is_settled(light.generation)
         follow, lead = self._site.nodes("follow"), self._site.nodes("lead")
         if follow and settled:
-            if self._slurm.follow(topology_of(light, follow, lead)):
-                self._say(f"Slurm has the light of generation {light.generation}")
+            changed = self._slurm.follow(topology_of(light, follow, lead))
             self._generation = light.generation
+            if changed:
+                self._say(f"Slurm has the light of generation {light.generation}")
+                self._report(None)
         lost = self._api.get("/v1/health")["lost_gpus"]
         self._slurm.spare((*follow, *lead), lost)
         return settled
@@ -158,13 +160,14 @@ class Follower:
             elif event["event"] == "controller":
                 self._fabric = None
 
-    def _report(self, report: Report) -> None:
-        """Tell the controller, for its health, if something is new or it is time, and print a new problem."""
+    def _report(self, problem: str | None) -> None:
+        """Tell the controller if something is new or it is time, and print a new problem."""
+        report = Report(self._generation, self._slurm.drained, problem)
         now = time.monotonic()
         if report == self._reported and now < self._report_due:
             return
-        if report.problem not in (None, self._reported.problem):
-            self._say(str(report.problem))
+        if problem is not None and problem != self._reported.problem:
+            self._say(problem)
         self._reported, self._report_due = report, now + CHECK_S
         with contextlib.suppress(Unreachable, ApiError):
             self._api.put(PATH, asdict(report))
