@@ -197,7 +197,7 @@ def config(plugin: str) -> str:
 def test_the_plugin_is_that_of_slurm_conf() -> None:
     assert plugin_of("slurm-wlm 22.05.8\n", config("topology/tree")) == TREE
     assert plugin_of("slurm 25.11.0", config("topology/block")).version == (25, 11)
-    with pytest.raises(SlurmError, match="TopologyPlugin=topology/none in slurm.conf"):
+    with pytest.raises(SlurmError, match="TopologyPlugin=topology/none in "):
         plugin_of("slurm-wlm 22.05.8", config("topology/none"))
     with pytest.raises(SlurmError, match="does not print"):
         plugin_of("", config("topology/tree"))
@@ -228,7 +228,8 @@ def test_topology_yaml_is_written_where_slurm_reads_it(tmp_path: Path) -> None:
     path.write_text(text)
     lit, kept = read_yaml(text)
     assert (lit.name, kept) == ("lit", other)
-    assert lit.nodes is not None and is_same(lit.nodes, tree)
+    assert lit.nodes is not None
+    assert is_same(lit.nodes, tree)
     # Written again, it is the same; older versions do not read it.
     assert topology_file(tmp_path, new, tree) == (path, text)
     assert topology_file(tmp_path, TREE, tree)[0].name == "topology.conf"
