@@ -17,9 +17,9 @@ from typing import Any
 
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.record.writing import WriteError
-from ringlight.extensions.slurm.follower_routes import PATH
 from ringlight.extensions.slurm.following import light_of, topology_of
 from ringlight.extensions.slurm.partitions import SlurmError, check_partitions
+from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
 from ringlight.extensions.slurm.site import Site
 from ringlight.extensions.slurm.told_slurm import ToldSlurm
 

@@ -15,8 +15,8 @@ from ringlight.controller.rest.body import Body
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import Name
 from ringlight.controller.service import Controller
+from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
 
-PATH = "/v1/slurm/follower"
 #: A follower that has reported nothing for so long is not well, seconds. It reports every 2 s, or after its
 #: longest wait for Slurm.
 SILENT_S = 12.0
