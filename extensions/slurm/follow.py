@@ -17,11 +17,11 @@ from typing import Any
 
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.record.writing import WriteError
-from ringlight.extensions.slurm.following import light_of, topology_of
+from ringlight.extensions.slurm.following import attachments_of, topology_of
 from ringlight.extensions.slurm.partitions import SlurmError, check_partitions
+from ringlight.extensions.slurm.scheduler import Scheduler
 from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
 from ringlight.extensions.slurm.site import Site
-from ringlight.extensions.slurm.told_slurm import ToldSlurm
 
 #: Time between two checks of everything, and of two reports to the controller, seconds.
 CHECK_S = 2.0
@@ -55,7 +55,7 @@ class Follower:
 
     def __init__(self, site: Site, directory: Path, say: Callable[[str], None]) -> None:
         self._site, self._say = site, say
-        self._slurm = ToldSlurm(directory, say)
+        self._slurm = Scheduler(directory, say)
         self._api = self._connection()
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._fabric: Any = None
@@ -126,7 +126,7 @@ class Follower:
             gpus = [gpu["name"] for gpu in fabric["gpus"]]
             check_partitions(self._site.partitions, gpus)
             self._fabric = fabric
-        light = light_of(self._fabric, self._api.get("/v1/circuits"))
+        light = attachments_of(self._fabric, self._api.get("/v1/circuits"))
         settled = self._is_settled(light.generation)
         follow, lead = self._site.nodes("follow"), self._site.nodes("lead")
         if follow and settled:

@@ -22,11 +22,11 @@ from ringlight.extensions.interchange.slurm_yaml import (
     write_yaml,
 )
 from ringlight.extensions.slurm.following import (
-    Light,
+    Attachments,
     Node,
+    attachments_of,
     fresh,
     is_same,
-    light_of,
     node_commands,
     requeue_commands,
     shown_nodes,
@@ -35,7 +35,7 @@ from ringlight.extensions.slurm.following import (
     topology_of,
 )
 from ringlight.extensions.slurm.partitions import SlurmError
-from ringlight.extensions.slurm.told_slurm import Plugin, plugin_of, topology_file
+from ringlight.extensions.slurm.scheduler import Plugin, plugin_of, topology_file
 
 GPUS = [f"g{n}" for n in range(6)]
 FABRIC: dict[str, Any] = {
@@ -67,7 +67,7 @@ LIT = circuits(
 
 
 def test_a_leaf_for_each_packet_switch_below_one_switch() -> None:
-    tree = topology_of(light_of(FABRIC, LIT), GPUS)
+    tree = topology_of(attachments_of(FABRIC, LIT), GPUS)
     assert write_conf(tree) == (
         "SwitchName=tor0 Nodes=g[0-2]\n"
         "SwitchName=tor1 Nodes=g[3-5]\n"
@@ -76,31 +76,33 @@ def test_a_leaf_for_each_packet_switch_below_one_switch() -> None:
 
 
 def test_a_gpu_on_copper_is_attached_and_one_without_light_is_a_leaf_alone() -> None:
-    tree = topology_of(light_of(FABRIC, circuits(("g0", "tor0:1"))), ["g0", "g3", "g5"])
+    tree = topology_of(
+        attachments_of(FABRIC, circuits(("g0", "tor0:1"))), ["g0", "g3", "g5"]
+    )
     assert tree.leaves == {"dark-g3": ("g3",), "tor0": ("g0",), "tor1": ("g5",)}
     assert tree.parents == {"tor0": "core", "tor1": "core"}
 
 
-def test_light_of_one_direction_attaches_nothing() -> None:
+def test_attachments_of_one_direction_attaches_nothing() -> None:
     one_way = {
         "generation": 1,
         "circuits": [{"ends": ["g0", "tor0:1"], "duplex": False}],
     }
-    assert light_of(FABRIC, one_way).switch_of == {"g5": "tor1"}
+    assert attachments_of(FABRIC, one_way).switch_of == {"g5": "tor1"}
 
 
 def test_switches_that_do_not_reach_one_another_have_no_common_switch() -> None:
     lit = circuits(("g0", "tor0:1"), ("g1", "tor2:1"))
-    tree = topology_of(light_of(FABRIC, lit), ["g0", "g1", "g5"])
+    tree = topology_of(attachments_of(FABRIC, lit), ["g0", "g1", "g5"])
     assert tree.parents == {"tor0": "core", "tor1": "core"}
     # Light between switches joins them.
     lit = circuits(("g0", "tor0:1"), ("g1", "tor2:1"), ("tor2:2", "tor0:4"))
-    tree = topology_of(light_of(FABRIC, lit), ["g0", "g1", "g5"])
+    tree = topology_of(attachments_of(FABRIC, lit), ["g0", "g1", "g5"])
     assert tree.parents == dict.fromkeys(("tor0", "tor1", "tor2"), "core")
 
 
 def test_each_island_has_a_top_of_its_own() -> None:
-    light = Light(
+    light = Attachments(
         1, {"a": "s0", "b": "s1", "c": "s2", "d": "s3"}, [{"s0", "s1"}, {"s2", "s3"}]
     )
     assert topology_of(light, "abcd").parents == {
@@ -112,13 +114,13 @@ def test_each_island_has_a_top_of_its_own() -> None:
 
 
 def test_nodes_whose_light_follows_slurm_are_on_one_leaf() -> None:
-    tree = topology_of(light_of(FABRIC, LIT), GPUS[:3], GPUS[3:])
+    tree = topology_of(attachments_of(FABRIC, LIT), GPUS[:3], GPUS[3:])
     assert tree.leaves == {"flat": ("g3", "g4", "g5"), "tor0": ("g0", "g1", "g2")}
     assert tree.parents == {}
 
 
 def test_a_switch_of_the_fabric_may_be_called_core() -> None:
-    light = Light(1, {"a": "core", "b": "flat"}, [{"core", "flat"}])
+    light = Attachments(1, {"a": "core", "b": "flat"}, [{"core", "flat"}])
     tree = topology_of(light, ["a", "b"], ["c"])
     assert tree.parents == {"core": "core1", "flat": "core1"}
     assert tree.leaves["flat1"] == ("c",)
@@ -132,7 +134,7 @@ def test_a_switch_of_the_fabric_may_be_called_core() -> None:
 def test_every_node_is_on_one_leaf_that_slurm_takes(
     switch_of: dict[str, str], follow: set[str]
 ) -> None:
-    light = Light(1, switch_of, [{"tor0", "tor1"}, {"tor2"}])
+    light = Attachments(1, switch_of, [{"tor0", "tor1"}, {"tor2"}])
     lead = [gpu for gpu in GPUS if gpu not in follow]
     tree = topology_of(light, sorted(follow), lead)
     check(tree)
@@ -150,7 +152,7 @@ SwitchName=core Level=1 LinkSpeed=1 Nodes=g[0-5] Switches=tor[0-1]
 
 
 def test_slurm_topology_is_read_as_it_was_written() -> None:
-    tree = topology_of(light_of(FABRIC, LIT), GPUS)
+    tree = topology_of(attachments_of(FABRIC, LIT), GPUS)
     shown = shown_topology(SHOWN, expand)
     assert is_same(shown, tree)
     assert topology_commands(shown, tree, None) == []
@@ -205,7 +207,7 @@ def test_the_plugin_is_that_of_slurm_conf() -> None:
 
 def test_blocks_are_the_leaves_that_have_light(tmp_path: Path) -> None:
     plugin = Plugin("topology/block", (23, 11))
-    light = light_of(
+    light = attachments_of(
         FABRIC, circuits(("g0", "tor0:1"), ("g1", "tor0:2"), ("g4", "tor1:2"))
     )
     blocks = plugin.shaped(topology_of(light, ["g0", "g1", "g3", "g4", "g5"]))
@@ -221,7 +223,7 @@ def test_blocks_are_the_leaves_that_have_light(tmp_path: Path) -> None:
 def test_topology_yaml_is_written_where_slurm_reads_it(tmp_path: Path) -> None:
     other = NamedTopology("racks", NodeTopology({"rack": ("g0", "g1")}), True)
     (tmp_path / "topology.yaml").write_text(write_yaml([other]))
-    tree = topology_of(light_of(FABRIC, LIT), GPUS)
+    tree = topology_of(attachments_of(FABRIC, LIT), GPUS)
     new = Plugin("topology/tree", (25, 5))
     path, text = topology_file(tmp_path, new, tree)
     assert path.name == "topology.yaml"
