@@ -79,6 +79,11 @@ class SlurmLab:
         text = self.slurm("scontrol", "--oneliner", "show", "nodes")
         return dict(re.findall(r"NodeName=(\S+) .* State=(\S+)", text))
 
+    def reason(self, node: str) -> str:
+        """Return why a node is drained."""
+        words = ("--noheader", f"--nodes={node}", "--format=%E")
+        return self.slurm("sinfo", *words).strip()
+
     def submit(self, command: str, *words: str) -> str:
         """Submit a batch job. Return its number."""
         options = ("--parsable", "--output=/dev/null", "--chdir=/tmp")
@@ -105,7 +110,10 @@ class SlurmLab:
 
     def follower(self) -> dict[str, Any]:
         """Return what the follower reported last; empty if it has not."""
-        answer = self.api.get("/v1/slurm/follower")
+        try:
+            answer = self.api.get("/v1/slurm/follower")
+        except httpx.TransportError:
+            return {}
         return dict(answer.json()) if answer.is_success else {}
 
     def pid(self, name: str) -> int:
