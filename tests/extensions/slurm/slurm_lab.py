@@ -52,8 +52,16 @@ class SlurmLab:
         return answer.json()
 
     def slurm(self, *words: str) -> str:
-        """Return what a command of Slurm prints."""
-        done = subprocess.run(
+        """Return what a command of Slurm prints. slurmctld drops some calls while it is reconfigured."""
+        for _ in range(3):
+            done = self._slurm(words)
+            if "Zero Bytes" not in done.stderr:
+                break
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def _slurm(self, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             words,
             env={**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"},
             capture_output=True,
@@ -61,8 +69,6 @@ class SlurmLab:
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
-        return done.stdout
 
     def light(self, circuits: Mapping[str, str]) -> int:
         """Light these circuits and no others, by GPU. Return the generation of the light."""
