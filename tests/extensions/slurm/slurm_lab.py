@@ -107,8 +107,8 @@ class SlurmLab:
         self.slurm("scancel", "--user=root")
         self.until(lambda: not self.slurm("squeue", "--noheader").strip(), "no job")
 
-    def fault(self, do: str, target: str) -> None:
-        self.call("POST", "/v1/faults", {"do": do, "target": target})
+    def fault(self, do: str, target: str, **more: Any) -> None:
+        self.call("POST", "/v1/faults", {"do": do, "target": target, **more})
 
     def health(self) -> str:
         """Return the reasons of the health, a line each."""

@@ -151,7 +151,7 @@ def test_light_that_moved_while_the_controller_was_away(lab: SlurmLab) -> None:
     generation = lab.light(SWAPPED)
     # It dies before it has answered.
     with contextlib.suppress(httpx.TransportError):
-        lab.fault("kill", "controller")
+        lab.fault("kill", "controller", back_after_s=1.0)
     lab.until(lambda: _restarts(lab) > health["restarts"], "a new controller")
     lab.until(lambda: lab.follower().get("generation", 0) >= generation, "the light")
     assert lab.leaves() == SWAPPED_LEAVES
