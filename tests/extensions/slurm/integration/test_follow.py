@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from ringlight.extensions.slurm.follow import CHECK_S
 from ringlight.extensions.slurm.process import missing_packages
 from tests.extensions.slurm.slurm_lab import HOME, SlurmLab, slurm_lab
 
@@ -105,6 +108,30 @@ def test_a_lost_gpu_is_drained_its_job_runs_elsewhere_and_it_comes_back(
     lab.fault("restore", "gpu g1")
     lab.until(lambda: lab.states()["g1"] == "IDLE", "the node")
     assert lab.follower()["drained"] == []
+
+
+def test_a_job_that_slurm_cannot_requeue_is_left_to_its_user(lab: SlurmLab) -> None:
+    with subprocess.Popen(
+        ["srun", "--nodelist=g2", "sleep", "300"],
+        env={**os.environ, "SLURM_CONF": f"{lab.folder}/slurm.conf"},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as srun:
+        try:
+            lab.until(lambda: lab.states()["g2"] == "ALLOCATED", "the job")
+            lab.fault("lose", "gpu g2")
+            lab.until(lambda: "is not requeued" in output(lab), "a line about the job")
+            # Three checks later, it has not been asked for again.
+            time.sleep(3 * CHECK_S)
+            assert output(lab).count("is not requeued") == 1
+            assert lab.follower()["problem"] is None
+            assert srun.poll() is None
+        finally:
+            srun.terminate()
+
+
+def output(lab: SlurmLab) -> str:
+    return (lab.folder / "follower.out").read_text()
 
 
 def test_a_node_that_somebody_else_drained_is_left_alone(lab: SlurmLab) -> None:
