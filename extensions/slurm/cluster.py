@@ -51,7 +51,7 @@ _LOOK_S = 0.05
 _REGISTERED = {"idle", "alloc", "mix", "comp", "drain", "drng", "plnd", "resv"}
 
 
-class Cluster:
+class ClusterProcesses:
     """The processes of a cluster: munged, slurmctld, a slurmd for each GPU, and the follower of light.
 
     ``site``: the lab as its programs know it. ``stopping``: set when it is to end.
@@ -253,7 +253,7 @@ def main() -> int:
         settings.directory.mkdir(mode=0o755, exist_ok=True)
         # Users without root read slurm.conf and reach munged; the lab's other files are root's.
         lab.state_dir.chmod(0o711)
-        cluster = Cluster(lab, settings, site, stopping)
+        cluster = ClusterProcesses(lab, settings, site, stopping)
         ready.touch()
         try:
             files.write(settings, site)

@@ -39,12 +39,12 @@ class ClusterSettings:
 
     @property
     def follows(self) -> bool:
-        """Whether a partition's topology is that of the light."""
+        """Return whether a partition's topology is that of the light."""
         return any(partition.mode == "follow" for partition in self.partitions)
 
     @property
     def leads(self) -> bool:
-        """Whether a partition's jobs move light."""
+        """Return whether a partition's jobs move light."""
         return any(partition.mode == "lead" for partition in self.partitions)
 
 
@@ -99,6 +99,8 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0
 # A cluster on one machine has no other node to hand over to, so a node that comes back is used again.
 ReturnToService=2
+# A job that no partition can ever run is refused when it is submitted.
+EnforcePartLimits=ALL
 SlurmctldTimeout=30
 SlurmdTimeout=30
 KillWait=5
