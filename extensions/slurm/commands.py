@@ -202,7 +202,7 @@ def env(
     """Print the exports by which srun, sbatch and squeue use the cluster of a lab.
 
     Examples:
-        eval $(ringlight slurm env)
+        ringlight slurm env
     """
     from ringlight.extensions.slurm.process import FOLDER
     from ringlight.testbed.lab import STATE_ROOT
@@ -238,10 +238,10 @@ def allreduce(
     collective: Annotated[str, typer.Option(help="Name of the collective.")] = "ring",
     as_json: Json = False,
 ) -> None:
-    """All-reduce with the other tasks of this job step, one for each node; the first task prints the times.
+    """All-reduce with the other tasks of this job step (srun -N4 ringlight …); the first task prints the times.
 
     Examples:
-        srun -N4 ringlight slurm allreduce --bytes 4MB --repeat 10
+        ringlight slurm allreduce --bytes 4MB --repeat 10
     """
     import dataclasses
 
