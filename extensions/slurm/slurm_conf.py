@@ -94,9 +94,9 @@ PlugStackConfig={directory}/{PLUGINS}
 
 _TIMES = """\
 SchedulerType=sched/backfill
-# The scheduler looks at requeued and pending jobs every 2 s, not every 60 s and 30 s, and at once when a job
-# ends or the topology changes. A job whose GPU is lost then runs again after 6 to 8 s, not after 26 s.
-SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0
+# The scheduler looks at requeued and pending jobs every second, not every 60 s and 30 s, and at once when a
+# job ends or the topology changes. A job whose GPU is lost then runs again after 6 to 8 s, not after 26 s.
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
 # A cluster on one machine has no other node to hand over to, so a node that comes back is used again.
 ReturnToService=2
 # A job that no partition can ever run is refused when it is submitted.
