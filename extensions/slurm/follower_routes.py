@@ -103,7 +103,7 @@ def router(controller: Controller, state: FollowerState) -> APIRouter:
         """State of Slurm's follower: the light by which Slurm places jobs, and the nodes of lost GPUs."""
         return required()
 
-    @routes.put("", **answers(FollowerDocument))
+    @routes.put("", **answers(FollowerDocument, 415, 422))
     def report(body: FollowerReport) -> Any:
         """Take in a report of the follower. An event ``slurm`` tells of each that is new."""
         if state.take(body):
