@@ -14,7 +14,7 @@ import pytest
 
 from ringlight.extensions.slurm.follow import CHECK_S
 from ringlight.extensions.slurm.process import missing_packages
-from tests.extensions.slurm.slurm_lab import HOME, SlurmLab, slurm_lab
+from tests.extensions.slurm.slurm_lab import HOME, RINGLIGHT, ROOT, SlurmLab, slurm_lab
 
 pytestmark = [
     pytest.mark.root,
@@ -145,6 +145,21 @@ def test_a_node_that_somebody_else_drained_is_left_alone(lab: SlurmLab) -> None:
     lab.until(lambda: lab.states()["g5"] == "IDLE", "the follower's own node")
     assert "DRAIN" in lab.states()["g4"]
     lab.slurm("scontrol", "update", "NodeName=g4", "State=RESUME")
+
+
+def test_the_state_of_the_follower_is_shown_and_other_reports_are_refused(
+    lab: SlurmLab,
+) -> None:
+    lab.fault("lose", "gpu g5")
+    lab.until(lambda: lab.follower()["drained"] == ["g5"], "the report")
+    words = [*RINGLIGHT, "--controller", str(lab.api.base_url), "slurm", "follower"]
+    shown = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "g5" in shown.stdout
+    answer = lab.api.put("/v1/slurm/follower", json={"generation": "new"})
+    assert answer.status_code == 422
+    assert "generation" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
