@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ringlight.experiments.cli.common import UserError
 from ringlight.extensions.slurm import commands
+from ringlight.extensions.slurm.options import SlurmOptions
 from ringlight.extensions.slurm.partitions import SlurmError
 from ringlight.extensions.slurm.plugin import compile_plugin
 
@@ -81,8 +83,6 @@ def test_a_plug_in_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_the_environment_without_a_lab_names_the_command_that_makes_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ringlight.experiments.cli.common import UserError
-
     monkeypatch.setattr("ringlight.testbed.lab.STATE_ROOT", tmp_path)
     with pytest.raises(UserError, match="ringlight up SCENARIO --slurm"):
         run("env")
@@ -91,3 +91,11 @@ def test_the_environment_without_a_lab_names_the_command_that_makes_one(
     with pytest.raises(UserError, match="which lab"):
         run("env")
     assert run("env", "efgh") == f"export SLURM_CONF={tmp_path}/efgh/slurm/slurm.conf\n"
+
+
+@pytest.mark.parametrize(
+    "options", [SlurmOptions(slurm_mode="follow"), SlurmOptions(slurm_port=18000)]
+)
+def test_options_of_a_cluster_need_a_cluster(options: SlurmOptions) -> None:
+    with pytest.raises(UserError, match="only with --slurm"):
+        options.given_to(Path("x.yaml"), [])
