@@ -187,6 +187,9 @@ def test_a_job_and_its_claim_outlast_a_process_of_slurm(
 ) -> None:
     job = lab.submit("sleep 600", "-N2", "--nodelist=g0,g3")
     lab.until(lambda: lab.job(job)[0] == "RUNNING", "the job")
+    # Slurm stores its state every 5 s, and forgets later starts when it is killed.
+    stored, begun = lab.folder / "state" / "job_state", time.time()
+    lab.until(lambda: stored.stat().st_mtime > begun, "a stored state")
     before = claims(lab)[f"slurm-{job}"]
     light = lab.call("GET", "/v1/circuits")["generation"]
     pid = lab.pid(name)
@@ -231,6 +234,12 @@ def _claims_or_none(lab: SlurmLab) -> dict[str, Any] | None:
         return claims(lab)
     except httpx.TransportError:
         return None
+
+
+def test_a_claim_that_no_epilog_releases_is_released(lab: SlurmLab) -> None:
+    body = {"name": "slurm-99999", "gpus": ["g0"], "wait_s": 20}
+    lab.call("POST", "/v1/claims", body)
+    lab.until(lambda: not claims(lab), "a released claim")
 
 
 def test_a_lost_gpu_is_drained_and_its_job_runs_on_a_spare(lab: SlurmLab) -> None:
