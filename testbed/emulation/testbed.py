@@ -37,8 +37,6 @@ from ringlight.testbed.emulation.kept_processes import (
     START_S,
     Kept,
     KeptProcesses,
-    answers,
-    last_line,
 )
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.namespace_hosts import NamespaceHost
@@ -53,7 +51,7 @@ from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.process_start import SOCKET
-from ringlight.testbed.supervision import Supervisor
+from ringlight.testbed.supervision import Supervisor, answers, last_line
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +139,7 @@ class Testbed:
         where = {
             name: ControllerAddress.parse(p.openflow)
             for name, p in settings.programs.items()
+            if p.openflow is not None
         }
         optical = OpticalProcesses(settings, self.processes)
         network = LabNetwork(
@@ -337,7 +336,11 @@ class Testbed:
         ready = self.settings.state / f"{name}.json"
         starts = {name: partial(program.start, self.settings.lab, ready)}
         kept = self.programs[name] = self.processes.supervise(
-            name, "the process of", starts, None, lambda _: last_line(program.log)
+            name,
+            "the process of",
+            starts,
+            "processes",
+            lambda _: last_line(program.log),
         )
         self._undo.callback(kept.stop)
         self.processes.await_ready(
@@ -413,7 +416,11 @@ class Testbed:
     def _make_inventory(self, groups: Iterable[ProcessGroup]) -> dict[str, Any]:
         lab, fabric = self.settings.lab, self.settings.fabric
         assert self.network is not None
-        kept = self.controller.lives() if self.controller else {}
+        supervisors = [*self.programs.values()]
+        supervisors += [] if self.controller is None else [self.controller]
+        kept = {
+            name: life for each in supervisors for name, life in each.lives().items()
+        }
         processes = {name: {"pid": life.pid} for name, life in kept.items()}
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)}

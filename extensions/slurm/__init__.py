@@ -1,0 +1,11 @@
+"""Slurm over a lab: its configuration, claims for its jobs, and a cluster with a node at each GPU."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(
+    name="slurm",
+    requires=("interchange",),
+    commands="commands:register",
+    processes={"slurm": "program:SLURM"},
+    controller=("health:add", "follower_routes:add"),
+)
