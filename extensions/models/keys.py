@@ -22,7 +22,7 @@ MOST_RANKS, MOST_MICRO_BATCHES = 1 << 17, 10_000
 #: A workload without a device.
 DEVICE_MISSING = (
     f"device: a workload of a model needs it; give {', '.join(DEVICES)} or a file of "
-    "operations' times (docs/models.md)"
+    "operations' times"
 )
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 ElementBytes = Annotated[int, Field(ge=1, le=8)]
