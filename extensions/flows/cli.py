@@ -1,4 +1,4 @@
-"""``ringlight flows``: completion times of the flows of a file."""
+"""``ringlight fct``: completion times of the flows of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringlight.experiments.cli.common import echo, fail, patience, show_json, ta
 
 
 @options.with_groups
-def flows(
+def fct(
     scenario: options.ScenarioFile,
     file: Annotated[
         Path,
@@ -74,9 +74,9 @@ def flows(
     packets go slot by slot.
 
     Examples:
-        ringlight examples copy clos_flows
-        ringlight flows clos_flows.yaml clos_flows.csv
-        ringlight flows clos_flows.yaml clos_flows.csv --paths pair --link-delay 500ns
+        ringlight examples copy fat_tree_4
+        ringlight fct fat_tree_4.yaml flows.csv
+        ringlight fct fat_tree_4.yaml flows.csv --arm ring --paths pair --link-delay 500ns
     """
     from dataclasses import asdict
 
@@ -148,4 +148,4 @@ def _time(option: str, text: str) -> float:
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    app.command(rich_help_panel=options.EXPERIMENTS)(flows)
+    app.command(rich_help_panel=options.EXPERIMENTS)(fct)

@@ -19,7 +19,7 @@ from random import Random
 
 import numpy as np
 
-from ringlight.extensions.flows.flow_file import Flow
+from ringlight.extensions.flows.flow_file import SizedFlow
 from ringlight.extensions.flows.sharing import Fluid, Sharing
 from ringlight.extensions.flows.transport import Transport
 from ringlight.extensions.flows.ways import DirectedLinks, Way, Ways
@@ -28,7 +28,7 @@ from ringlight.testbed.simulation.arrays import FloatArray
 
 
 def completion_times_s(
-    fabric: Fabric, flows: Sequence[Flow], transport: Transport
+    fabric: Fabric, flows: Sequence[SizedFlow], transport: Transport
 ) -> FloatArray:
     """Return the seconds from the start of each flow until it is complete.
 
@@ -38,7 +38,7 @@ def completion_times_s(
 
 
 def times_over(
-    ways: DirectedLinks, flows: Sequence[Flow], transport: Transport
+    ways: DirectedLinks, flows: Sequence[SizedFlow], transport: Transport
 ) -> FloatArray:
     """Return the times of :func:`completion_times_s` over other links than those of a fabric."""
     return _Run(ways, flows, transport).times_s()
@@ -58,7 +58,7 @@ class _Run:
     """The queue of events: flows' starts, the ends of long flows, and packets that reach a link."""
 
     def __init__(
-        self, ways: DirectedLinks, flows: Sequence[Flow], transport: Transport
+        self, ways: DirectedLinks, flows: Sequence[SizedFlow], transport: Transport
     ) -> None:
         self._ways, self._flows, self._transport = ways, flows, transport
         self._window_bytes = transport.window_packets * transport.packet_bytes
@@ -141,7 +141,7 @@ class _Run:
         if fluid.shared and fluid.tightest in fluid.forward:
             self._waits_s[number] = ahead_s.get(fluid.tightest, 0.0)
 
-    def _acknowledging(self, flow: Flow) -> dict[int, float]:
+    def _acknowledging(self, flow: SizedFlow) -> dict[int, float]:
         """Return the bytes of acknowledgements for each byte of a flow, by link."""
         part = self._transport.acknowledgement_bytes / self._transport.packet_bytes
         if not part:
@@ -177,8 +177,8 @@ class _Run:
         share = fluid.shares[fluid.tightest]
         packets = transport.packets(self._flows[fluid.number].size_bytes)
         last_window = (packets - 1) % transport.window_packets + 1
-        others = rate / (fluid.rate * share) - 1
-        return wait_s - others * last_window * share * transport.packet_bytes / rate
+        ratio = rate / (fluid.rate * share) - 1
+        return wait_s - ratio * last_window * share * transport.packet_bytes / rate
 
     def _expect(self, flows: Sequence[Fluid]) -> None:
         """Enter the ends of long flows whose rates changed."""
@@ -317,7 +317,7 @@ class _Run:
                 self._sharing.displace(burst.way.shares, wire_bytes, self._now_s)
             )
 
-    def _acknowledged_s(self, flow: Flow) -> float:
+    def _acknowledged_s(self, flow: SizedFlow) -> float:
         """Return the seconds of an acknowledgement on its way: it waits for no queue, only for one packet."""
         way, size = (
             self._ways.way(flow.destination, flow.source),

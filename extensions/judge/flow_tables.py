@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ringlight.extensions.flows.flow_file import Flow
+from ringlight.extensions.flows.flow_file import SizedFlow
 from ringlight.extensions.judge.contract import (
     Claim,
     Comparison,
@@ -27,10 +27,10 @@ def parameters(read: ReadTable) -> dict[str, str]:
     return {row["parameter"]: row["value"] for row in read(PARAMETERS)}
 
 
-def flows_of(rows: Iterable[dict[str, str]]) -> list[Flow]:
+def flows_of(rows: Iterable[dict[str, str]]) -> list[SizedFlow]:
     """Return the flows of a table; host n is GPU gn."""
     return [
-        Flow(
+        SizedFlow(
             f"g{row['src_host']}",
             f"g{row['dst_host']}",
             int(row["size_bytes"]),
@@ -40,7 +40,7 @@ def flows_of(rows: Iterable[dict[str, str]]) -> list[Flow]:
     ]
 
 
-def rows_of(table: str, flows: Sequence[Flow], times_s: FloatArray) -> list[Row]:
+def rows_of(table: str, flows: Sequence[SizedFlow], times_s: FloatArray) -> list[Row]:
     """Return the predictions; a case is a flow with its size and start."""
     return [
         Row(
@@ -66,13 +66,13 @@ def compared(
     for name, percentile in PERCENTILES.items():
         for size in np.unique(sizes):
             of_size = sizes == size
-            both = (
-                np.percentile(values[of_size], percentile)
+            ours, theirs = (
+                float(np.percentile(values[of_size], percentile))
                 for values in (predicted, published)
             )
             case = f"{size:,} bytes, {of_size.sum():,} flows"
             comparisons.append(
-                Comparison(name, case, *map(float, both), "ms", percents.get(name))
+                Comparison(name, case, ours, theirs, "ms", percents.get(name))
             )
     claims = [
         Claim(

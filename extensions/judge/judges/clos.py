@@ -62,7 +62,7 @@ JUDGE = Judge(
     needs={
         "all flows": "serialisation at each hop, propagation, packets over all shortest paths in turn; "
         "completion when the sender has the last acknowledgement (ndp.cpp)",
-        "short flows": "queues: packets of long flows, whose window is larger than what is on the way",
+        "short flows": "queues: packets of long flows, whose windows exceed their packets in flight",
         "long flows": "max-min fair rates, and the share of a link that acknowledgements take",
     },
     predict=predict,

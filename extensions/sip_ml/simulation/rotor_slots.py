@@ -135,11 +135,11 @@ class Queue:
 
 @dataclass
 class _Decision:
-    """What the hosts of a rack send to the hosts of the other rack, in packets.
+    """Packets that the hosts of a rack send to the hosts of the other rack.
 
     ``stored`` and ``own``: by host and receiver. ``accepted``: by host and destination in another rack, the
-    hosts in between with the packets that they accept. ``can_send`` and ``can_receive``: what is left of
-    hosts' quotas, where some is used.
+    hosts in between with the packets that they accept. ``can_send`` and ``can_receive``: the rest of the
+    quotas of hosts that use theirs.
     """
 
     rack: int
@@ -191,7 +191,8 @@ class RotorRun:
                 self._begin(order.popleft())
             self._decide(matchings[interval % len(matchings)], interval)
             interval += 1
-        return self._ends_s - np.asarray(self._starts_s)
+        times_s: FloatArray = self._ends_s - np.asarray(self._starts_s)
+        return times_s
 
     def _rack(self, host: int) -> int:
         return host // self._rotors.hosts
@@ -289,7 +290,7 @@ class RotorRun:
         }
         for between in range(other * hosts, (other + 1) * hosts):
             own = self._own.get(between, {})
-            wants = {}
+            sought: dict[tuple[int, int], int] = {}
             for key, packets in offered.items():
                 destination = key[1]
                 room = most_stored
@@ -298,9 +299,9 @@ class RotorRun:
                     own.get(destination),
                 ):
                     room -= queue.packets if queue else 0
-                wants[key] = max(0, min(packets, room))
+                sought[key] = max(0, min(packets, room))
             for key, packets in fair(
-                wants, decision.can_receive.get(between, quota)
+                sought, decision.can_receive.get(between, quota)
             ).items():
                 if packets > 0:
                     decision.accepted.setdefault(key, []).append((between, packets))
