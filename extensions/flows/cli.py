@@ -75,8 +75,8 @@ def fct(
 
     Examples:
         ringlight examples copy fat_tree_4
-        ringlight fct fat_tree_4.yaml flows.csv
-        ringlight fct fat_tree_4.yaml flows.csv --arm ring --paths pair --link-delay 500ns
+        ringlight fct fat_tree_4.yaml day1/flows.csv
+        ringlight fct fat_tree_4.yaml day1/flows.csv --arm ring --paths pair --link-delay 500ns
     """
     from dataclasses import asdict
 

@@ -54,25 +54,58 @@ def section_of(item: Judged) -> str:
     ]
     if needs:
         lines += ["The predictions need:\n", *needs, ""]
-    for name, group in groupby(item.judgement.comparisons, lambda line: line.table):
-        comparisons = list(group)
-        unit = comparisons[0].unit
-        lines += [f"{name}, {unit}:\n", table(_HEADS, _comparison_rows(comparisons))]
+    for block in _blocks(item.judgement.comparisons):
+        names, unit = ", ".join(block), next(iter(block.values()))[0].unit
+        if len(block) == 1:
+            rows = map(_full_row, *block.values())
+            lines += [f"{names}, {unit}:\n", table(_HEADS, rows)]
+        else:
+            lines += [
+                f"Predicted, published, {unit}:\n",
+                table(("case", *block), _rows(block)),
+            ]
     return "\n".join(lines)
 
 
 _HEADS = ("case", "predicted", "published", "difference", "note")
+#: Comparisons by table.
+_Block = dict[str, list[Comparison]]
 
 
-def _comparison_rows(comparisons: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:
-    for line in comparisons:
-        yield (
-            line.case,
-            number(line.predicted),
-            number(line.published),
-            f"{line.difference_percent:+.2f} %",
-            line.note,
-        )
+def _blocks(comparisons: Iterable[Comparison]) -> list[_Block]:
+    """Return successive tables, those with the same cases together, unless they have notes."""
+    blocks: list[_Block] = []
+    cases: tuple[str, ...] | None = None
+    for name, group in groupby(comparisons, lambda line: line.table):
+        lines = list(group)
+        before, cases = cases, tuple(f"{line.case} {line.unit}" for line in lines)
+        if any(line.note for line in lines):
+            cases = None
+        if cases is not None and cases == before:
+            blocks[-1][name] = lines
+        else:
+            blocks.append({name: lines})
+    return blocks
+
+
+def _full_row(line: Comparison) -> tuple[str, ...]:
+    return (
+        line.case,
+        number(line.predicted),
+        number(line.published),
+        f"{line.difference_percent:+.2f} %",
+        line.note,
+    )
+
+
+def _rows(block: _Block) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each case of tables with the same cases."""
+    for lines in zip(*block.values(), strict=True):
+        cells = [
+            f"{number(line.predicted)}, {number(line.published)} ({line.difference_percent:+.1f} %)"
+            for line in lines
+        ]
+        yield lines[0].case, *cells
 
 
 def _claim_row(claim: Claim) -> tuple[str, ...]:

@@ -64,6 +64,8 @@ JUDGE = Judge(
         "completion when the sender has the last acknowledgement (ndp.cpp)",
         "short flows": "queues: packets of long flows, whose windows exceed their packets in flight",
         "long flows": "max-min fair rates, and the share of a link that acknowledgements take",
+        "evidence": "no constant was set to a published time, but queues of long flows and the share of "
+        "acknowledgements were added after the differences without them had been seen",
     },
     predict=predict,
     compare=compare,

@@ -101,6 +101,8 @@ JUDGE = Judge(
         "shows its error for a flow alone",
         "the matchings": "the file of the topology is missing. Another random order of matchings moves medians "
         "by a few per cent",
+        "evidence": "no other constant was set to a published time, but that all packets of a host share its quota "
+        "was added after the differences without it had been seen",
     },
     predict=predict,
     compare=compare,
