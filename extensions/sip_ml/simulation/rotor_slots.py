@@ -152,7 +152,10 @@ class _Decision:
 
 
 class RotorRun:
-    """The queues of all hosts. ``sources`` and ``destinations``: hosts of transfers, rack by rack."""
+    """The queues of all hosts. ``sources`` and ``destinations``: hosts of transfers, numbered rack by rack.
+
+    Raises ValueError for a transfer within a rack.
+    """
 
     def __init__(
         self,
@@ -165,6 +168,9 @@ class RotorRun:
         self._rotors, self._starts_s = rotors, starts_s
         self._sources, self._destinations = sources, destinations
         payload = rotors.packet_bytes - rotors.header_bytes
+        for number, ends in enumerate(zip(sources, destinations, strict=True)):
+            if self._rack(ends[0]) == self._rack(ends[1]):
+                raise ValueError(f"transfer {number} stays in its rack")
         self._quota = rotors.quota
         self._left = [math.ceil(size / payload) for size in sizes_bytes]
         self._unfinished = len(self._left)
@@ -184,6 +190,9 @@ class RotorRun:
         order = deque(sorted(range(len(self._left)), key=self._starts_s.__getitem__))
         interval = 0
         while self._unfinished:
+            if order and not (self._own or self._stored or self._coming):
+                begin_s = self._starts_s[order[0]]
+                interval = max(interval, math.floor(begin_s / rotors.interval_s))
             now_s = interval * rotors.interval_s
             for host, destination, transfer, packets in self._coming.pop(interval, ()):
                 self._store(host, destination, transfer, packets)
@@ -294,20 +303,23 @@ class RotorRun:
             for key, packets in offered.items():
                 destination = key[1]
                 room = most_stored
-                for queue in (
-                    rooms[destination].get((between, destination)),
-                    own.get(destination),
-                ):
-                    room -= queue.packets if queue else 0
-                sought[key] = max(0, min(packets, room))
-            for key, packets in fair(
-                sought, decision.can_receive.get(between, quota)
-            ).items():
+                if stored := rooms[destination].get((between, destination)):
+                    room -= stored.packets
+                if destination in own:
+                    room -= own[destination].packets
+                if room > 0:
+                    sought[key] = min(packets, room)
+            can_receive = decision.can_receive.get(between, quota)
+            for key, packets in fair(sought, can_receive).items():
                 if packets > 0:
                     decision.accepted.setdefault(key, []).append((between, packets))
 
     def _send(self, decision: _Decision, interval: int) -> None:
         """Send packets; where several hosts accepted the same, the sender's quota is the limit of all."""
+        if not decision.own and not decision.accepted:
+            if decision.stored:
+                self._send_stored((decision.rack, decision.other), interval)
+            return
         totals: dict[int, int] = {}
         relayed = {
             (host, destination): min(
@@ -350,6 +362,14 @@ class RotorRun:
         there = interval + max(1, math.ceil(mean_s / self._rotors.interval_s))
         coming = self._coming.setdefault(there, [])
         each = spread(packets, [accepted for _, accepted in parts])
+        if len(taken) == 1:
+            transfer = taken[0][0]
+            coming += [
+                (between, destination, transfer, part)
+                for (between, _), part in zip(parts, each, strict=True)
+                if part
+            ]
+            return
         queue = Queue()
         for transfer, number in taken:
             queue.put(transfer, number)

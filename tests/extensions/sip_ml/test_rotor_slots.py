@@ -99,3 +99,18 @@ def test_fair_parts_are_whole_and_fill_the_capacity(wants, capacity):
 
 def test_parts_get_the_remainder_from_the_first_on():
     assert spread(80, [26] * 6) == [14, 14, 13, 13, 13, 13]
+
+
+def test_a_transfer_within_a_rack_is_refused():
+    with pytest.raises(ValueError, match="transfer 0 stays in its rack"):
+        RotorRun(rotors(hosts=3), [0], [2], [1], [0.0])
+
+
+def test_a_late_start_changes_nothing_but_the_phase():
+    direct = rotors(indirect=False)
+    cycle_s = len(direct.matchings()) * direct.interval_s
+    early, late = (
+        RotorRun(direct, [0], [5], [10**6], [start]).times_s()[0]
+        for start in (0.0, 1e4 * cycle_s)
+    )
+    assert late == pytest.approx(early, abs=1.01 * direct.interval_s)
