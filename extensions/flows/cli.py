@@ -62,6 +62,12 @@ def fct(
             "--link-delay", metavar="TIME", help="Propagation between switches."
         ),
     ] = "0 s",
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", min=0, help="Seed of the phases of long flows' packets."
+        ),
+    ] = 1,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write each flow's time as CSV."),
@@ -108,7 +114,7 @@ def fct(
         with patience(f"simulating {len(given):,} flows"):
             rotors = slotted_rotors(fabric, transport)
             if rotors is None:
-                times_s = completion_times_s(fabric, given, transport)
+                times_s = completion_times_s(fabric, given, transport, seed)
             else:
                 times_s = rotor_times_s(rotors, fabric, given)
     except ValueError as error:

@@ -26,22 +26,29 @@ from ringlight.extensions.flows.ways import DirectedLinks, Way, Ways
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
 
+#: Default seed of the phases of long flows' packets.
+SEED = 1
+
 
 def completion_times_s(
-    fabric: Fabric, flows: Sequence[SizedFlow], transport: Transport
+    fabric: Fabric, flows: Sequence[SizedFlow], transport: Transport, seed: int = SEED
 ) -> FloatArray:
     """Return the seconds from the start of each flow until it is complete.
 
-    Raises NoPathError for a pair of GPUs without a path.
+    ``seed``: of the phases of long flows' packets, where short flows meet them. Raises NoPathError for a pair
+    of GPUs without a path.
     """
-    return times_over(Ways(fabric, transport), flows, transport)
+    return times_over(Ways(fabric, transport), flows, transport, seed)
 
 
 def times_over(
-    ways: DirectedLinks, flows: Sequence[SizedFlow], transport: Transport
+    ways: DirectedLinks,
+    flows: Sequence[SizedFlow],
+    transport: Transport,
+    seed: int = SEED,
 ) -> FloatArray:
     """Return the times of :func:`completion_times_s` over other links than those of a fabric."""
-    return _Run(ways, flows, transport).times_s()
+    return _Run(ways, flows, transport, seed).times_s()
 
 
 @dataclass(eq=False)
@@ -58,7 +65,11 @@ class _Run:
     """The queue of events: flows' starts, the ends of long flows, and packets that reach a link."""
 
     def __init__(
-        self, ways: DirectedLinks, flows: Sequence[SizedFlow], transport: Transport
+        self,
+        ways: DirectedLinks,
+        flows: Sequence[SizedFlow],
+        transport: Transport,
+        seed: int,
     ) -> None:
         self._ways, self._flows, self._transport = ways, flows, transport
         self._window_bytes = transport.window_packets * transport.packet_bytes
@@ -72,7 +83,7 @@ class _Run:
         self._round_trips: dict[int, tuple[Way, float]] = {}
         #: Of long flows that joined others, the seconds until their first packet passed.
         self._waits_s: dict[int, float] = {}
-        self._random = Random(SEED)
+        self._random = Random(seed)
         self._counter = count()
         self._queue: list[tuple[float, int, str, object, tuple[int, int]]] = []
         self._now_s = 0.0
@@ -341,8 +352,6 @@ class _Run:
 SAME_LOAD = 1e-6
 #: Largest load that long waits are computed for.
 MOST_LOAD = 0.95
-#: Seed of the phases of long flows' packets.
-SEED = 1
 
 
 def longest_wait(load: float, packets: float) -> float:
