@@ -153,9 +153,10 @@ def fat_tree(
     k pods p0, p1, …; in each k/2 edge switches p0-e0, … and ``uplinks`` aggregation switches p0-a0, … (k/2
     without it), each with k/2 core switches c0, … of its own. Edge switches have ``gpus_per_edge`` GPUs (k/2
     without it) of ``rate_bps`` bits per second each; GPUs are g0, g1, … pod by pod, edge switch by edge
-    switch. Aggregation switch i of every pod is joined to cores i*k/2 to (i+1)*k/2 - 1. Every link between switches has the rate at which an edge switch's
-    uplinks together are ``oversubscription`` times slower than its GPUs. Ports are taken in order: first
-    those to GPUs (on an edge switch) or edge switches, then those upwards.
+    switch. Aggregation switch i of every pod is joined to cores i*k/2 to (i+1)*k/2 - 1. Every link between
+    switches has the rate at which an edge switch's uplinks together are ``oversubscription`` times slower than
+    its GPUs. Ports are taken in order: first those to GPUs (on an edge switch) or edge switches, then those
+    upwards.
     Raises ValueError for an odd k.
     """
     if k % 2:
@@ -167,13 +168,13 @@ def fat_tree(
     gpus = [f"g{i}" for i in range(each * len(edges))]
     cores = [f"c{i}" for i in range(up * half)]
     aggregation = [f"p{pod}-a{i}" for pod in range(k) for i in range(up)]
-    uplinks = [
+    between = [
         (f"p{pod}-e{e}", f"p{pod}-a{a}")
         for pod in range(k)
         for e in range(half)
         for a in range(up)
     ]
-    uplinks += [
+    between += [
         (f"p{pod}-a{a}", cores[a * half + c])
         for pod in range(k)
         for a in range(up)
@@ -185,7 +186,7 @@ def fat_tree(
         gpus,
         [*edges, *aggregation, *cores],
         nics,
-        uplinks,
+        between,
         rate_bps,
         uplink_bps,
         queue_s,

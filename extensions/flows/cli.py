@@ -1,4 +1,4 @@
-"""``ringlight flows``: completion times of the flows of a file."""
+"""``ringlight fct``: completion times of the flows of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringlight.experiments.cli.common import echo, fail, patience, show_json, ta
 
 
 @options.with_groups
-def flows(
+def fct(
     scenario: options.ScenarioFile,
     file: Annotated[
         Path,
@@ -62,6 +62,12 @@ def flows(
             "--link-delay", metavar="TIME", help="Propagation between switches."
         ),
     ] = "0 s",
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", min=0, help="Seed of the phases of long flows' packets."
+        ),
+    ] = 1,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write each flow's time as CSV."),
@@ -74,9 +80,9 @@ def flows(
     packets go slot by slot.
 
     Examples:
-        ringlight examples copy clos_flows
-        ringlight flows clos_flows.yaml clos_flows.csv
-        ringlight flows clos_flows.yaml clos_flows.csv --paths pair --link-delay 500ns
+        ringlight examples copy fat_tree_4
+        ringlight fct fat_tree_4.yaml day1/flows.csv
+        ringlight fct fat_tree_4.yaml day1/flows.csv --arm ring --paths pair --link-delay 500ns
     """
     from dataclasses import asdict
 
@@ -108,7 +114,7 @@ def flows(
         with patience(f"simulating {len(given):,} flows"):
             rotors = slotted_rotors(fabric, transport)
             if rotors is None:
-                times_s = completion_times_s(fabric, given, transport)
+                times_s = completion_times_s(fabric, given, transport, seed)
             else:
                 times_s = rotor_times_s(rotors, fabric, given)
     except ValueError as error:
@@ -148,4 +154,4 @@ def _time(option: str, text: str) -> float:
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    app.command(rich_help_panel=options.EXPERIMENTS)(flows)
+    app.command(rich_help_panel=options.EXPERIMENTS)(fct)

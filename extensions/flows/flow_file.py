@@ -15,7 +15,7 @@ MOST_FLOWS = 5_000_000
 
 
 @dataclass(frozen=True)
-class Flow:
+class SizedFlow:
     """``size_bytes`` from GPU ``source`` to GPU ``destination``, from ``start_s`` seconds on."""
 
     source: str
@@ -28,7 +28,7 @@ class FlowFileError(ValueError):
     """A file of flows that cannot be used; one line with its name and the number of the line."""
 
 
-def read_flows(path: Path, gpus: Collection[str]) -> list[Flow]:
+def read_flows(path: Path, gpus: Collection[str]) -> list[SizedFlow]:
     """Return the flows of a file. ``gpus``: names that may stand there. Raises FlowFileError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -45,7 +45,7 @@ def read_flows(path: Path, gpus: Collection[str]) -> list[Flow]:
 
 def _flows(
     path: Path, rows: Iterable[dict[str, str]], gpus: Collection[str]
-) -> Iterable[Flow]:
+) -> Iterable[SizedFlow]:
     for number, row in enumerate(rows, 2):
         if number > MOST_FLOWS + 1:
             raise FlowFileError(f"{path}: more than {MOST_FLOWS:,} flows")
@@ -55,8 +55,8 @@ def _flows(
             raise FlowFileError(f"{path}:{number}: {error}") from None
 
 
-def _flow(row: dict[str, str], gpus: Collection[str]) -> Flow:
-    flow = Flow(
+def _flow(row: dict[str, str], gpus: Collection[str]) -> SizedFlow:
+    flow = SizedFlow(
         row["source"], row["destination"], int(row["bytes"]), float(row["start_s"])
     )
     for name in (flow.source, flow.destination):

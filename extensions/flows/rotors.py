@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringlight.extensions.flows.flow_file import Flow
+from ringlight.extensions.flows.flow_file import SizedFlow
 from ringlight.extensions.flows.transport import Transport
 from ringlight.extensions.sip_ml.simulation.rotor_slots import RotorRun, SlottedRotors
 from ringlight.extensions.sip_ml.wholes.rotor import Rotors
@@ -40,7 +40,7 @@ def slotted_rotors(fabric: Fabric, transport: Transport) -> SlottedRotors | None
 
 
 def rotor_times_s(
-    rotors: SlottedRotors, fabric: Fabric, flows: Sequence[Flow]
+    rotors: SlottedRotors, fabric: Fabric, flows: Sequence[SizedFlow]
 ) -> FloatArray:
     """Return the seconds from the start of each flow until its receiver has all packets."""
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}

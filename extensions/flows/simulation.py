@@ -19,29 +19,36 @@ from random import Random
 
 import numpy as np
 
-from ringlight.extensions.flows.flow_file import Flow
+from ringlight.extensions.flows.flow_file import SizedFlow
 from ringlight.extensions.flows.sharing import Fluid, Sharing
 from ringlight.extensions.flows.transport import Transport
 from ringlight.extensions.flows.ways import DirectedLinks, Way, Ways
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
 
+#: Default seed of the phases of long flows' packets.
+SEED = 1
+
 
 def completion_times_s(
-    fabric: Fabric, flows: Sequence[Flow], transport: Transport
+    fabric: Fabric, flows: Sequence[SizedFlow], transport: Transport, seed: int = SEED
 ) -> FloatArray:
     """Return the seconds from the start of each flow until it is complete.
 
-    Raises NoPathError for a pair of GPUs without a path.
+    ``seed``: of the phases of long flows' packets, where short flows meet them. Raises NoPathError for a pair
+    of GPUs without a path.
     """
-    return times_over(Ways(fabric, transport), flows, transport)
+    return times_over(Ways(fabric, transport), flows, transport, seed)
 
 
 def times_over(
-    ways: DirectedLinks, flows: Sequence[Flow], transport: Transport
+    ways: DirectedLinks,
+    flows: Sequence[SizedFlow],
+    transport: Transport,
+    seed: int = SEED,
 ) -> FloatArray:
     """Return the times of :func:`completion_times_s` over other links than those of a fabric."""
-    return _Run(ways, flows, transport).times_s()
+    return _Run(ways, flows, transport, seed).times_s()
 
 
 @dataclass(eq=False)
@@ -58,7 +65,11 @@ class _Run:
     """The queue of events: flows' starts, the ends of long flows, and packets that reach a link."""
 
     def __init__(
-        self, ways: DirectedLinks, flows: Sequence[Flow], transport: Transport
+        self,
+        ways: DirectedLinks,
+        flows: Sequence[SizedFlow],
+        transport: Transport,
+        seed: int,
     ) -> None:
         self._ways, self._flows, self._transport = ways, flows, transport
         self._window_bytes = transport.window_packets * transport.packet_bytes
@@ -72,7 +83,7 @@ class _Run:
         self._round_trips: dict[int, tuple[Way, float]] = {}
         #: Of long flows that joined others, the seconds until their first packet passed.
         self._waits_s: dict[int, float] = {}
-        self._random = Random(SEED)
+        self._random = Random(seed)
         self._counter = count()
         self._queue: list[tuple[float, int, str, object, tuple[int, int]]] = []
         self._now_s = 0.0
@@ -141,7 +152,7 @@ class _Run:
         if fluid.shared and fluid.tightest in fluid.forward:
             self._waits_s[number] = ahead_s.get(fluid.tightest, 0.0)
 
-    def _acknowledging(self, flow: Flow) -> dict[int, float]:
+    def _acknowledging(self, flow: SizedFlow) -> dict[int, float]:
         """Return the bytes of acknowledgements for each byte of a flow, by link."""
         part = self._transport.acknowledgement_bytes / self._transport.packet_bytes
         if not part:
@@ -177,8 +188,8 @@ class _Run:
         share = fluid.shares[fluid.tightest]
         packets = transport.packets(self._flows[fluid.number].size_bytes)
         last_window = (packets - 1) % transport.window_packets + 1
-        others = rate / (fluid.rate * share) - 1
-        return wait_s - others * last_window * share * transport.packet_bytes / rate
+        ratio = rate / (fluid.rate * share) - 1
+        return wait_s - ratio * last_window * share * transport.packet_bytes / rate
 
     def _expect(self, flows: Sequence[Fluid]) -> None:
         """Enter the ends of long flows whose rates changed."""
@@ -317,7 +328,7 @@ class _Run:
                 self._sharing.displace(burst.way.shares, wire_bytes, self._now_s)
             )
 
-    def _acknowledged_s(self, flow: Flow) -> float:
+    def _acknowledged_s(self, flow: SizedFlow) -> float:
         """Return the seconds of an acknowledgement on its way: it waits for no queue, only for one packet."""
         way, size = (
             self._ways.way(flow.destination, flow.source),
@@ -341,8 +352,6 @@ class _Run:
 SAME_LOAD = 1e-6
 #: Largest load that long waits are computed for.
 MOST_LOAD = 0.95
-#: Seed of the phases of long flows' packets.
-SEED = 1
 
 
 def longest_wait(load: float, packets: float) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ringlight.experiments.record.writing import writing
-from ringlight.extensions.flows.flow_file import Flow
+from ringlight.extensions.flows.flow_file import SizedFlow
 from ringlight.fabric.units import format_size, format_time
 from ringlight.testbed.simulation.arrays import FloatArray
 
@@ -31,7 +31,7 @@ class SizeClass:
     p99_s: float
 
 
-def by_size(flows: Sequence[Flow], times_s: FloatArray) -> list[SizeClass]:
+def by_size(flows: Sequence[SizedFlow], times_s: FloatArray) -> list[SizeClass]:
     """Return the classes of flows, the smallest first: their sizes, or powers of ten of them."""
     sizes = np.array([flow.size_bytes for flow in flows])
     keys = sizes
@@ -60,7 +60,7 @@ def lines_of(classes: Sequence[SizeClass]) -> list[tuple[str, ...]]:
     ]
 
 
-def write_times(path: Path, flows: Sequence[Flow], times_s: FloatArray) -> None:
+def write_times(path: Path, flows: Sequence[SizedFlow], times_s: FloatArray) -> None:
     """Write each flow and its completion time, seconds, as CSV. Raises WriteError."""
     with writing(path), path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -90,7 +90,9 @@ class Ways:
         links = [
             self._number[hop.out] for hop in self._router.path(source, destination)
         ]
-        following = {a: (b,) for a, b in itertools.pairwise(links)}
+        following: dict[int, tuple[int, ...]] = {
+            a: (b,) for a, b in itertools.pairwise(links)
+        }
         return Way(tuple({link: 1.0} for link in links), following)
 
     def _sprayed(self, source: str, destination: str) -> Way:

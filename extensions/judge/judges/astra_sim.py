@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from ringlight.extensions.flows.flow_file import Flow
+from ringlight.extensions.flows.flow_file import SizedFlow
 from ringlight.extensions.flows.simulation import times_over
 from ringlight.extensions.flows.transport import Transport
 from ringlight.extensions.flows.ways import Way
@@ -80,7 +80,7 @@ def _aware_s(case: Case) -> float:
     message = Transport(
         packet_bytes=size, header_bytes=0, window_packets=1, spray=False
     )
-    flows = [Flow(source, destination, size, 0.0) for source, destination in pairs]
+    flows = [SizedFlow(source, destination, size, 0.0) for source, destination in pairs]
     return float(times_over(links, flows, message).max())
 
 
@@ -125,10 +125,10 @@ def _system_s(case: Case) -> float:
 
 
 def _after(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    if found is None:
+    match = re.search(pattern, text)
+    if match is None:
         raise ValueError(f"{text!r} states no {pattern}")
-    return found[1]
+    return match[1]
 
 
 _PREDICTIONS: Mapping[str, Callable[[Case], float]] = {

@@ -20,6 +20,8 @@ _FLOWS = "opera_sim/flows_1percent_clos_3to1.csv.gz"
 _OUTCOMES = "opera_sim/fct_1percent_clos_3to1.csv.gz"
 #: Pods, each with half as many racks; fat_tree_topology_3to1_k12.cpp.
 _PODS = 12
+#: Draws of the phases of packets; percentiles are means over them.
+_SEEDS = (1, 2, 3)
 
 
 def predict(read: ReadTable) -> list[Row]:
@@ -45,7 +47,14 @@ def predict(read: ReadTable) -> list[Row]:
         switch_delay_s=1e-9 * float(stated["delay between racks"]),
         nic_delay_s=1e-9 * float(stated["delay host to rack"]),
     )
-    return rows_of("flows", flows, completion_times_s(tree.fabric(), flows, transport))
+    fabric = tree.fabric()
+    return [
+        row
+        for seed in _SEEDS
+        for row in rows_of(
+            f"seed {seed}", flows, completion_times_s(fabric, flows, transport, seed)
+        )
+    ]
 
 
 def compare(rows: Sequence[Row], read: ReadTable) -> Judgement:
@@ -62,8 +71,11 @@ JUDGE = Judge(
     needs={
         "all flows": "serialisation at each hop, propagation, packets over all shortest paths in turn; "
         "completion when the sender has the last acknowledgement (ndp.cpp)",
-        "short flows": "queues: packets of long flows, whose window is larger than what is on the way",
+        "short flows": "queues: packets of long flows, whose windows exceed their packets in flight",
         "long flows": "max-min fair rates, and the share of a link that acknowledgements take",
+        "99 %": "the mean over three draws of the phases in which short flows meet packets of long ones",
+        "evidence": "no constant was set to a published time, but queues of long flows and the share of "
+        "acknowledgements were added after the differences without them had been seen",
     },
     predict=predict,
     compare=compare,

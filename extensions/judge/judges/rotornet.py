@@ -97,10 +97,12 @@ JUDGE = Judge(
         "host in between, which stores a part of a quota (RotorLB, rlbmodule.cpp)",
         "the cycle": "10.7 ms is not stated in the repository: its source is the published median of 180-byte "
         "flows. So the medians up to 10 kB, about half a cycle, are no evidence",
-        "the fluid rule": "of Ringlight's rotor interconnects is for long transfers: the last table shows its "
-        "error for a flow alone",
+        "the fluid rule": "not used here. It is the rule of rotor interconnects for long transfers; the last table "
+        "shows its error for a flow alone",
         "the matchings": "the file of the topology is missing. Another random order of matchings moves medians "
         "by a few per cent",
+        "evidence": "no other constant was set to a published time, but that all packets of a host share its quota "
+        "was added after the differences without it had been seen",
     },
     predict=predict,
     compare=compare,

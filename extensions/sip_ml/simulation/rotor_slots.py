@@ -135,11 +135,11 @@ class Queue:
 
 @dataclass
 class _Decision:
-    """What the hosts of a rack send to the hosts of the other rack, in packets.
+    """Packets that the hosts of a rack send to the hosts of the other rack.
 
     ``stored`` and ``own``: by host and receiver. ``accepted``: by host and destination in another rack, the
-    hosts in between with the packets that they accept. ``can_send`` and ``can_receive``: what is left of
-    hosts' quotas, where some is used.
+    hosts in between with the packets that they accept. ``can_send`` and ``can_receive``: the rest of the
+    quotas of hosts that use theirs.
     """
 
     rack: int
@@ -152,7 +152,10 @@ class _Decision:
 
 
 class RotorRun:
-    """The queues of all hosts. ``sources`` and ``destinations``: hosts of transfers, rack by rack."""
+    """The queues of all hosts. ``sources`` and ``destinations``: hosts of transfers, numbered rack by rack.
+
+    Raises ValueError for a transfer within a rack.
+    """
 
     def __init__(
         self,
@@ -165,6 +168,9 @@ class RotorRun:
         self._rotors, self._starts_s = rotors, starts_s
         self._sources, self._destinations = sources, destinations
         payload = rotors.packet_bytes - rotors.header_bytes
+        for number, ends in enumerate(zip(sources, destinations, strict=True)):
+            if self._rack(ends[0]) == self._rack(ends[1]):
+                raise ValueError(f"transfer {number} stays in its rack")
         self._quota = rotors.quota
         self._left = [math.ceil(size / payload) for size in sizes_bytes]
         self._unfinished = len(self._left)
@@ -184,6 +190,9 @@ class RotorRun:
         order = deque(sorted(range(len(self._left)), key=self._starts_s.__getitem__))
         interval = 0
         while self._unfinished:
+            if order and not (self._own or self._stored or self._coming):
+                begin_s = self._starts_s[order[0]]
+                interval = max(interval, math.floor(begin_s / rotors.interval_s))
             now_s = interval * rotors.interval_s
             for host, destination, transfer, packets in self._coming.pop(interval, ()):
                 self._store(host, destination, transfer, packets)
@@ -191,7 +200,8 @@ class RotorRun:
                 self._begin(order.popleft())
             self._decide(matchings[interval % len(matchings)], interval)
             interval += 1
-        return self._ends_s - np.asarray(self._starts_s)
+        times_s: FloatArray = self._ends_s - np.asarray(self._starts_s)
+        return times_s
 
     def _rack(self, host: int) -> int:
         return host // self._rotors.hosts
@@ -289,24 +299,27 @@ class RotorRun:
         }
         for between in range(other * hosts, (other + 1) * hosts):
             own = self._own.get(between, {})
-            wants = {}
+            sought: dict[tuple[int, int], int] = {}
             for key, packets in offered.items():
                 destination = key[1]
                 room = most_stored
-                for queue in (
-                    rooms[destination].get((between, destination)),
-                    own.get(destination),
-                ):
-                    room -= queue.packets if queue else 0
-                wants[key] = max(0, min(packets, room))
-            for key, packets in fair(
-                wants, decision.can_receive.get(between, quota)
-            ).items():
+                if stored := rooms[destination].get((between, destination)):
+                    room -= stored.packets
+                if destination in own:
+                    room -= own[destination].packets
+                if room > 0:
+                    sought[key] = min(packets, room)
+            can_receive = decision.can_receive.get(between, quota)
+            for key, packets in fair(sought, can_receive).items():
                 if packets > 0:
                     decision.accepted.setdefault(key, []).append((between, packets))
 
     def _send(self, decision: _Decision, interval: int) -> None:
         """Send packets; where several hosts accepted the same, the sender's quota is the limit of all."""
+        if not decision.own and not decision.accepted:
+            if decision.stored:
+                self._send_stored((decision.rack, decision.other), interval)
+            return
         totals: dict[int, int] = {}
         relayed = {
             (host, destination): min(
@@ -349,6 +362,14 @@ class RotorRun:
         there = interval + max(1, math.ceil(mean_s / self._rotors.interval_s))
         coming = self._coming.setdefault(there, [])
         each = spread(packets, [accepted for _, accepted in parts])
+        if len(taken) == 1:
+            transfer = taken[0][0]
+            coming += [
+                (between, destination, transfer, part)
+                for (between, _), part in zip(parts, each, strict=True)
+                if part
+            ]
+            return
         queue = Queue()
         for transfer, number in taken:
             queue.put(transfer, number)

@@ -3,6 +3,8 @@
 After RotorNet (Mellette et al., SIGCOMM 2017). Light goes one way here, so matching k is the shift by k: GPU
 i reaches GPU i + k, and the n - 1 matchings of n GPUs light every pair once in a cycle. They are dealt out to
 the switches, of which there is one for each of a GPU's ports.
+
+The rates here are those of long transfers. ``simulation/rotor_slots.py`` goes slot by slot.
 """
 
 from __future__ import annotations

@@ -1,0 +1,222 @@
+"""Completion times of flows: alone, behind each other, and files that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlight.extensions.flows.flow_file import FlowFileError, SizedFlow, read_flows
+from ringlight.extensions.flows.sharing import Fluid, Sharing, fill
+from ringlight.extensions.flows.simulation import completion_times_s, longest_wait
+from ringlight.extensions.flows.summary import by_size
+from ringlight.extensions.flows.transport import Transport
+from ringlight.extensions.flows.ways import Ways
+from ringlight.fabric.trees import fat_tree, leaf_spine
+from ringlight.testbed.simulation.maxmin import rates
+from tests.unit.test_cli import one_line, ringlight
+
+RATE = 10e9
+#: Seconds of a full packet, and of an acknowledgement, at RATE.
+PACKET, ACK = 1500 * 8 / RATE, 64 * 8 / RATE
+#: One leaf of four GPUs: two hops.
+LEAF = leaf_spine(1, 4, RATE).fabric()
+PLAIN = Transport()
+
+
+def times(flows: list[SizedFlow], transport: Transport = PLAIN) -> list[float]:
+    return completion_times_s(LEAF, flows, transport).tolist()
+
+
+def test_a_short_flow_alone_is_stored_whole_at_each_hop():
+    one, seven = SizedFlow("g0", "g1", 180, 0), SizedFlow("g0", "g1", 10_000, 1)
+    last = (10_000 - 6 * 1436 + 64) * 8 / RATE
+    assert times([one]) == pytest.approx([2 * 244 * 8 / RATE])
+    # Six packets before it leave; the last, shorter one waits for the one before it at the second hop.
+    assert times([seven]) == pytest.approx([7 * PACKET + last])
+    full = Transport(full_packets=True, acknowledgement_bytes=64, nic_delay_s=1e-6)
+    assert times([seven], full) == pytest.approx([8 * PACKET + 2 * ACK + 4e-6])
+
+
+def test_a_long_flow_alone_has_the_rate_of_a_link():
+    flow = SizedFlow("g0", "g1", 1436 * 1000, 0)
+    assert times([flow]) == pytest.approx([1001 * PACKET])
+
+
+def test_two_long_flows_to_one_gpu_have_half_of_its_link():
+    flows = [
+        SizedFlow("g0", "g2", 1436 * 10_000, 0),
+        SizedFlow("g1", "g2", 1436 * 10_000, 0),
+    ]
+    assert times(flows) == pytest.approx([20_000 * PACKET] * 2, rel=2e-3)
+
+
+def test_a_short_flow_waits_for_what_a_long_one_has_in_the_queue():
+    """Its window of 30 packets less those on the way, which are two hops' and an acknowledgement's time."""
+    transport = Transport(acknowledgement_bytes=64)
+    flows = [SizedFlow("g0", "g1", 100_000_000, 0), SizedFlow("g0", "g2", 180, 0.01)]
+    _, short = times(flows, transport)
+    alone = 2 * 244 * 8 / RATE + 2 * ACK
+    on_way = (2 * PACKET + 2 * ACK) / PACKET
+    assert short - alone == pytest.approx((30 - on_way) * PACKET, abs=1.01 * PACKET)
+
+
+def test_the_queue_of_a_long_flow_is_where_others_came_in_last():
+    """After a second flow to its receiver it stands at that link, so its sender's link is free."""
+    long, other = (
+        SizedFlow("g0", "g1", 100_000_000, 0),
+        SizedFlow("g2", "g1", 1_000_000, 0.01),
+    )
+    at_sender, at_receiver = (
+        SizedFlow("g0", "g3", 180, 0.02),
+        SizedFlow("g3", "g1", 180, 0.02),
+    )
+    alone = 2 * 244 * 8 / RATE
+    sender = times([long, other, at_sender])[2]
+    receiver = times([long, other, at_receiver])[2]
+    assert sender < alone + 2 * PACKET
+    assert receiver > alone + 20 * PACKET
+
+
+def test_acknowledgements_take_their_share_of_the_links_back():
+    both = [
+        SizedFlow("g0", "g1", 100_000_000, 0),
+        SizedFlow("g1", "g0", 100_000_000, 0),
+    ]
+    (first, _), (alone,) = (
+        times(flows, Transport(acknowledgement_bytes=64)) for flows in (both, both[:1])
+    )
+    assert first / alone == pytest.approx(1 + 64 / 1500, rel=1e-3)
+
+
+def test_sprayed_packets_use_all_paths_and_those_of_a_pair_one():
+    fabric = fat_tree(4, RATE).fabric()
+    flows = [SizedFlow(f"g{n}", f"g{n + 8}", 10_000_000, 0) for n in range(2)]
+    sprayed = completion_times_s(fabric, flows, Transport())
+    assert sprayed == pytest.approx([10_000_000 / 1436 * PACKET] * 2, rel=1e-2)
+    way = Ways(fabric, Transport()).way("g0", "g8")
+    assert [len(hop) for hop in way.hops] == [1, 2, 4, 4, 2, 1]
+    assert all(sum(hop.values()) == pytest.approx(1) for hop in way.hops)
+    alone = Ways(fabric, Transport(spray=False)).way("g0", "g8")
+    assert [len(hop) for hop in alone.hops] == [1] * 6
+
+
+WAYS = st.lists(
+    st.dictionaries(st.integers(0, 5), st.sampled_from([0.25, 0.5, 1.0]), min_size=1),
+    min_size=1,
+    max_size=8,
+)
+CAPACITY = [1.0, 2.0, 3.0, 1.5, 0.5, 4.0]
+
+
+@given(WAYS)
+def test_each_flow_has_a_full_link_on_which_none_has_more(ways):
+    result = fill(ways, CAPACITY, [10.0] * len(ways))
+    load = {
+        link: sum(
+            way.get(link, 0) * rate for way, (rate, _) in zip(ways, result, strict=True)
+        )
+        for link in range(6)
+    }
+    for link, used in load.items():
+        assert used <= CAPACITY[link] * (1 + 1e-6)
+    for rate, link in result:
+        if link >= 0:
+            others = [
+                r for way, (r, _) in zip(ways, result, strict=True) if link in way
+            ]
+            assert load[link] >= CAPACITY[link] * (1 - 1e-6)
+            assert rate >= max(others) * (1 - 1e-6)
+
+
+@given(WAYS)
+def test_whole_shares_give_the_rates_of_the_core(ways):
+    links = [sorted(way) for way in ways]
+    offsets = np.cumsum([0, *map(len, links)])
+    whole = [dict.fromkeys(way, 1.0) for way in links]
+    found = [rate for rate, _ in fill(whole, CAPACITY, [10.0] * len(ways))]
+    core = rates(
+        offsets, np.array([x for way in links for x in way]), np.array(CAPACITY)
+    )
+    assert found == pytest.approx(core.tolist())
+
+
+@settings(deadline=None)
+@given(WAYS, st.randoms())
+def test_rates_after_flows_came_and_went_are_those_of_a_new_start(ways, random):
+    sharing, flows = Sharing(CAPACITY), []
+    for number, way in enumerate(ways):
+        bound, _ = sharing.bound(way)
+        flow = Fluid(number, way, way, 0.0, 100.0, 1.0, bound, 0.0)
+        sharing.add(flow)
+        flows.append(flow)
+        if random.random() < 0.4:
+            sharing.remove(flows.pop(random.randrange(len(flows))), 0.0)
+    anew = fill([f.shares for f in flows], CAPACITY, [f.bound for f in flows])
+    assert [f.rate for f in flows] == pytest.approx([rate for rate, _ in anew])
+
+
+def test_the_longest_wait_grows_with_load_and_number():
+    """Its probability is one packet's: decay d solves load (e^d - 1) = d."""
+    assert longest_wait(0.5, 1) == 0
+    waits = [longest_wait(load, 1000) for load in (0.1, 0.3, 0.6)]
+    assert waits == sorted(waits)
+    decay = np.log(0.3 * 1000) / longest_wait(0.3, 1000)
+    assert 0.3 * (np.exp(decay) - 1) == pytest.approx(decay)
+
+
+def test_many_sizes_are_put_together_by_powers_of_ten():
+    flows = [SizedFlow("g0", "g1", size, 0) for size in range(1, 2000)]
+    classes = by_size(flows, np.arange(1.0, 2000.0))
+    assert [(c.least_bytes, c.most_bytes) for c in classes] == [
+        (1, 9),
+        (10, 99),
+        (100, 999),
+        (1000, 1999),
+    ]
+    assert classes[0].median_s == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("source,destination,bytes\n", "no column start_s"),
+        ("g0,g9,1,0", "flows.csv:2: there is no GPU g9"),
+        ("g0,g0,1,0", "flows.csv:2: g0 sends to itself"),
+        ("g0,g1,0,0", "flows.csv:2: bytes: 0"),
+        ("g0,g1,1,nan", "flows.csv:2: start_s: nan"),
+        ("g0,g1,x,0", "flows.csv:2: invalid literal"),
+        ("g0,g1", "flows.csv:2: "),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, part: str):
+    file = tmp_path / "flows.csv"
+    head = "" if text.startswith("source") else "source,destination,bytes,start_s\n"
+    file.write_text(head + text)
+    with pytest.raises(FlowFileError) as error:
+        read_flows(file, LEAF.gpus)
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_prints_and_writes_times(tmp_path: Path):
+    scenario, flows = "docs/flows/clos.yaml", "docs/flows/clos.csv"
+    done = ringlight(
+        "fct", scenario, flows, "--out", str(tmp_path / "out.csv"), "--json"
+    )
+    document = json.loads(done.stdout)
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert document["flows"] == len(lines) - 1 == 200
+    assert sum(item["flows"] for item in document["classes"]) == 200
+    assert lines[0].endswith("completion_s")
+
+
+def test_what_cannot_carry_flows_is_one_line():
+    scenario = "scenarios/examples/interconnects.yaml"
+    done = ringlight("fct", scenario, "docs/flows/clos.csv", "--arm", "torus")
+    assert done.returncode == 2
+    assert "there is no GPU" in one_line(done) or "flows pass" in one_line(done)
