@@ -15,7 +15,7 @@ Others measured these figures, on their clusters or in their packet simulators. 
 of them from the stated hardware alone. It writes all predictions before it reads an outcome; the SHA-256 below
 is that of the JSON of a judge's predictions (`predictions.json` of its folder). This page is made by
 
-    ./ringlight judge --page docs/judges.md
+    ./ringlight judge --page FILE
 
 A verdict is *within* if every claim of the judge holds, *outside* if a claim does not hold, and *cannot be
 said* if the published data do not decide it. Constants come from sources other than the judged table. The
