@@ -72,7 +72,13 @@ class JobSource(Protocol):
         ...
 
     def batch(self, plan: RunPlan) -> Any:
-        """Return a run as data that another process can compute: ``backends.protocol.Batch``."""
+        """Return a run as data that another process can compute: ``backends.protocol.Batch``. Called if
+        ``SourcePlan.computed``."""
+        ...
+
+    def lab(self, plan: RunPlan, lab: Any) -> Any:
+        """Return the lab in which the jobs run, a ``backends.protocol.BuiltLab``: a given one, or the source's
+        own in front of it."""
         ...
 
 
@@ -91,6 +97,12 @@ def source_of(jobs: Any) -> str | None:
         ):
             return key
     return None
+
+
+def lab_of(plan: RunPlan, lab: Any) -> Any:
+    """Return the lab as the jobs of a run use it: as it is, or with what their source has in front of it."""
+    source = made_by(plan)
+    return lab if source is None else source.lab(plan, lab)
 
 
 def made_by(plan: RunPlan) -> JobSource | None:
