@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class LabProgram(Protocol):
-    """A program of one lab, as the testbed runs it. ``openflow``: where its switches find it, ``host:port``.
-    ``log``: file of its output."""
+    """A program of one lab, as the testbed runs it. ``openflow``: where its switches find it, ``host:port``;
+    None if it has no switches. ``log``: file of its output."""
 
     @property
-    def openflow(self) -> str: ...
+    def openflow(self) -> str | None: ...
 
     @property
     def log(self) -> Path: ...
@@ -33,12 +33,16 @@ class LabProgram(Protocol):
 class ProgramOptions(Protocol):
     """A program as a command was told of it: a dataclass whose fields are options of the command.
 
-    ``name``: the kind's. ``is_wanted``: whether there is something to run; ``is_asked``: whether any of the
+    ``name``: the kind's. ``needs_hosts``: it runs programs at GPUs, which all have idle hosts then.
+    ``is_wanted``: whether there is something to run; ``is_asked``: whether any of the
     options was given.
     """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def needs_hosts(self) -> bool: ...
 
     @property
     def is_wanted(self) -> bool: ...
@@ -70,12 +74,12 @@ class ProgramOptions(Protocol):
 
 
 class ProgramKind(Protocol):
-    """``controller``: what the fabric file calls it where it says who writes a packet switch's tables.
-    ``missing``: what to say where a switch waits for one. ``fact``: the key of ``environment.json`` that says
+    """``controller``: what the fabric file calls it where it says who writes a packet switch's tables, None if
+    it writes none. ``missing``: what to say where a switch waits for one. ``fact``: the key of ``environment.json`` that says
     which it was, and the option that does."""
 
     @property
-    def controller(self) -> str: ...
+    def controller(self) -> str | None: ...
 
     @property
     def missing(self) -> str: ...

@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 
 
 def processes_of_lab(
-    scenario: Path, place: Place, lab: OpenLab, *, follow: bool, lends: bool = True
+    scenario: Path,
+    place: Place,
+    lab: OpenLab,
+    *,
+    follow: bool,
+    lends: bool = True,
+    idle_hosts: bool = False,
 ) -> LabProcesses:
     """Return the processes of a lab that stays up, not started yet. The testbed keeps the lab's controller
     running.
 
-    ``follow``: the processes end when this process ends. ``lends``: is passed to ``LabProcesses``. Raises
-    UserError and ScenarioError.
+    ``follow``: the processes end when this process ends. ``lends``: is passed to ``LabProcesses``.
+    ``idle_hosts``: every GPU has an idle host from the start. Raises UserError and ScenarioError.
     """
     from ringlight.experiments.backends.emulation import lab_of_setting
 
@@ -37,6 +43,7 @@ def processes_of_lab(
         lab.runtime,
         lab.addresses(),
         devices=lab.devices,
+        idle_hosts=idle_hosts or any(p.needs_hosts for p in lab.wanted_programs),
         follow=follow,
         lends=lends,
         programs=lab.wanted_programs,

@@ -28,6 +28,13 @@ def up(
     scenario: options.ScenarioFile,
     place: options.Place,
     lab: options.OpenLab,
+    hosts: Annotated[
+        bool,
+        typer.Option(
+            "--hosts",
+            help="Give each GPU a network namespace with its NIC while no job holds the GPU.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use.
@@ -42,7 +49,7 @@ def up(
         from ringlight.experiments.record.writing import writing
 
         processes = processes_of_lab(
-            scenario, place, lab, follow=False, lends=not brief
+            scenario, place, lab, follow=False, lends=not brief, idle_hosts=hosts
         )
         with writing(processes.state):
             processes.start()

@@ -160,8 +160,8 @@ def read_text(path: str | Path, limit: int = FILE_LIMIT) -> str:
         raise ScenarioError(f"{path}: cannot be read: it is not UTF-8 text") from None
 
 
-def parse_yaml(text: str, path: str) -> dict[str, Any]:
-    """Return the mapping in a scenario file's text. Raises ScenarioError."""
+def parse_document(text: str, path: str) -> Any:
+    """Return the value of a text in YAML, read strictly. Raises ScenarioError."""
     try:
         raw = _read(text)
         count = _values_in(raw, {})
@@ -171,6 +171,12 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
         raise ScenarioError(
             f"{path}: its aliases make {count} values of it, {VALUES_LIMIT} are allowed"
         )
+    return raw
+
+
+def parse_yaml(text: str, path: str) -> dict[str, Any]:
+    """Return the mapping in a scenario file's text. Raises ScenarioError."""
+    raw = parse_document(text, path)
     if not isinstance(raw, dict):
         raise ScenarioError(
             f"{path}: a scenario is a mapping with name, description, fabric, training"

@@ -69,6 +69,7 @@ class ApplicationOptions:
     ] = False
 
     name: ClassVar[str] = "applications"
+    needs_hosts: ClassVar[bool] = False
 
     @property
     def is_wanted(self) -> bool:

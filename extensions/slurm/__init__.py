@@ -4,7 +4,10 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="slurm",
-    requires=("cluster",),
+    requires=("interchange", "cluster"),
+    commands="commands:register",
+    processes={"slurm": "program:SLURM"},
+    controller=("health:add",),
     events=("experiment_records",),
     jobs={"slurm": "experiment:SLURM"},
 )

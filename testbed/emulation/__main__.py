@@ -101,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         help="device of an extension",
     )
     parser.add_argument(
+        "--idle-hosts",
+        action="store_true",
+        help="an idle host at each GPU from the start",
+    )
+    parser.add_argument(
         "--image", help="worker image (default: the one made from this source tree)"
     )
     parser.add_argument("--seed", type=int, default=0)
@@ -186,6 +191,7 @@ def _run(chosen: argparse.Namespace, share: SharedLab | None, program: str) -> i
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,
             devices=tuple(chosen.device),
+            idle_hosts=chosen.idle_hosts,
             share=share or SharedLab(),
         )
     )

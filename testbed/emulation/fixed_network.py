@@ -113,8 +113,9 @@ class FixedNetwork(Mininet):  # type: ignore[misc]
             self.states,
             controller,
             {
-                program_kinds()[name].controller: where
+                word: where
                 for name, where in (programs or {}).items()
+                if (word := program_kinds()[name].controller) is not None
             },
         )
         self.affected = AffectedLinks(

@@ -60,7 +60,8 @@ class Settings:
     emulated seconds that a grant of light lasts unless it is renewed. ``programs``: of extensions, by
     name.
     ``keeps``: the controller's command, if the testbed starts the controller and keeps it running.
-    ``devices``: names of extensions' devices. ``share``: what of the lab is here.
+    ``devices``: names of extensions' devices. ``idle_hosts``: every GPU has an idle host from the start.
+    ``share``: what of the lab is here.
     """
 
     lab: Lab
@@ -79,4 +80,5 @@ class Settings:
     onic_faults: bool = False
     onic_lease_s: float = 2.0
     devices: tuple[str, ...] = ()
+    idle_hosts: bool = False
     share: SharedLab = field(default_factory=SharedLab)

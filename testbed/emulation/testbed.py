@@ -26,6 +26,7 @@ from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, LabWorkers, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
+from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.bridges import ControllerAddress
 from ringlight.testbed.emulation.device_processes import DeviceProcesses
@@ -139,6 +140,7 @@ class Testbed:
         where = {
             name: ControllerAddress.parse(p.openflow)
             for name, p in settings.programs.items()
+            if p.openflow is not None
         }
         optical = OpticalProcesses(settings, self.processes)
         network = LabNetwork(
@@ -176,6 +178,8 @@ class Testbed:
             group.await_ready()
         self._await_controller()
         network.switch_controllers.hand_over()
+        if settings.idle_hosts:
+            self._fill_hosts(workers)
         self._undo.enter_context(
             NetworkWatch(network.states.astray, self.processes.deaths)
         )
@@ -271,6 +275,13 @@ class Testbed:
             )
         )
         return server
+
+    def _fill_hosts(self, workers: Workers) -> None:
+        """Give each GPU that is here an idle host."""
+        try:
+            workers.hosts(fill=True)
+        except AgentError as error:
+            raise TestbedError(str(error)) from None
 
     def _site(self, bridges: Mapping[str, int]) -> Site:
         settings = self.settings

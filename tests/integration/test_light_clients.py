@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -222,6 +223,33 @@ def test_an_idle_host_is_there_until_a_job_and_again_after_it(run: Run) -> None:
 
     run.wait(idle, "g0 has no idle host again", 10)
     assert run.api.put("/v1/gpus/nosuch/host").status_code == 404
+
+
+def kinds(run: Run) -> dict[str, str | None]:
+    """What is at each GPU's NIC."""
+    gpus = run.api.get("/v1/gpus").json()
+    return {gpu["name"]: (gpu["host"] or {}).get("kind") for gpu in gpus}
+
+
+def test_all_gpus_have_idle_hosts_from_the_start_and_after_jobs() -> None:
+    with contextlib.closing(Run(FABRIC, options=["--idle-hosts"])) as run:
+        all_idle = dict.fromkeys((f"g{number}" for number in range(6)), "idle")
+        assert kinds(run) == all_idle
+        first = run.submit("red", ["g0", "g1"], hold=False, iterations=2)
+        run.wait_state(first, "SUCCEEDED")
+        run.wait(lambda: kinds(run) == all_idle, "not all are back", 10)
+        # Neither a job that is cancelled nor a new controller leaves one without.
+        second = run.submit("blue", ["g2", "g3"])
+        run.wait_state(second, "READY")
+        assert kinds(run)["g2"] == "worker"
+        run.kill_controller()
+        run.start_controller()
+        run.cancel_all()
+        run.wait(lambda: kinds(run) == all_idle, "not all are back", 10)
+        gpu = run.api.get("/v1/gpus/g2").json()
+        command = ["ip", "-n", Path(gpu["host"]["namespace"]).name, "-j", "addr"]
+        found = subprocess.run(command, capture_output=True, timeout=10, check=True)
+        assert gpu["ip"] in found.stdout.decode()
 
 
 def claim(run: Run, name: str, *gpus: str, **more: Any) -> dict[str, Any]:

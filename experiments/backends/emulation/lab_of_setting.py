@@ -24,12 +24,14 @@ def processes_of(
     *,
     devices: Sequence[str] = (),
     bounded: bool = False,
+    idle_hosts: bool = False,
     **more: Any,
 ) -> LabProcesses:
     """Return the processes, not started yet, of a lab of this setting.
 
     ``devices``: names of extensions' devices that it has. ``bounded``: workers have little in progress, as no
-    event will delay frames. ``more``: keywords of ``LabProcesses``.
+    event will delay frames. ``idle_hosts``: every GPU has an idle host from the start. ``more``: keywords of
+    ``LabProcesses``.
     """
     scale, tcp = setting.scale, setting.tcp
     options = [
@@ -43,6 +45,7 @@ def processes_of(
         *(["--onic-faults"] if setting.onic_faults else []),
         *(word for name in devices for word in ("--device", name)),
         *(["--bounded"] if bounded else []),
+        *(["--idle-hosts"] if idle_hosts else []),
     ]
     return LabProcesses(setting.section, runtime, addresses, options, **more)
 

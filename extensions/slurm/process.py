@@ -1,0 +1,72 @@
+"""The process that runs a lab's Slurm cluster: its settings, which a file brings to the testbed, and its start."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ringlight.testbed.lab import Lab
+    from ringlight.testbed.process_start import Process
+
+#: The partition of a lab's cluster, and its folder in the lab's state.
+PARTITION, FOLDER = "gpus", "slurm"
+#: What a cluster needs: a program or a file, and Debian's package that has it.
+_NEEDED = (
+    ("/usr/sbin/slurmctld", "slurmctld"),
+    ("/usr/sbin/slurmd", "slurmd"),
+    ("/usr/bin/srun", "slurm-client"),
+    ("/usr/sbin/munged", "munge"),
+    ("/usr/include/slurm/spank.h", "libslurm-dev"),
+)
+
+
+def missing_packages() -> list[str]:
+    """Return Debian's packages that a cluster needs and this machine lacks."""
+    return [package for file, package in _NEEDED if not Path(file).exists()]
+
+
+@dataclass(frozen=True)
+class SlurmCluster:
+    """A lab's Slurm cluster, whose one partition has all GPUs.
+
+    ``port``: of slurmctld. ``controller``: URL of our REST API. ``token_file``, ``cacert``: for calls there.
+    """
+
+    mode: Literal["lead", "follow"]
+    port: int
+    partition: str
+    controller: str
+    cacert: str | None
+    token_file: str | None
+    log: Path
+
+    #: It writes no switch's tables.
+    openflow = None
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
+
+    def start(self, lab: Lab, ready: Path) -> Process:
+        """Start the process of the cluster and return it. Raises OSError.
+
+        The process writes ``ready`` once it runs; the health of the lab tells when Slurm is ready.
+        """
+        from ringlight.testbed.process_start import start_process
+
+        ready.unlink(missing_ok=True)
+        plan = lab.state_dir / f"{FOLDER}-plan.json"
+        module = "ringlight.extensions.slurm.cluster"
+        command = [sys.executable, "-m", module, lab.id, str(plan), str(ready)]
+        with self.log.open("ab") as output:
+            return start_process(command, lab.environment(), output)
+
+
+def read_cluster(path: Path) -> SlurmCluster:
+    """Return what :meth:`SlurmCluster.write` wrote into a file. Raises OSError, ValueError."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(SlurmCluster).validate_json(path.read_bytes())

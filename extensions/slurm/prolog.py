@@ -1,0 +1,117 @@
+"""PrologSlurmctld: claims the GPUs of a job, which brings light to them, before the job starts.
+
+Standard library only, as it starts for each job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ringlight.extensions.interchange.hostlists import expand
+from ringlight.extensions.slurm.partitions import SlurmError
+from ringlight.extensions.slurm.rest import Refused, call
+from ringlight.extensions.slurm.scontrol import slurm
+from ringlight.extensions.slurm.site import Site, directory_of, read_site
+
+#: So long a claim waits for light, and a call for a controller that is being started again, seconds.
+LIGHT_S, RESTART_S = 20.0, 15.0
+
+
+def claim_name(job: str) -> str:
+    """Return the name of the claim of a job of Slurm."""
+    return f"slurm-{job}"
+
+
+def is_ours(site: Site, environment: Mapping[str, str]) -> bool:
+    """Return whether light follows Slurm for the job of a script's environment.
+
+    Raises SlurmError for a script that has no job.
+    """
+    if "SLURM_JOB_ID" not in environment:
+        raise SlurmError(
+            "SLURM_JOB_ID: not set; Slurm's controller calls this for a job"
+        )
+    partition = site.partition(environment.get("SLURM_JOB_PARTITION", ""))
+    return partition is not None and partition.mode == "lead"
+
+
+def claim(site: Site, environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Claim the GPUs of a job, and return the claim; None for a job of another partition.
+
+    Raises SlurmError with the reason if they cannot be had.
+    """
+    if not is_ours(site, environment):
+        return None
+    gpus = expand(environment["SLURM_JOB_NODELIST"])
+    name = claim_name(environment["SLURM_JOB_ID"])
+    body = {"name": name, "gpus": gpus, "wait_s": LIGHT_S}
+    try:
+        document = call(site, "POST", "/v1/claims", body, RESTART_S)
+    except Refused as refusal:
+        if refusal.status != 409 or not has_claim(site, name):
+            raise
+        # Of an earlier start of the job, whose epilog found no controller.
+        release(site, name)
+        document = call(site, "POST", "/v1/claims", body, RESTART_S)
+    # A job on a GPU that is lost or dark would start, and wait for its network.
+    if document["state"] != "ACTIVE" and len(gpus) > 1:
+        release(site, name)
+        raise SlurmError(document["reason"] or f"claim {name} is {document['state']}")
+    return dict(document)
+
+
+def has_claim(site: Site, name: str) -> bool:
+    """Return whether there is a claim of a name. Raises SlurmError."""
+    try:
+        call(site, "GET", f"/v1/claims/{name}", patience_s=RESTART_S)
+    except Refused as refusal:
+        if refusal.status != 404:
+            raise
+        return False
+    return True
+
+
+def release(site: Site, name: str) -> None:
+    """Release a claim, if there is one of that name. Raises SlurmError."""
+    try:
+        call(site, "DELETE", f"/v1/claims/{name}", patience_s=RESTART_S)
+    except Refused as refusal:
+        if refusal.status != 404:
+            raise
+
+
+def note_refusal(site: Site, environment: Mapping[str, str], reason: str) -> None:
+    """Write the reason of a refusal into the job, which Slurm then requeues, or hold the job after the last.
+
+    Raises SlurmError.
+    """
+    job = environment["SLURM_JOB_ID"]
+    refusals = int(environment.get("SLURM_JOB_RESTART_COUNT") or 0) + 1
+    slurm("scontrol", "update", f"JobId={job}", f"AdminComment=ringlight: {reason}")
+    if refusals >= site.refusals:
+        slurm("scontrol", "requeuehold", job)
+
+
+def main() -> int:
+    """Claim the GPUs of the job that the environment names. Return the exit code, 1 if they are refused."""
+    environment = os.environ
+    site = None
+    try:
+        site = read_site(directory_of(environment))
+        claim(site, environment)
+    except SlurmError as error:
+        reason = " ".join(str(error).split())
+        sys.stderr.write(f"ringlight: {reason}\n")
+        if site is not None and "SLURM_JOB_ID" in environment:
+            with suppress(SlurmError):
+                note_refusal(site, environment, reason)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Calls of the controller's REST API with the standard library, for programs that start for each job."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from ringlight.extensions.slurm.partitions import SlurmError
+from ringlight.extensions.slurm.site import Site
+
+#: Longest wait for an answer, and between two attempts, seconds.
+ANSWER_S, AGAIN_S = 30.0, 0.2
+
+
+class Refused(SlurmError):
+    """The controller refuses a call; ``status``: of HTTP, the message is its reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def call(
+    site: Site, method: str, path: str, body: Any = None, patience_s: float = 0.0
+) -> Any:
+    """Send a request and return the answer. Raises Refused, and SlurmError if no controller answers.
+
+    ``patience_s``: so long the call is repeated if no connection can be made, or the connection ends: a
+    controller that died is back within seconds.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return _call(site, method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            if time.monotonic() > deadline:
+                raise SlurmError(
+                    f"no controller answers at {site.url}: {error}"
+                ) from None
+        time.sleep(AGAIN_S)
+
+
+def _call(site: Site, method: str, path: str, body: Any) -> Any:
+    connection = _connection(site)
+    headers = {"content-type": "application/json"}
+    if (token := site.token()) is not None:
+        headers["authorization"] = f"Bearer {token}"
+    try:
+        text = None if body is None else json.dumps(body)
+        connection.request(method, path, text, headers)
+        answer = connection.getresponse()
+        document = json.loads(answer.read() or b"null")
+    except ValueError as error:
+        raise SlurmError(
+            f"{site.url}: not a controller of Ringlight: {error}"
+        ) from None
+    finally:
+        connection.close()
+    if answer.status >= 400:
+        detail = document.get("detail") if isinstance(document, dict) else None
+        raise Refused(answer.status, str(detail or answer.reason))
+    return document
+
+
+def _connection(site: Site) -> http.client.HTTPConnection:
+    url = urlsplit(site.url)
+    host, port = url.hostname or "127.0.0.1", url.port
+    if url.scheme != "https":
+        return http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    context = ssl.create_default_context(cafile=site.cacert)
+    if site.cacert is not None:
+        # The certificate of a controller of this machine need not name the address.
+        context.check_hostname = False
+    return http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=context)

@@ -1,0 +1,39 @@
+"""Calls of Slurm's own commands."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+from ringlight.extensions.slurm.partitions import SlurmError
+
+#: Longest wait for a command, seconds. Without a slurmctld ``scontrol`` itself gives up after 9 s.
+DEADLINE_S = 12.0
+
+
+def slurm(
+    *words: str,
+    deadline_s: float = DEADLINE_S,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command of Slurm and return its output. ``environment``: by default this process's.
+
+    Raises SlurmError with the last line that it wrote."""
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+    except FileNotFoundError:
+        raise SlurmError(
+            f"{words[0]} is not installed: apt-get install slurm-client"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(
+            f"{' '.join(words)}: not done after {deadline_s:g} s"
+        ) from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise SlurmError(
+            f"{words[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}"
+        )
+    return done.stdout
