@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -12,11 +12,10 @@ from ringlight.experiments.language.job_sources import Files
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.extensions.cluster.language import TraceSpec, planned
 from ringlight.extensions.cluster.plan import TracePlan
+from ringlight.extensions.slurm.partitions import Mode
+from ringlight.extensions.slurm.slurm_conf import PARAMETERS
 from ringlight.fabric.values import Duration, Strict
 
-Mode = Literal["stand", "follow", "lead"]
-#: How Slurm is configured here: it looks at its queue every two seconds, and at once when a job has ended.
-PARAMETERS = "sched_interval=2,bf_interval=2,sched_min_interval=0"
 #: What each mode is, for a person.
 MODES: Mapping[Mode, str] = {
     "stand": "light stands, and Slurm knows no topology",

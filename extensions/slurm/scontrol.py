@@ -21,7 +21,12 @@ def slurm(
     Raises SlurmError with the last line that it wrote."""
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=deadline_s, check=False
+            words,
+            capture_output=True,
+            text=True,
+            timeout=deadline_s,
+            check=False,
+            env=environment,
         )
     except FileNotFoundError:
         raise SlurmError(

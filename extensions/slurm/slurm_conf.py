@@ -92,11 +92,13 @@ PlugStackConfig={directory}/{PLUGINS}
 """
 
 
-_TIMES = """\
+#: When the scheduler looks at its queue.
+PARAMETERS = "sched_interval=2,bf_interval=2,sched_min_interval=0"
+_TIMES = f"""\
 SchedulerType=sched/backfill
 # The scheduler looks at requeued and pending jobs every 2 s, not every 60 s and 30 s, and at once when a job
 # ends or the topology changes. A job whose GPU is lost then runs again after 6 to 8 s, not after 26 s.
-SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0
+SchedulerParameters={PARAMETERS}
 # A cluster on one machine has no other node to hand over to, so a node that comes back is used again.
 ReturnToService=2
 SlurmctldTimeout=30
@@ -109,7 +111,7 @@ def _topology(settings: ClusterSettings) -> str:
     select = "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n"
     if not settings.follows:
         return f"""\
-{select}# Light follows Slurm: it can bring any GPUs together, so Slurm sees no switches.
+{select}# {"Light follows Slurm: it can bring any GPUs together, so" if settings.leads else "Light stands, and"} Slurm sees no switches.
 TopologyPlugin=topology/none
 """
     return f"""\
