@@ -144,13 +144,16 @@ class Api:
         """
         return list(self.stream(f"/v1/events?after={after}&seconds=0"))
 
-    def stream(self, path: str) -> Iterator[dict[str, Any]]:
+    def stream(
+        self, path: str, silence_s: float | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Yield server-sent events until the controller or the caller ends the stream.
 
+        ``silence_s``: longest wait for the next line of the stream, seconds; None: without end.
         Raises ApiError if the controller refuses, Unreachable if there is no reply or another program
         replies.
         """
-        patience = httpx.Timeout(CALL_TIMEOUT_S, read=None)
+        patience = httpx.Timeout(CALL_TIMEOUT_S, read=silence_s)
         with (
             self._asking(),
             self._client.stream("GET", path, timeout=patience) as answer,

@@ -7,7 +7,9 @@ EXTENSION = Extension(
     requires=("interchange", "cluster"),
     commands="commands:register",
     processes={"slurm": "program:SLURM"},
-    controller=("health:add",),
+    controller=("health:add", "follower_routes:add"),
+    metrics=("experiment_metrics",),
+    sections=("experiment_section:queue",),
     events=("experiment_records",),
     jobs={"slurm": "experiment:SLURM"},
 )

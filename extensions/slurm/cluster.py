@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +24,12 @@ from ringlight.extensions.slurm.partitions import (
     most_at_a_switch,
 )
 from ringlight.extensions.slurm.process import FOLDER, SlurmCluster, read_cluster
+from ringlight.extensions.slurm.rest import call
 from ringlight.extensions.slurm.scontrol import slurm
-from ringlight.extensions.slurm.site import Site
+from ringlight.extensions.slurm.site import FOLLOWER_PATH, Site
 from ringlight.extensions.slurm.slurm_conf import ClusterSettings
 from ringlight.extensions.slurm.status import Status
+from ringlight.extensions.slurm.steps import end_steps, end_tasks
 from ringlight.testbed.emulation.kept_processes import answers, importing
 from ringlight.testbed.emulation.kernel.namespaces import NETNS_DIR
 from ringlight.testbed.lab import Lab
@@ -48,13 +50,18 @@ _REGISTERED = {"idle", "alloc", "mix", "comp", "drain", "drng", "plnd", "resv"}
 class Cluster:
     """The processes of a cluster: munged, slurmctld, a slurmd for each GPU, and the follower of light.
 
-    ``directory``: of its files. ``stopping``: set when it is to end.
+    ``site``: the lab as its programs know it. ``stopping``: set when it is to end.
     """
 
     def __init__(
-        self, lab: Lab, settings: ClusterSettings, stopping: threading.Event
+        self,
+        lab: Lab,
+        settings: ClusterSettings,
+        site: Site,
+        stopping: threading.Event,
     ) -> None:
-        self._lab, self._settings, self._stopping = lab, settings, stopping
+        self._lab, self._settings, self._site = lab, settings, site
+        self._stopping = stopping
         self._directory = settings.directory
         self._environment = importing(
             {**lab.environment(), "SLURM_CONF": f"{self._directory}/slurm.conf"}
@@ -64,6 +71,7 @@ class Cluster:
     def run(self) -> None:
         """Start all processes, and keep them running until the cluster is to end. Raises SlurmError, OSError."""
         with ExitStack() as undo:
+            undo.callback(end_steps, self._directory)
             munge = self._munge()
             self._keep(undo, {"munged": self._started(_munged(munge))})
             self._await("munged", partial(answers, munge))
@@ -71,13 +79,18 @@ class Cluster:
             self._await(
                 "slurmctld", partial(answers, ("127.0.0.1", self._settings.port))
             )
+            self._keep(undo, {"follower": self._started(_follower())})
             self._keep(
                 undo,
                 {f"slurmd of {gpu}": self._slurmd(gpu) for gpu in self._settings.nodes},
             )
+            self._keep(undo, {"follower of light": self._started(_follower())})
             self._await_nodes()
+            self._await_follower()
             self.status.change(starting=None)
             self._stopping.wait()
+            # While Slurm can still tell those who wait for them.
+            end_tasks(self._directory)
 
     def _munge(self) -> Path:
         """Make the folder of munged, with a key that only root reads. Return the path of its socket."""
@@ -144,6 +157,17 @@ class Cluster:
                 raise SlurmError(
                     f"node {missing[0]} did not register within {NODES_S:g} s"
                 )
+            self._stopping.wait(_LOOK_S)
+
+    def _await_follower(self) -> None:
+        """Wait until the follower has light and GPUs. Health names what hinders it."""
+        self.status.change(starting="Slurm waits for its follower of light")
+        deadline = time.monotonic() + READY_S
+        while not self._stopping.is_set() and time.monotonic() < deadline:
+            with suppress(SlurmError):
+                report = call(self._site, "GET", FOLLOWER_PATH)
+                if report["generation"] is not None or self._settings.leads:
+                    return
             self._stopping.wait(_LOOK_S)
 
     def _missing(self) -> list[str]:
@@ -215,7 +239,7 @@ def main() -> int:
         settings.directory.mkdir(mode=0o755, exist_ok=True)
         # Users without root read slurm.conf and reach munged; the lab's other files are root's.
         lab.state_dir.chmod(0o711)
-        cluster = Cluster(lab, settings, stopping)
+        cluster = Cluster(lab, settings, site, stopping)
         ready.touch()
         files.write(settings, site)
         cluster.run()

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ringlight.experiments.cli.calls import address, get
-from ringlight.experiments.cli.common import echo, fail
+from ringlight.experiments.cli.calls import Json, address, get
+from ringlight.experiments.cli.common import answer, echo, fail, listing
 
 slurm = typer.Typer(
     help="Slurm over a lab: light that follows its jobs, or jobs that follow light.",
@@ -157,6 +157,119 @@ def node(
         fail(f"GPU {gpu} has no idle host now: a job of Ringlight holds it")
     words = command(directory_of(), gpu)
     os.execvpe(words[0], words, environment(os.environ, gpu, host["namespace"]))
+
+
+@slurm.command()
+def follow(
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of slurm.conf; default: as SLURM_CONF names it, or /etc/slurm."
+        ),
+    ] = None,
+) -> None:
+    """Have Slurm follow the lab's light, and drain the nodes of lost GPUs; runs until it is interrupted.
+
+    Examples:
+        ringlight slurm follow
+    """
+    from ringlight.experiments.cli.common import say
+    from ringlight.extensions.slurm.follow import Follower
+    from ringlight.extensions.slurm.site import directory_of, read_site
+
+    place = (directory or directory_of()).absolute()
+    os.environ["SLURM_CONF"] = f"{place}/slurm.conf"
+    with Follower(read_site(place), place, say) as follower:
+        follower.run()
+
+
+@slurm.command()
+def env(
+    lab: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LAB]", help="Lab id; default: the only one with Slurm."
+        ),
+    ] = None,
+) -> None:
+    """Print the exports by which srun, sbatch and squeue use the cluster of a lab.
+
+    Examples:
+        eval $(ringlight slurm env)
+    """
+    from ringlight.extensions.slurm.process import FOLDER
+    from ringlight.testbed.lab import STATE_ROOT
+
+    folders = sorted(
+        path.parent
+        for path in STATE_ROOT.glob(f"*/{FOLDER}")
+        if lab in (None, path.parent.name)
+    )
+    if not folders:
+        whose = f"lab {lab} has no" if lab else "no lab has a"
+        fail(f"{whose} Slurm cluster; bring one up with: ringlight up SCENARIO --slurm")
+    if len(folders) > 1:
+        fail(
+            f"which lab? name one of {', '.join(folder.name for folder in folders)}", 2
+        )
+    echo(f"export SLURM_CONF={folders[0] / FOLDER / 'slurm.conf'}")
+
+
+@slurm.command()
+def allreduce(
+    length: Annotated[
+        str,
+        typer.Option(
+            "--bytes",
+            metavar="SIZE",
+            help="Length of the vector, such as 4MB; the scale of the lab leaves it as it is.",
+        ),
+    ] = "4MB",
+    repeat: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Number of all-reduces.")
+    ] = 10,
+    collective: Annotated[str, typer.Option(help="Name of the collective.")] = "ring",
+    as_json: Json = False,
+) -> None:
+    """All-reduce with the other tasks of this job step, one for each node; the first task prints the times.
+
+    Examples:
+        srun -N4 ringlight slurm allreduce --bytes 4MB --repeat 10
+    """
+    import dataclasses
+
+    from ringlight.extensions.slurm.allreduce import measure, task_of
+    from ringlight.extensions.slurm.site import directory_of, read_site
+    from ringlight.fabric.units import format_time, parse_size
+
+    try:
+        size = parse_size(length)
+    except ValueError as error:
+        fail(f"--bytes: {error}", 2)
+    task = task_of(read_site(directory_of()), os.environ)
+    measured = measure(task, size, repeat, collective)
+    if not measured.exact:
+        fail(f"task {task.rank}: a sum was wrong")
+    if task.rank:
+        return
+    document = {
+        "addresses": task.addresses,
+        **dataclasses.asdict(measured),
+        "median_s": measured.median_s,
+    }
+
+    def write(_: object) -> None:
+        listing(
+            [
+                {"all-reduce": k + 1, "time": format_time(t)}
+                for k, t in enumerate(measured.times_s)
+            ],
+            "all-reduce",
+            "time",
+        )
+        echo(f"median {format_time(measured.median_s)}, every sum exact")
+
+    answer(document, as_json, write)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,11 +20,14 @@ from ringlight.extensions.slurm.site import Site, directory_of, read_site
 
 #: So long a claim waits for light, and a call for a controller that is being started again, seconds.
 LIGHT_S, RESTART_S = 20.0, 15.0
+#: Wait for the epilog of an ended job, and between two attempts, seconds.
+EPILOG_S, AGAIN_S = 1.0, 0.03
+PREFIX = "slurm-"
 
 
 def claim_name(job: str) -> str:
     """Return the name of the claim of a job of Slurm."""
-    return f"slurm-{job}"
+    return f"{PREFIX}{job}"
 
 
 def is_ours(site: Site, environment: Mapping[str, str]) -> bool:
@@ -49,14 +53,7 @@ def claim(site: Site, environment: Mapping[str, str]) -> dict[str, Any] | None:
     gpus = expand(environment["SLURM_JOB_NODELIST"])
     name = claim_name(environment["SLURM_JOB_ID"])
     body = {"name": name, "gpus": gpus, "wait_s": LIGHT_S}
-    try:
-        document = call(site, "POST", "/v1/claims", body, RESTART_S)
-    except Refused as refusal:
-        if refusal.status != 409 or not has_claim(site, name):
-            raise
-        # Of an earlier start of the job, whose epilog found no controller.
-        release(site, name)
-        document = call(site, "POST", "/v1/claims", body, RESTART_S)
+    document = _claimed(site, body)
     # A job on a GPU that is lost or dark would start, and wait for its network.
     if document["state"] != "ACTIVE" and len(gpus) > 1:
         release(site, name)
@@ -64,15 +61,60 @@ def claim(site: Site, environment: Mapping[str, str]) -> dict[str, Any] | None:
     return dict(document)
 
 
-def has_claim(site: Site, name: str) -> bool:
-    """Return whether there is a claim of a name. Raises SlurmError."""
-    try:
-        call(site, "GET", f"/v1/claims/{name}", patience_s=RESTART_S)
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
+def _claimed(site: Site, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the claim of a body. Raises SlurmError.
+
+    Slurm frees nodes before the epilog of their job has run, and an epilog may have found no controller.
+    Claims of jobs that have left their nodes are therefore waited for, and then released.
+    """
+    deadline = time.monotonic() + EPILOG_S
+    while True:
+        try:
+            return dict(call(site, "POST", "/v1/claims", body, RESTART_S))
+        except Refused as refusal:
+            left = _left_claims(site, body) if refusal.status == 409 else []
+            if not left or time.monotonic() > deadline + EPILOG_S:
+                raise
+        if time.monotonic() > deadline:
+            for name in left:
+                release(site, name)
+        time.sleep(AGAIN_S)
+
+
+def _left_claims(site: Site, body: Mapping[str, Any]) -> list[str]:
+    """Return the claims of these GPUs of jobs of Slurm that no longer have them, and an earlier one of this job.
+
+    Empty if another client has one of the GPUs. Raises SlurmError.
+    """
+    gpus = set(body["gpus"])
+    claims = [
+        claim["name"]
+        for claim in call(site, "GET", "/v1/claims")
+        if claim["state"] != "FAILED"
+        and (gpus.intersection(claim["gpus"]) or claim["name"] == body["name"])
+    ]
+    own = [name for name in claims if name == body["name"] or _has_left(name)]
+    return own if own == claims else []
+
+
+def _has_left(claim: str) -> bool:
+    """Return whether a claim is that of a job of Slurm which no longer has nodes. Raises SlurmError."""
+    job = claim.removeprefix(PREFIX)
+    if job == claim or not job.isdigit():
         return False
-    return True
+    words = (
+        "squeue",
+        "--noheader",
+        "--format=%i",
+        f"--jobs={job}",
+        "--states=R,CF,S,ST",
+    )
+    try:
+        return not slurm(*words).strip()
+    except SlurmError as error:
+        if "Invalid job id" in str(error):
+            return True
+        raise
 
 
 def release(site: Site, name: str) -> None:

@@ -11,6 +11,14 @@ from ringlight.extensions.slurm.partitions import SlurmError
 DEADLINE_S = 12.0
 
 
+#: What Slurm's commands write if slurmctld does not answer them.
+_SILENT = ("Unable to contact slurm controller", "timed out")
+
+
+class SlurmSilentError(SlurmError):
+    """Slurm's controller does not answer; the call may be repeated."""
+
+
 def slurm(
     *words: str,
     deadline_s: float = DEADLINE_S,
@@ -18,7 +26,8 @@ def slurm(
 ) -> str:
     """Run a command of Slurm and return its output. ``environment``: by default this process's.
 
-    Raises SlurmError with the last line that it wrote."""
+    Raises SlurmError with the last line that it wrote, SlurmSilentError if slurmctld did not answer.
+    """
     try:
         done = subprocess.run(
             words,
@@ -33,12 +42,12 @@ def slurm(
             f"{words[0]} is not installed: apt-get install slurm-client"
         ) from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(
+        raise SlurmSilentError(
             f"{' '.join(words)}: not done after {deadline_s:g} s"
         ) from None
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise SlurmError(
-            f"{words[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}"
-        )
+        reason = lines[-1] if lines else f"exit code {done.returncode}"
+        silent = any(text in reason for text in _SILENT)
+        raise (SlurmSilentError if silent else SlurmError)(f"{words[0]}: {reason}")
     return done.stdout

@@ -14,6 +14,8 @@ from pathlib import Path
 from ringlight.extensions.slurm.partitions import Partition, SlurmError
 
 FILE = "ringlight.json"
+#: Path of the REST API at which the follower reports.
+FOLLOWER_PATH = "/v1/slurm/follower"
 #: Folder of slurm.conf if the environment names none.
 DIRECTORY = Path("/etc/slurm")
 #: Refusals after which a job is held.

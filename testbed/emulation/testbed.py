@@ -338,7 +338,7 @@ class Testbed:
         kept = self.programs[name] = self.processes.by_kind[name] = Supervisor(
             "the process of",
             {name: partial(program.start, self.settings.lab, ready)},
-            lambda *_: self.processes.deaths.back(name, name),
+            partial(self._program_is_back, name),
             lambda _: last_line(program.log),
             on_end=partial(self.processes.deaths.ended, name),
         )
@@ -346,6 +346,10 @@ class Testbed:
         self.processes.await_ready(
             kept, name, ready.exists, program.log, time.monotonic() + START_S
         )
+
+    def _program_is_back(self, name: str, _: str, pid: int, requested: bool) -> None:
+        self.processes.deaths.back(name, name)
+        self._on_restart("processes", name, pid, requested)
 
     def _launch_controller(self) -> None:
         """Start it, where it is ours to keep; it waits for the inventory."""
@@ -416,7 +420,11 @@ class Testbed:
     def _make_inventory(self, groups: Iterable[ProcessGroup]) -> dict[str, Any]:
         lab, fabric = self.settings.lab, self.settings.fabric
         assert self.network is not None
-        kept = self.controller.lives() if self.controller else {}
+        supervisors = [*self.programs.values()]
+        supervisors += [] if self.controller is None else [self.controller]
+        kept = {
+            name: life for each in supervisors for name, life in each.lives().items()
+        }
         processes = {name: {"pid": life.pid} for name, life in kept.items()}
         packet = {
             s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)}
