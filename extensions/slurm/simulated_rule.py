@@ -190,8 +190,9 @@ class Scheduling:
 
     ``tick_s``: period of its background thread (``_slurmctld_background``: ten sleeps of 0.1 s), which calls the
     main scheduler if a job was submitted or the topology changed, ``delay_s`` after its last call at the
-    earliest (``batch_sched_delay``), and every ``full_s`` in any case (``sched_interval``). The end of a job
-    calls the scheduler at once. ``backfill_s``: ``bf_interval``.
+    earliest (``batch_sched_delay``), and every ``full_s`` in any case (``sched_interval``). The end of a job is
+    such a call, too, where all its nodes have ended it before slurmctld asks them to (``agent.c``).
+    ``backfill_s``: ``bf_interval``.
     """
 
     tick_s: float = 1.0
