@@ -44,18 +44,6 @@ from ringlight.workloads.job_settings import JobSettings
 #: Seconds between two looks at the jobs, and at the light.
 LOOK_S, LIGHT_S = 0.05, 0.2
 RULE = "Slurm's own"
-#: Events of a run that do not need jobs of the controller.
-_EVENTS = frozenset({"circuits"})
-
-
-def lacking(plan: RunPlan) -> str | None:
-    """Return why Slurm cannot run a plan's jobs on this machine, ``key: reason``; None if it can."""
-    if packages := missing_packages():
-        return f"jobs.slurm: Slurm is not installed; run as root: apt-get install {' '.join(packages)}"
-    for event in plan.events:
-        if event.do not in _EVENTS:
-            return f"events.{event.name}.do: {event.do}: jobs in Slurm are none of the controller's"
-    return None
 
 
 @dataclass
@@ -104,6 +92,10 @@ class EmulatedSlurm:
         to = self._lab.processes.addresses
         self._api = Api(to.url, to.token, cacert=to.cacert, anywhere=to.tls is not None)
         with self._giving_up():
+            if packages := missing_packages():
+                raise SlurmError(
+                    f"Slurm is not installed; run as root: apt-get install {' '.join(packages)}"
+                )
             for gpu in plan.setting.fabric.gpus:
                 self._api.put(f"/v1/gpus/{gpu}/host", None)
             self._cluster = LabCluster(

@@ -56,11 +56,10 @@ class SlurmJobs:
         )
 
     def refused(self, plan: RunPlan, *, simulated: bool) -> str | None:
-        if simulated:
-            return None
-        from ringlight.extensions.slurm.emulated_queue import lacking
-
-        return lacking(plan)
+        for event in plan.events:
+            if event.do != "circuits":
+                return f"events.{event.name}.do: {event.do}: jobs in Slurm are none of the controller's"
+        return None
 
     def batch(self, plan: RunPlan) -> None:
         """Return None: its jobs run in the lab, also in a simulation."""

@@ -119,7 +119,7 @@ def _pictures(runs: Sequence[Run]) -> Figure:
         rows=2 * len(runs),
         left=0.75,
         heights=shares,
-        gap=(0, 0.3),
+        gap=(0, 0.28),
         top=0.5,
     )
     names = list(dict.fromkeys(name for run in runs for name in run.jobs))
@@ -140,6 +140,8 @@ def _pictures(runs: Sequence[Run]) -> Figure:
         waiting.set_title(run.plan.title)
         _waiting(waiting, run, last)
         _gpus(gpus, run, colours, tints, last)
+    for (axis,) in axes[:-1]:
+        axis.tick_params(labelbottom=False)
     axes[-1][0].set_xlabel("seconds since the first submission")
     handles = [key(INK, "jobs in the queue", 1.4)]
     handles += [key(tint, f"lit to {switch}", 3) for switch, tint in tints.items()]
@@ -163,7 +165,6 @@ def _waiting(axis: Axes, run: Run, last: float) -> None:
     axis.step([*times, last], [*counts, count], where="post", color=INK, linewidth=1.4)
     axis.set(xlim=(0, 1.02 * last), ylim=(0, max(counts) + 0.6))
     axis.set_ylabel("queue")
-    axis.tick_params(labelbottom=False)
 
 
 def _gpus(

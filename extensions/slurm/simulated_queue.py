@@ -170,6 +170,7 @@ class SimulatedSlurm:
         self._records.append(record)
         if isinstance(record, JobState) and record.state in ENDED:
             job = record.job
+            self._note_end(job)
             self._after(self._slurm.ending_s, lambda: self._freed(job))
 
     def _follow(self, record: ActionEnded) -> None:
@@ -299,7 +300,11 @@ class SimulatedSlurm:
             raise BackendError(f"{self._plan.title}: job {name}: {why}")
 
     def _freed(self, name: str) -> None:
-        job = self._held.pop(name)
+        del self._held[name]
+        self._ask()
+
+    def _note_end(self, name: str) -> None:
+        job = self._held[name]
         request = job.started.request
         self._note(
             SlurmJob,
@@ -307,13 +312,12 @@ class SimulatedSlurm:
             id=self._ids[name],
             submitted=request.submitted_s,
             allocated=job.allocated_s,
-            freed=self.now_s(),
+            freed=self.now_s() + self._slurm.ending_s,
             by=job.by,
             nodes=list(job.started.nodes),
             switches=self._spanned[name],
             limit_s=request.limit_s,
         )
-        self._ask()
 
 
 def _comes(now_s: float, every_s: float, tick_s: float) -> bool:
