@@ -17,11 +17,11 @@ from typing import Any
 
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.record.writing import WriteError
-from ringlight.extensions.slurm.following import light_of, topology_of
+from ringlight.extensions.slurm.following import attachments_of, topology_of
 from ringlight.extensions.slurm.partitions import SlurmError, check_partitions
+from ringlight.extensions.slurm.scheduler import Scheduler
 from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
 from ringlight.extensions.slurm.site import Site
-from ringlight.extensions.slurm.told_slurm import ToldSlurm
 
 #: Time between two checks of everything, and of two reports to the controller, seconds.
 CHECK_S = 2.0
@@ -55,7 +55,7 @@ class Follower:
 
     def __init__(self, site: Site, directory: Path, say: Callable[[str], None]) -> None:
         self._site, self._say = site, say
-        self._slurm = ToldSlurm(directory, say)
+        self._slurm = Scheduler(directory, say)
         self._api = self._connection()
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._fabric: Any = None
@@ -117,7 +117,7 @@ class Follower:
         except _TROUBLE as error:
             problem = " ".join(str(error).split())
             self._slurm.forget()
-        self._report(Report(self._generation, self._slurm.drained, problem))
+        self._report(problem)
         return settled
 
     def _follow(self) -> bool:
@@ -126,13 +126,15 @@ class Follower:
             gpus = [gpu["name"] for gpu in fabric["gpus"]]
             check_partitions(self._site.partitions, gpus)
             self._fabric = fabric
-        light = light_of(self._fabric, self._api.get("/v1/circuits"))
+        light = attachments_of(self._fabric, self._api.get("/v1/circuits"))
         settled = self._is_settled(light.generation)
         follow, lead = self._site.nodes("follow"), self._site.nodes("lead")
         if follow and settled:
-            if self._slurm.follow(topology_of(light, follow, lead)):
-                self._say(f"Slurm has the light of generation {light.generation}")
+            changed = self._slurm.follow(topology_of(light, follow, lead))
             self._generation = light.generation
+            if changed:
+                self._say(f"Slurm has the light of generation {light.generation}")
+                self._report(None)
         lost = self._api.get("/v1/health")["lost_gpus"]
         self._slurm.spare((*follow, *lead), lost)
         return settled
@@ -158,13 +160,14 @@ class Follower:
             elif event["event"] == "controller":
                 self._fabric = None
 
-    def _report(self, report: Report) -> None:
-        """Tell the controller, for its health, if something is new or it is time, and print a new problem."""
+    def _report(self, problem: str | None) -> None:
+        """Tell the controller if something is new or it is time, and print a new problem."""
+        report = Report(self._generation, self._slurm.drained, problem)
         now = time.monotonic()
         if report == self._reported and now < self._report_due:
             return
-        if report.problem not in (None, self._reported.problem):
-            self._say(str(report.problem))
+        if problem is not None and problem != self._reported.problem:
+            self._say(problem)
         self._reported, self._report_due = report, now + CHECK_S
         with contextlib.suppress(Unreachable, ApiError):
             self._api.put(PATH, asdict(report))

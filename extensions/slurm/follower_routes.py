@@ -108,7 +108,7 @@ def router(controller: Controller, state: FollowerState) -> APIRouter:
         """Take in a report of the follower. An event ``slurm`` tells of each that is new."""
         if state.take(body):
             controller.bus.publish("slurm", **body.model_dump())
-        return required()
+        return FollowerDocument(**body.model_dump(), silent_s=0.0)
 
     @routes.delete("", **answers(FollowerDocument, 404))
     def end() -> Any:

@@ -1,4 +1,4 @@
-"""What Slurm is told of a lab's light and of its lost GPUs. Pure: from documents and readings to commands."""
+"""Slurm's topology and drained nodes by a lab's light and lost GPUs: from documents to commands, without I/O."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Command = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Light:
-    """Where each GPU's light or cable ends.
+class Attachments:
+    """The packet switches that GPUs reach by light or cable.
 
-    ``switch_of``: packet switch of each GPU that reaches one; of several, the first by name. ``islands``:
-    packet switches that reach one another, by groups.
+    ``generation``: of the light. ``switch_of``: packet switch of each GPU that reaches one; of several, the
+    first by name. ``islands``: packet switches that reach one another, by groups.
     """
 
     generation: int
@@ -35,12 +35,14 @@ class Light:
     islands: Sequence[Collection[str]]
 
 
-def light_of(fabric: Mapping[str, Any], circuits: Mapping[str, Any]) -> Light:
-    """Return the light of the documents ``/v1/fabric`` and ``/v1/circuits``."""
+def attachments_of(
+    fabric: Mapping[str, Any], circuits: Mapping[str, Any]
+) -> Attachments:
+    """Return the attachments by the documents ``/v1/fabric`` and ``/v1/circuits``."""
     switches = {switch["name"] for switch in fabric["packet_switches"]}
     gpus = {gpu["name"] for gpu in fabric["gpus"]}
     pairs = [link["ends"] for link in fabric["links"]]
-    pairs += [lit["ends"] for lit in circuits["circuits"] if lit["duplex"]]
+    pairs += [c["ends"] for c in circuits["circuits"] if c["duplex"]]
     between, switch_of = nx.Graph(), dict[str, str]()
     between.add_nodes_from(sorted(switches))
     for pair in pairs:
@@ -51,11 +53,11 @@ def light_of(fabric: Mapping[str, Any], circuits: Mapping[str, Any]) -> Light:
             if end in gpus and other in switches:
                 switch_of[end] = min(other, switch_of.get(end, other))
     islands = [frozenset(island) for island in nx.connected_components(between)]
-    return Light(circuits["generation"], switch_of, islands)
+    return Attachments(circuits["generation"], switch_of, islands)
 
 
 def topology_of(
-    light: Light, follow: Iterable[str], lead: Iterable[str] = ()
+    attachments: Attachments, follow: Iterable[str], lead: Iterable[str] = ()
 ) -> NodeTopology:
     """Return the topology that Slurm sees.
 
@@ -65,12 +67,12 @@ def topology_of(
     """
     leaves: dict[str, list[str]] = {}
     for node in follow:
-        switch = light.switch_of.get(node, f"{DARK}{node}")
+        switch = attachments.switch_of.get(node, f"{DARK}{node}")
         leaves.setdefault(switch, []).append(node)
     if nodes := list(lead):
         leaves[fresh(FLAT, leaves)] = nodes
     parents: dict[str, str] = {}
-    for island in sorted(light.islands, key=min):
+    for island in sorted(attachments.islands, key=min):
         below = sorted(leaves.keys() & island)
         if len(below) > 1:
             top = fresh(TOP, {*leaves, *parents.values()})
@@ -119,22 +121,22 @@ def _sets(topology: NodeTopology) -> dict[str, frozenset[str]]:
 
 
 def topology_commands(
-    present: NodeTopology, wanted: NodeTopology, dynamic: str | None
+    present: NodeTopology, target: NodeTopology, dynamic: str | None
 ) -> list[Command]:
     """Return the commands after which Slurm has a topology whose file is written.
 
     ``present``: what Slurm has. ``dynamic``: name of the topology where Slurm moves single nodes (25.05 and
     newer, scontrol(1), ``Topology=``), None elsewhere. New or removed switches need all of the file.
     """
-    if is_same(present, wanted):
+    if is_same(present, target):
         return []
-    if dynamic is None or _switches(present) != _switches(wanted):
+    if dynamic is None or _switches(present) != _switches(target):
         return [("reconfigure",)]
-    before, after = _leaf_of(present), _leaf_of(wanted)
+    before, after = _leaf_of(present), _leaf_of(target)
     if before.keys() != after.keys():
         return [("reconfigure",)]
     return [
-        ("update", f"NodeName={node}", f"Topology={dynamic}:{_path(wanted, leaf)}")
+        ("update", f"NodeName={node}", f"Topology={dynamic}:{_path(target, leaf)}")
         for node, leaf in after.items()
         if before[node] != leaf
     ]
@@ -168,7 +170,7 @@ class Node:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the follower has drained it."""
+        """True if the follower has drained it."""
         return "DRAIN" in self.flags and self.reason.startswith(REASON)
 
 

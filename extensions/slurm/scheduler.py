@@ -40,7 +40,7 @@ TREE, BLOCK = "topology/tree", "topology/block"
 
 @dataclass(frozen=True)
 class Plugin:
-    """How a Slurm has its topology. ``name``: of the plug-in, such as ``topology/tree``."""
+    """Topology plug-in of a Slurm. ``name``: of the plug-in, such as ``topology/tree``."""
 
     name: str
     version: tuple[int, int]
@@ -49,8 +49,8 @@ class Plugin:
         """Return a tree as the plug-in has it. Blocks are its leaves, without those of nodes without light."""
         if self.name != BLOCK:
             return tree
-        lit = {s: nodes for s, nodes in tree.leaves.items() if not s.startswith(DARK)}
-        blocks = NodeTopology(lit)
+        leaves = tree.leaves.items()
+        blocks = NodeTopology({s: n for s, n in leaves if not s.startswith(DARK)})
         return replace(blocks, block_sizes=block_sizes(blocks))
 
 
@@ -89,17 +89,17 @@ def topology_file(
         write_yaml,
     )
 
-    others = read_yaml(path.read_text(encoding="utf-8"), str(path))
-    kept = [other for other in others if other.name != LIT]
-    is_default = not any(other.cluster_default for other in kept)
-    return path, write_yaml([NamedTopology(LIT, topology, is_default), *kept])
+    topologies = read_yaml(path.read_text(encoding="utf-8"), str(path))
+    rest = [entry for entry in topologies if entry.name != LIT]
+    is_default = not any(entry.cluster_default for entry in rest)
+    return path, write_yaml([NamedTopology(LIT, topology, is_default), *rest])
 
 
-class ToldSlurm:
-    """A cluster, told of light and of lost GPUs.
+class Scheduler:
+    """One Slurm cluster. Its methods bring topology and nodes up to date, and raise SlurmError if that fails.
 
-    ``directory``: of slurm.conf. ``say``: prints a line. ``drained``: nodes that the follower drained, as Slurm
-    last said. Methods raise SlurmError.
+    ``directory``: of slurm.conf. ``say``: prints a line. ``drained``: nodes that the follower has drained, as
+    Slurm last listed them.
     """
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
@@ -122,20 +122,20 @@ class ToldSlurm:
             version = slurm("scontrol", "--version", deadline_s=READ_S)
             self._plugin = plugin_of(version, _ask("show", "config"))
         plugin = self._plugin
-        wanted = plugin.shaped(tree)
-        path, text = topology_file(self._directory, plugin, wanted)
+        target = plugin.shaped(tree)
+        path, text = topology_file(self._directory, plugin, target)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
         if self._topology is None:
             self._topology = self._read_topology()
         name = LIT if path.name == YAML else DEFAULT
         dynamic = name if plugin.version >= DYNAMIC else None
-        commands = topology_commands(self._topology, wanted, dynamic)
+        commands = topology_commands(self._topology, target, dynamic)
         for command in commands:
             _tell(command)
         if commands:
             self._topology = self._read_topology()
-        if not is_same(self._topology, wanted):
+        if not is_same(self._topology, target):
             raise SlurmError(f"slurmctld has not taken over {path}")
         return bool(commands)
 

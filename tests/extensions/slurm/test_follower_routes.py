@@ -1,0 +1,48 @@
+"""What the follower reports, and what health says of it."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from ringlight.extensions.slurm import follower_routes
+from ringlight.extensions.slurm.follower_routes import FollowerReport, FollowerState
+
+
+def report(**changed: object) -> FollowerReport:
+    document = {"generation": 3, "drained": ["g1"], "problem": None, **changed}
+    return FollowerReport.model_validate(document)
+
+
+def test_a_report_is_news_once() -> None:
+    state = FollowerState()
+    assert state.document() is None
+    assert state.take(report())
+    assert not state.take(report())
+    assert state.take(report(generation=4))
+    document = state.document()
+    assert document is not None
+    assert (document.generation, document.drained) == (4, ["g1"])
+
+
+def test_health_names_a_problem_and_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = FollowerState()
+    assert state.complaint() is None
+    state.take(report())
+    assert state.complaint() is None
+    state.take(report(problem="scontrol: not done after 3 s"))
+    assert state.complaint() == "Slurm follower: scontrol: not done after 3 s"
+    monkeypatch.setattr(follower_routes, "SILENT_S", -1.0)
+    assert state.complaint() == "the Slurm follower has been silent for 0 s"
+    # It was ended in order.
+    state.take(None)
+    assert state.complaint() is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"generation": -1}, {"drained": "g1"}, {"problem": "x" * 1001}, {"more": 1}],
+)
+def test_other_reports_are_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        report(**changed)

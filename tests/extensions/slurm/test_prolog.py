@@ -1,0 +1,184 @@
+"""Claims of the prolog and the epilog, by a server that answers as the controller does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from ringlight.extensions.slurm import epilog, prolog, rest
+from ringlight.extensions.slurm.partitions import Partition, SlurmError
+from ringlight.extensions.slurm.site import Site
+
+JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_PARTITION": "gpus",
+    "SLURM_JOB_NODELIST": "g[0,3]",
+}
+
+
+class Controller(ThreadingHTTPServer):
+    """Claims by name, and the calls so far. ``state``: of the next claim."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.claims: dict[str, dict[str, Any]] = {}
+        self.state, self.reason = "ACTIVE", None
+        self.calls: list[str] = []
+
+    def answer(self, method: str, name: str, body: Any) -> tuple[int, Any]:
+        self.calls.append(f"{method} {name}".strip())
+        if method == "GET":
+            return 200, list(self.claims.values())
+        if method == "DELETE":
+            gone = self.claims.pop(name, None)
+            return (404, {"detail": "no claim"}) if gone is None else (200, gone)
+        taken = {
+            gpu: claim["name"]
+            for claim in self.claims.values()
+            for gpu in claim["gpus"]
+        }
+        for gpu in body["gpus"]:
+            if gpu in taken:
+                return 409, {"detail": f"GPU {gpu} belongs to claim {taken[gpu]}"}
+        if body["name"] in self.claims:
+            return 409, {"detail": f"there is a claim {body['name']}"}
+        claim = {"name": body["name"], "gpus": body["gpus"], "state": self.state}
+        self.claims[body["name"]] = claim
+        return 201, {**claim, "reason": self.reason}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Controller
+
+    def _serve(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        body = json.loads(self.rfile.read(length) or b"null")
+        name = self.path.removeprefix("/v1/claims").strip("/")
+        status, document = self.server.answer(self.command, name, body)
+        data = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_DELETE = _serve
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    with Controller() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(5)
+
+
+@pytest.fixture(autouse=True)
+def running(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Numbers of jobs that Slurm runs."""
+    numbers: set[str] = set()
+
+    def squeue(*words: str, **_: object) -> str:
+        assert words[0] == "squeue"
+        (number,) = (
+            w.removeprefix("--jobs=") for w in words if w.startswith("--jobs=")
+        )
+        return f"{number}\n" if number in numbers else ""
+
+    monkeypatch.setattr(prolog, "slurm", squeue)
+    monkeypatch.setattr(prolog, "EPILOG_S", 0.1)
+    monkeypatch.setattr(rest, "AGAIN_S", 0.01)
+    return numbers
+
+
+def site(controller: Controller, mode: Any = "lead") -> Site:
+    url = f"http://127.0.0.1:{controller.server_address[1]}"
+    gpus = tuple(f"g{n}" for n in range(6))
+    return Site(url, (Partition("gpus", mode, gpus),), {})
+
+
+def claimed(controller: Controller, environment: Mapping[str, str] = JOB) -> Any:
+    return prolog.claim(site(controller), environment)
+
+
+def test_a_job_claims_its_gpus_and_its_end_releases_them(
+    controller: Controller,
+) -> None:
+    assert claimed(controller)["gpus"] == ["g0", "g3"]
+    assert list(controller.claims) == ["slurm-7"]
+    epilog.leave(site(controller), JOB)
+    assert not controller.claims
+    # An epilog runs after a refused prolog, too.
+    epilog.leave(site(controller), JOB)
+
+
+def test_a_job_of_a_partition_that_follows_claims_nothing(
+    controller: Controller,
+) -> None:
+    follows = site(controller, "follow")
+    assert prolog.claim(follows, JOB) is None
+    epilog.leave(follows, JOB)
+    assert prolog.claim(site(controller), JOB | {"SLURM_JOB_PARTITION": "x"}) is None
+    assert not controller.calls
+
+
+@pytest.mark.parametrize("state", ["FAILED", "ACTIVE_DEGRADED"])
+def test_light_that_cannot_be_had_is_refused_and_nothing_is_kept(
+    controller: Controller, state: str
+) -> None:
+    controller.state, controller.reason = state, "ocs0: denied"  # type: ignore[assignment]
+    with pytest.raises(SlurmError, match="ocs0: denied"):
+        claimed(controller)
+    assert not controller.claims
+
+
+def test_the_claim_of_an_ended_job_is_released_if_its_epilog_does_not(
+    controller: Controller,
+) -> None:
+    controller.claims["slurm-6"] = {
+        "name": "slurm-6",
+        "gpus": ["g3"],
+        "state": "ACTIVE",
+    }
+    assert claimed(controller)["state"] == "ACTIVE"
+    assert list(controller.claims) == ["slurm-7"]
+
+
+def test_an_earlier_claim_of_the_same_job_is_released(controller: Controller) -> None:
+    controller.claims["slurm-7"] = {
+        "name": "slurm-7",
+        "gpus": ["g5"],
+        "state": "ACTIVE",
+    }
+    assert claimed(controller)["gpus"] == ["g0", "g3"]
+
+
+@pytest.mark.parametrize("name", ["slurm-6", "mine", "slurm-x"])
+def test_a_claim_that_is_in_use_is_left_alone(
+    controller: Controller, running: set[str], name: str
+) -> None:
+    running.add("6")
+    controller.claims[name] = {"name": name, "gpus": ["g3"], "state": "ACTIVE"}
+    with pytest.raises(SlurmError, match=f"GPU g3 belongs to claim {name}"):
+        claimed(controller)
+    assert list(controller.claims) == [name]
+
+
+def test_a_controller_that_does_not_answer_is_named(controller: Controller) -> None:
+    gone = Site("http://127.0.0.1:1", site(controller).partitions, {})
+    with pytest.raises(SlurmError, match="no controller answers at http"):
+        rest.call(gone, "GET", "/v1/claims", patience_s=0.05)
+
+
+def test_a_script_without_a_job_is_refused(controller: Controller) -> None:
+    with pytest.raises(SlurmError, match="SLURM_JOB_ID: not set"):
+        claimed(controller, {})
