@@ -99,7 +99,10 @@ class EmulatedSlurm:
             for gpu in plan.setting.fabric.gpus:
                 self._api.put(f"/v1/gpus/{gpu}/host", None)
             self._cluster = LabCluster(
-                self._lab.processes, self._slurm.mode, self._lab.processes.logs
+                self._lab.processes,
+                self._slurm.mode,
+                len(plan.setting.fabric.gpus),
+                self._lab.processes.logs,
             )
             self._cluster.start()
             self._note(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,8 @@ from ringlight.testbed.processes import LabProcesses
 #: Longest wait for the cluster to be ready, and for its end, seconds.
 READY_S, END_S = 90.0, 20.0
 _LOOK_S = 0.05
+#: Slurm's ports are below it, where the kernel gives none to clients.
+LAST_PORT = 32_000
 _LINE = re.compile(r"\[([0-9T:.-]+)\] (.*)")
 #: What slurmctld logs of a job, by what it means.
 _EVENTS = {
@@ -52,10 +55,12 @@ class LogEvent:
 
 
 class LabCluster:
-    """Slurm on the GPUs of a lab. ``logs``: folder for its logs, which stay."""
+    """Slurm on the GPUs of a lab. ``nodes``: their number. ``logs``: folder for its logs, which stay."""
 
-    def __init__(self, processes: LabProcesses, mode: Mode, logs: Path) -> None:
-        self._lab, self._logs = processes.lab, logs
+    def __init__(
+        self, processes: LabProcesses, mode: Mode, nodes: int, logs: Path
+    ) -> None:
+        self._lab, self._logs, self._nodes = processes.lab, logs, nodes
         self._addresses = processes.addresses
         self.directory = self._lab.state_dir / FOLDER
         self._mode = mode
@@ -77,7 +82,7 @@ class LabCluster:
                 file.write(token)
         plan = SlurmCluster(
             mode=self._mode,
-            port=PORT,
+            port=_free_ports(self._nodes + 1),
             partition=PARTITION,
             controller=self._addresses.url,
             cacert=self._addresses.cacert,
@@ -165,6 +170,18 @@ def _event(line: str, offset_s: float) -> Iterator[LogEvent]:
         if (words := pattern.match(stamped[2])) is not None:
             t = datetime.fromisoformat(stamped[1]).timestamp() - offset_s
             yield LogEvent(t, what, int(words[1]), words[2])
+
+
+def _free_ports(count: int) -> int:
+    """Return the first of so many TCP ports in a row on which nobody listens. Raises SlurmError."""
+    for first in range(PORT, LAST_PORT, count):
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                place = stack.enter_context(socket.socket())
+                place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                place.bind(("127.0.0.1", port))
+            return first
+    raise SlurmError(f"no {count} free ports in a row from {PORT} on")
 
 
 def _for_root(path: str, flags: int) -> int:
