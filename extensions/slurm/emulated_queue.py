@@ -264,11 +264,11 @@ class EmulatedSlurm:
         )
 
     def _output(self, name: str) -> str:
-        """Return the last line of a job's output."""
+        """Return the first line of a job's output, which has the cause."""
         assert self._cluster is not None
         with suppress(OSError):
             text = (self._cluster.folder(name) / "output").read_text(errors="replace")
-            return (text.strip().splitlines() or ["it wrote nothing"])[-1]
+            return (text.strip().splitlines() or ["it wrote nothing"])[0]
         return "it has no output"
 
     def _read(self, job: _Job, cluster: LabCluster) -> None:
