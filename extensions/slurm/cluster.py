@@ -30,7 +30,11 @@ from ringlight.extensions.slurm.site import FOLLOWER_PATH, Site
 from ringlight.extensions.slurm.slurm_conf import ClusterSettings
 from ringlight.extensions.slurm.status import Status
 from ringlight.extensions.slurm.steps import end_steps, end_tasks
-from ringlight.testbed.emulation.kept_processes import answers, importing
+from ringlight.testbed.emulation.kept_processes import (
+    answers,
+    importing,
+    last_line,
+)
 from ringlight.testbed.emulation.kernel.namespaces import NETNS_DIR
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.process_start import Process, start_process
@@ -41,7 +45,7 @@ log = logging.getLogger(__name__)
 #: Longest wait for a process to serve its clients, and for all nodes to register, seconds.
 READY_S, NODES_S = 15.0, 60.0
 #: So long processes have for an orderly end, seconds. Nothing of theirs is needed after the lab.
-STOP_S = 0.5
+STOP_S = 0.2
 _LOOK_S = 0.05
 #: What ``sinfo`` calls nodes that are registered.
 _REGISTERED = {"idle", "alloc", "mix", "comp", "drain", "drng", "plnd", "resv"}
@@ -73,18 +77,14 @@ class Cluster:
         with ExitStack() as undo:
             undo.callback(end_steps, self._directory)
             munge = self._munge()
-            self._keep(undo, {"munged": self._started(_munged(munge))})
+            self._keep(undo, {"munged": _munged(munge)})
             self._await("munged", partial(answers, munge))
-            self._keep(undo, {"slurmctld": self._started(_slurmctld(self._directory))})
+            self._keep(undo, {"slurmctld": _slurmctld(self._directory)})
             self._await(
                 "slurmctld", partial(answers, ("127.0.0.1", self._settings.port))
             )
-            self._keep(undo, {"follower": self._started(_follower())})
-            self._keep(
-                undo,
-                {f"slurmd of {gpu}": self._slurmd(gpu) for gpu in self._settings.nodes},
-            )
-            self._keep(undo, {"follower of light": self._started(_follower())})
+            self._keep(undo, {"follower": _follower()})
+            self._keep_nodes(undo)
             self._await_nodes()
             self._await_follower()
             self.status.change(starting=None)
@@ -107,30 +107,44 @@ class Cluster:
         socket.unlink(missing_ok=True)
         return socket
 
-    def _started(self, command: list[str], more: Mapping[str, str] = {}) -> Start:
-        """Return the start of a process that ends with this one."""
+    def _start(
+        self, name: str, command: list[str], more: Mapping[str, str] = {}
+    ) -> Process:
+        """Start a process that ends with this one, and return it."""
+        with self._output(name).open("ab") as output:
+            environment = {**self._environment, **more}
+            return start_process(command, environment, output, follow=signal.SIGKILL)
 
-        def start() -> Process:
-            with (self._directory / "processes.log").open("ab") as output:
-                environment = {**self._environment, **more}
-                return start_process(
-                    command, environment, output, follow=signal.SIGKILL
-                )
+    def _output(self, name: str) -> Path:
+        """Return the file of a process's output."""
+        return self._directory / f"{name.replace(' ', '-')}.out"
 
-        return start
+    def _keep_nodes(self, undo: ExitStack) -> None:
+        """Start slurmd of each GPU, and keep them running until ``undo`` is closed."""
+        starts: dict[str, Start] = {}
+        for gpu in self._settings.nodes:
+            path = NETNS_DIR / self._lab.namespace(gpu)
+            more = nodes.environment({}, gpu, str(path))
+            command = nodes.command(self._directory, gpu)
+            name = f"slurmd of {gpu}"
+            starts[name] = partial(self._start, name, command, more)
+        self._supervise(undo, starts)
 
-    def _slurmd(self, gpu: str) -> Start:
-        path = NETNS_DIR / self._lab.namespace(gpu)
-        more = nodes.environment({}, gpu, str(path))
-        return self._started(nodes.command(self._directory, gpu), more)
+    def _keep(self, undo: ExitStack, commands: Mapping[str, list[str]]) -> None:
+        """Start processes, and keep them running until ``undo`` is closed."""
+        starts = {
+            name: partial(self._start, name, command)
+            for name, command in commands.items()
+        }
+        self._supervise(undo, starts)
 
-    def _keep(self, undo: ExitStack, starts: Mapping[str, Start]) -> None:
-        """Start processes and keep them running until ``undo`` is closed."""
+    def _supervise(self, undo: ExitStack, starts: Mapping[str, Start]) -> None:
         kept = Supervisor(
             "Slurm's",
             starts,
             lambda name, pid, _: self.status.runs(name, pid),
-            stop_s=STOP_S,
+            lambda name: last_line(self._output(name)),
+            STOP_S,
             on_end=lambda name, how, _: self.status.ended(name, how),
         )
         undo.callback(kept.stop)
@@ -241,8 +255,13 @@ def main() -> int:
         lab.state_dir.chmod(0o711)
         cluster = Cluster(lab, settings, site, stopping)
         ready.touch()
-        files.write(settings, site)
-        cluster.run()
+        try:
+            files.write(settings, site)
+            cluster.run()
+        except (SlurmError, OSError) as error:
+            # For the lab's health.
+            cluster.status.change(f"Slurm: {error}")
+            raise
     except (SlurmError, OSError, ValueError) as error:
         sys.stderr.write(f"slurm: {error}\n")
         return 1

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 PARTITION, FOLDER = "gpus", "slurm"
 #: What a cluster needs: a program or a file, and Debian's package that has it.
 _NEEDED = (
-    ("/usr/sbin/slurmctld", "slurmctld"),
-    ("/usr/sbin/slurmd", "slurmd"),
-    ("/usr/bin/srun", "slurm-client"),
+    ("/usr/sbin/slurmctld", "slurm-wlm"),
+    ("/usr/sbin/slurmd", "slurm-wlm"),
+    ("/usr/bin/srun", "slurm-wlm"),
     ("/usr/sbin/munged", "munge"),
     ("/usr/include/slurm/spank.h", "libslurm-dev"),
 )
@@ -28,7 +28,8 @@ _NEEDED = (
 
 def missing_packages() -> list[str]:
     """Return Debian's packages that a cluster needs and this machine lacks."""
-    return [package for file, package in _NEEDED if not Path(file).exists()]
+    missing = [package for file, package in _NEEDED if not Path(file).exists()]
+    return list(dict.fromkeys(missing))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from ringlight.testbed.lab import Lab
 from ringlight.testbed.standing_labs import belongs_to
 
 FILE = "status.json"
+#: Name of the process that keeps the others running.
+SUPERVISOR = "supervisor"
 
 
 class Status:
@@ -27,7 +29,7 @@ class Status:
         self._path = directory / FILE
         self._lock = threading.Lock()
         self._starting: str | None = starting
-        self._pids: dict[str, int] = {"supervisor": os.getpid()}
+        self._pids: dict[str, int] = {SUPERVISOR: os.getpid()}
         self._ended: dict[str, str] = {}
         self.change(starting)
 
@@ -75,7 +77,12 @@ def troubles(lab: Lab, document: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with a cluster's processes now, a line for each."""
     if document["starting"] is not None:
         yield document["starting"]
-    for name, pid in document["pids"].items():
+    pids = dict(document["pids"])
+    if not belongs_to(lab, pids[SUPERVISOR]):
+        # The others end with it.
+        yield f"Slurm: its {SUPERVISOR} has ended and is started again with the cluster"
+        return
+    for name, pid in pids.items():
         if (how := document["ended"].get(name)) is not None:
             yield f"Slurm: {name} has ended ({how}) and is started again"
         elif not belongs_to(lab, pid):

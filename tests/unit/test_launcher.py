@@ -34,6 +34,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         for package, seen, what in module.WANTED
     ]
     monkeypatch.setattr(module, "WANTED", wanted)
+    monkeypatch.setattr(module, "MORE_WANTED", "none")
     monkeypatch.setattr(module, "ABSENT", tmp_path / "build")
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from ringlight.extensions.interchange.hostlists import expand
 from ringlight.testbed.lab import STATE_ROOT
 from tests.integration.controller_rig import free_port
 
@@ -52,14 +53,16 @@ class SlurmLab:
 
     def slurm(self, *words: str) -> str:
         """Return what a command of Slurm prints."""
-        return subprocess.run(
+        done = subprocess.run(
             words,
             env={**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"},
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
-            check=True,
-        ).stdout
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+        return done.stdout
 
     def light(self, circuits: Mapping[str, str]) -> int:
         """Light these circuits and no others, by GPU. Return the generation of the light."""
@@ -83,10 +86,10 @@ class SlurmLab:
 
     def job(self, number: str) -> tuple[str, list[str]]:
         """Return the state of a job and its nodes."""
-        words = ("--noheader", "--states=all", f"--jobs={number}", "--format=%T %N")
-        state, _, nodes = self.slurm("squeue", *words).strip().partition(" ")
-        names = self.slurm("scontrol", "show", "hostnames", nodes) if nodes else ""
-        return state, names.split()
+        text = self.slurm("scontrol", "--oneliner", "show", "job", number)
+        fields = dict(re.findall(r" (JobState|NodeList)=(\S+)", text))
+        nodes = fields.get("NodeList", "(null)")
+        return fields["JobState"], [] if nodes == "(null)" else expand(nodes)
 
     def cancel_all(self) -> None:
         """Cancel all jobs, and wait until all nodes are free."""
@@ -166,7 +169,8 @@ def _is_ready(lab: SlurmLab) -> bool:
         return False
     try:
         return list(lab.states().values()) == ["IDLE"] * 6 and bool(lab.follower())
-    except subprocess.SubprocessError:
+    except AssertionError:
+        # slurmctld does not answer yet.
         return False
 
 
