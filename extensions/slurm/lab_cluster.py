@@ -82,7 +82,7 @@ class LabCluster:
                 file.write(token)
         plan = SlurmCluster(
             mode=self._mode,
-            port=_free_ports(self._nodes + 1),
+            port=free_ports(self._nodes + 1),
             partition=PARTITION,
             controller=self._addresses.url,
             cacert=self._addresses.cacert,
@@ -172,7 +172,7 @@ def _event(line: str, offset_s: float) -> Iterator[LogEvent]:
             yield LogEvent(t, what, int(words[1]), words[2])
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """Return the first of so many TCP ports in a row on which nobody listens. Raises SlurmError."""
     for first in range(PORT, LAST_PORT, count):
         with ExitStack() as stack, suppress(OSError):
