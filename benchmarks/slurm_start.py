@@ -59,7 +59,10 @@ def _measured(mode: str, jobs: int) -> tuple[list[float], list[float]]:
     document["jobs"]["slurm"] |= {
         "mode": mode,
         "trace": {
-            **{key: document["jobs"]["slurm"]["trace"][key] for key in ("sends", "trains")},
+            **{
+                key: document["jobs"]["slurm"]["trace"][key]
+                for key in ("sends", "trains")
+            },
             "generate": {
                 "jobs": jobs,
                 "gap": f"{8 / scale} s",
@@ -75,7 +78,15 @@ def _measured(mode: str, jobs: int) -> tuple[list[float], list[float]]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "slurm_start.yaml"
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
-        words = [*RINGLIGHT, "run", str(path), "--runs", folder, "--runtime", "namespace"]
+        words = [
+            *RINGLIGHT,
+            "run",
+            str(path),
+            "--runs",
+            folder,
+            "--runtime",
+            "namespace",
+        ]
         subprocess.run(words, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
         (log,) = Path(folder).glob("*/events.jsonl")
         records = list(_records(log))

@@ -17,6 +17,7 @@ from ringlight.fabric.extension import entries
 from ringlight.fabric.values import Strict
 
 T = TypeVar("T")
+Lab = TypeVar("Lab")
 
 
 class Files(Protocol):
@@ -99,7 +100,7 @@ def source_of(jobs: Any) -> str | None:
     return None
 
 
-def lab_of(plan: RunPlan, lab: Any) -> Any:
+def lab_of(plan: RunPlan, lab: Lab) -> Lab:
     """Return the lab as the jobs of a run use it: as it is, or with what their source has in front of it."""
     source = made_by(plan)
     return lab if source is None else source.lab(plan, lab)

@@ -17,7 +17,6 @@ from ringlight.experiments.backends.simulation.fabric_now import FabricNow
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan
 from ringlight.experiments.record.events import (
-    ENDED,
     GpusGranted,
     Iteration,
     JobState,

@@ -67,8 +67,10 @@ class SlurmJobs:
     def lab(self, plan: RunPlan, lab: BuiltLab) -> BuiltLab:
         """Return the lab with Slurm in front of it: a real one, or its rule where time is virtual."""
         if lab.real_time:
+            from ringlight.experiments.backends.emulation.lab import EmulatedLab
             from ringlight.extensions.slurm.emulated_queue import EmulatedSlurm
 
+            assert isinstance(lab, EmulatedLab)
             return EmulatedSlurm(lab)
         from ringlight.extensions.slurm.simulated_queue import SimulatedSlurm
 

@@ -115,7 +115,9 @@ def plan_of(spec: SlurmSpec, setting: Setting, files: Files) -> SlurmPlan:
         if text.startswith("jobs.trace"):
             text = f"jobs.slurm.trace{text.removeprefix('jobs.trace')}"
         raise ValueError(text) from None
-    wait_s = 300.0 / setting.scale.time if spec.switches_wait is None else spec.switches_wait
+    wait_s = (
+        300.0 / setting.scale.time if spec.switches_wait is None else spec.switches_wait
+    )
     request = Asked(spec.time_limit, spec.switches, wait_s * setting.scale.time)
     shared = {field.name: getattr(trace, field.name) for field in fields(TracePlan)}
     time = setting.scale.time

@@ -100,8 +100,8 @@ def _rules(view: View, runs: Sequence[Run]) -> Iterator[str]:
         )
         if ratio is not None and other is not None:
             yield (
-                f"<b>{text(run.plan.title)}</b>: mean completion {ratio:.3f} times the simulated {tag('simulated')}; "
-                f"{other:g} of {len(run.jobs)} jobs on other nodes than there."
+                f"<b>{text(run.plan.title)}</b>: mean completion {ratio:.3f} times the simulated "
+                f"{tag('simulated')}; {other:g} of {len(run.jobs)} jobs on other nodes than there."
             )
     for rule in runs[0].of(SlurmRule):
         version = "" if rule.version is None else f", version {rule.version}"

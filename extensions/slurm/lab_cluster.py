@@ -131,7 +131,11 @@ class LabCluster:
         return slurm("sinfo", "--version", environment=self.environment).split()[-1]
 
     def submit(
-        self, name: str, nodes: int, options: Sequence[str], document: Mapping[str, object]
+        self,
+        name: str,
+        nodes: int,
+        options: Sequence[str],
+        document: Mapping[str, object],
     ) -> int:
         """Submit a job of a task a node, and return its id. ``document``: of ``job.json``. Raises SlurmError."""
         folder = self.folder(name)
@@ -151,9 +155,10 @@ class LabCluster:
 
     def events(self) -> Iterator[LogEvent]:
         """Yield what slurmctld has logged about jobs since the last call."""
-        with suppress(FileNotFoundError), (self.directory / "slurmctld.log").open(
-            "rb"
-        ) as file:
+        with (
+            suppress(FileNotFoundError),
+            (self.directory / "slurmctld.log").open("rb") as file,
+        ):
             file.seek(self._read_bytes)
             data = file.read()
             whole = data.rfind(b"\n") + 1

@@ -49,7 +49,7 @@ RULE = (
 NOT_MODELLED = [
     "The phase of the scheduler's clock, which counts from the start of slurmctld; here it counts from the run's.",
     "That the end of a job sometimes calls the scheduler at once: here the next pass sees the free nodes.",
-    "Differences between jobs in the time from their nodes to the first iteration, and from the last to free nodes.",
+    "Differences between jobs in the time from nodes to first iteration, and from the last to free nodes.",
     "Backfill's resolution of time (bf_resolution), jobs that are refused, requeued or killed at their limit.",
     "A claim that the controller refuses: the run ends.",
 ]
@@ -276,7 +276,10 @@ class SimulatedSlurm:
         self._light.circuits = canonical((str(a), str(b)) for a, b in plan.circuits)
         self._lab.perform(
             EventPlan(
-                f"{_CLAIM}{name}", When(), "circuits", circuits=self._light.circuits
+                f"{_CLAIM}{name}",
+                When(),
+                "circuits",
+                circuits=tuple(self._light.circuits),
             )
         )
         self._note_light(f"claim of {name}")

@@ -52,7 +52,7 @@ def without_topology(order: Sequence[str]) -> Choose:
     def choose(free: Collection[str], request: Request) -> tuple[str, ...] | None:
         if len(free) < request.nodes:
             return None
-        rows, chosen = _rows(order, free), []
+        rows, chosen = _rows(order, free), list[str]()
         while (left := request.nodes - len(chosen)) > 0:
             enough = [row for row in rows if len(row) >= left]
             row = min(enough, key=len) if enough else max(rows, key=len)

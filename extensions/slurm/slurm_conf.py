@@ -110,8 +110,13 @@ KillWait=5
 def _topology(settings: ClusterSettings) -> str:
     select = "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n"
     if not settings.follows:
+        why = (
+            "Light follows Slurm: it can bring any GPUs together, so"
+            if settings.leads
+            else "Light stands, and"
+        )
         return f"""\
-{select}# {"Light follows Slurm: it can bring any GPUs together, so" if settings.leads else "Light stands, and"} Slurm sees no switches.
+{select}# {why} Slurm sees no switches.
 TopologyPlugin=topology/none
 """
     return f"""\

@@ -82,9 +82,7 @@ def test_a_job_that_names_its_switches_waits_for_them_and_no_longer() -> None:
 
 
 def test_a_dark_node_is_nobodys() -> None:
-    choose = by_topology(
-        NODES, {"tor0": NODES[:3], "tor1": NODES[3:5]}, lambda: 0.0
-    )
+    choose = by_topology(NODES, {"tor0": NODES[:3], "tor1": NODES[3:5]}, lambda: 0.0)
     assert choose(NODES, request(6)) is None
 
 

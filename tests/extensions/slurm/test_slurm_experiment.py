@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
@@ -102,7 +101,6 @@ def test_mistakes_are_one_line(sets: list[str], line: str) -> None:
     assert "\n" not in str(error.value)
 
 
-
 def test_options_of_sbatch() -> None:
     assert Asked(5).options == ["--time=5"]
     assert Asked(3, 1, 75.0).options == ["--time=3", "--switches=1@1:15"]
@@ -126,7 +124,10 @@ def test_the_log_of_slurmctld() -> None:
 
 
 def test_the_orders_of_a_rank() -> None:
-    job = {"settings": {"job": "j0", "seed": 7}, "addresses": {"g0": "10.0.0.1", "g3": "10.0.0.4"}}
+    job = {
+        "settings": {"job": "j0", "seed": 7},
+        "addresses": {"g0": "10.0.0.1", "g3": "10.0.0.4"},
+    }
     assert spec_of(job, ["g3", "g0"], 1) == {
         "job": "j0",
         "seed": 7,
@@ -134,5 +135,3 @@ def test_the_orders_of_a_rank() -> None:
         "world_size": 2,
         "peers": ["10.0.0.4", "10.0.0.1"],
     }
-
-

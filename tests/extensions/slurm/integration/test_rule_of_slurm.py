@@ -63,7 +63,9 @@ class _Slurm:
         if out:
             self._allocated(f"-N{len(out)}", f"-w{','.join(out)}")
         number = self._allocated(f"-N{count}")
-        nodes = tuple(expand(self.call("squeue", "-h", "-j", number, "-o", "%N").strip()))
+        nodes = tuple(
+            expand(self.call("squeue", "-h", "-j", number, "-o", "%N").strip())
+        )
         self.call("scancel", "--me")
         _until(lambda: self.call("sinfo", "-h", "-o", "%t %D").strip() == "idle 6")
         return nodes
@@ -94,7 +96,12 @@ def _running(directory: Path, mode: Mode) -> Iterator[_Slurm]:
     (directory / "slurm.conf").write_text(text)
     if mode == "follow":
         (directory / "topology.conf").write_text(TREE)
-    files = {"key": key, "pid": munge / "pid", "log": munge / "log", "seed": munge / "seed"}
+    files = {
+        "key": key,
+        "pid": munge / "pid",
+        "log": munge / "log",
+        "seed": munge / "seed",
+    }
     munged = [f"--{name}-file={path}" for name, path in files.items()]
     conf = f"{directory}/slurm.conf"
     commands = [
