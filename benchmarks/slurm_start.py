@@ -28,8 +28,8 @@ SCENARIO = ROOT / "scenarios/examples/slurm.yaml"
 LIMIT_S = 400.0
 
 
-def slurm_start(jobs: int = 12) -> dict[str, Any]:
-    """``jobs``: in each mode, 8 s apart."""
+def slurm_start(jobs: int = 8) -> dict[str, Any]:
+    """``jobs``: in each mode, 6 s apart."""
     need_root()
     found = {mode: _measured(mode, jobs) for mode in ("stand", "lead")}
     launch, ending = found["stand"]
@@ -65,7 +65,7 @@ def _measured(mode: str, jobs: int) -> tuple[list[float], list[float]]:
             },
             "generate": {
                 "jobs": jobs,
-                "gap": f"{8 / scale} s",
+                "gap": f"{6 / scale} s",
                 "gaps": "constant",
                 "duration": f"{1 / scale} s",
                 "durations": "constant",

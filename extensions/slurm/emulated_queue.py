@@ -141,10 +141,10 @@ class EmulatedSlurm:
             with self._giving_up():
                 self._look()
             look_s = min(until_s, time.monotonic() + LOOK_S)
-            found = [*self._records, *self._lab.next(look_s)]
+            records = [*self._records, *self._lab.next(look_s)]
             self._records = []
-            if found:
-                return sorted(found, key=lambda record: record.t)
+            if records:
+                return sorted(records, key=lambda record: record.t)
             if time.monotonic() >= until_s:
                 return []
 

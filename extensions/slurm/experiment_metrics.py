@@ -23,8 +23,8 @@ def _simulated(context: Context) -> Run | None:
 def _of(
     run: Run | None, job: JobRun, value: Callable[[SlurmJob], float]
 ) -> float | None:
-    found = slurm_job(run, job.name)
-    return None if found is None else value(found)
+    in_slurm = slurm_job(run, job.name)
+    return None if in_slurm is None else value(in_slurm)
 
 
 def _waited(job: SlurmJob) -> float:
@@ -37,49 +37,73 @@ def _there(job: SlurmJob) -> float:
 
 @metric("s", of="job", column="in Slurm's queue")
 def slurm_waited(context: Context, job: JobRun) -> float | None:
-    """From the submission of a job to Slurm until Slurm gave it nodes."""
+    """From the submission of a job to Slurm until Slurm gave it nodes.
+
+    Return seconds; None for a job that did not end in Slurm.
+    """
     return _of(context.run, job, _waited)
 
 
 @metric("s", of="job", known="simulated")
 def slurm_waited_simulated(context: Context, job: JobRun) -> float | None:
-    """From the submission of a job until it has nodes, simulated by Slurm's rule; only beside a measured run."""
+    """From the submission of a job until it has nodes, simulated by Slurm's rule.
+
+    Return seconds; None in a simulation.
+    """
     return _of(_simulated(context), job, _waited)
 
 
 @metric("s", of="job")
 def slurm_ran(context: Context, job: JobRun) -> float | None:
-    """From when Slurm gave a job its nodes until it had them back."""
-    return _of(context.run, job, lambda found: found.freed - found.allocated)
+    """From when Slurm gave a job its nodes until it had them back.
+
+    Return seconds; None for a job that did not end in Slurm.
+    """
+    return _of(context.run, job, lambda ran: ran.freed - ran.allocated)
 
 
 @metric("count", of="job")
 def slurm_switches(context: Context, job: JobRun) -> float | None:
-    """Packet switches to which the GPUs of a job in Slurm were lit when it began."""
-    return _of(context.run, job, lambda found: len(found.switches))
+    """Packet switches to which the GPUs of a job in Slurm were lit when it began.
+
+    Return their number; None for a job that did not end in Slurm.
+    """
+    return _of(context.run, job, lambda ran: len(ran.switches))
 
 
 @metric("s", of="job")
 def slurm_completion(context: Context, job: JobRun) -> float | None:
-    """From the submission of a job to Slurm until its nodes were free again."""
+    """From the submission of a job to Slurm until its nodes were free again.
+
+    Return seconds; None for a job that did not end in Slurm.
+    """
     return _of(context.run, job, _there)
 
 
 @metric("s", of="job", known="simulated")
 def slurm_completion_simulated(context: Context, job: JobRun) -> float | None:
-    """The same, simulated by Slurm's rule; only beside a measured run."""
+    """From the submission of a job until its nodes are free again, simulated by Slurm's rule.
+
+    Return seconds; None in a simulation.
+    """
     return _of(_simulated(context), job, _there)
 
 
 @metric("s")
 def slurm_completion_mean(context: Context) -> float | None:
-    """From the submission of a job to Slurm until its nodes were free again, mean over the jobs."""
+    """From the submission of a job to Slurm until its nodes were free again, mean over the jobs.
+
+    Return seconds; None if no job came through Slurm.
+    """
     return _mean(context.run, _there)
 
 
 @metric("1")
 def slurm_completion_over_simulated(context: Context) -> float | None:
-    """Mean completion time of a run's jobs in Slurm, over the mean of its simulation."""
+    """Mean completion time of a run's jobs in Slurm, over the mean of its simulation.
+
+    Return the ratio; None in a simulation.
+    """
     measured_s, simulated_s = (
         _mean(context.run, _there),
         _mean(_simulated(context), _there),
@@ -89,7 +113,10 @@ def slurm_completion_over_simulated(context: Context) -> float | None:
 
 @metric("count")
 def slurm_other_nodes(context: Context) -> int | None:
-    """Jobs that Slurm gave other nodes than the simulation of the run does."""
+    """Jobs that Slurm gave other nodes than the simulation of the run does.
+
+    Return the count; None in a simulation.
+    """
     simulated = _simulated(context)
     pairs = [
         (slurm_job(context.run, name), slurm_job(simulated, name))
@@ -101,11 +128,14 @@ def slurm_other_nodes(context: Context) -> int | None:
 
 @metric("count")
 def slurm_spanning(context: Context) -> int | None:
-    """Jobs in Slurm whose GPUs were lit to more than one packet switch when they began."""
-    found = context.run.of(SlurmJob)
-    return sum(len(job.switches) > 1 for job in found) if found else None
+    """Jobs in Slurm whose GPUs were lit to more than one packet switch when they began.
+
+    Return the count; None if no job came through Slurm.
+    """
+    jobs = context.run.of(SlurmJob)
+    return sum(len(job.switches) > 1 for job in jobs) if jobs else None
 
 
 def _mean(run: Run | None, value: Callable[[SlurmJob], float]) -> float | None:
-    found = [] if run is None else run.of(SlurmJob)
-    return fmean(map(value, found)) if found else None
+    jobs = [] if run is None else run.of(SlurmJob)
+    return fmean(map(value, jobs)) if jobs else None

@@ -30,7 +30,7 @@ _DECIDED_BY_SLURM = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class JobOptions:
     """Options of each ``sbatch``, in Slurm's own real time. ``minutes``: ``--time``. ``switches``:
     ``--switches``, with the longest wait for them; None without that option."""
 
@@ -59,7 +59,7 @@ class SlurmPlan(TracePlan):
     """
 
     mode: Mode = "stand"
-    request: Asked = Asked(5)
+    request: JobOptions = JobOptions(5)
     launch_s: float = 0.0
     claiming_s: float = 0.0
     ending_s: float = 0.0
@@ -118,7 +118,7 @@ def plan_of(spec: SlurmSpec, setting: Setting, files: Files) -> SlurmPlan:
     wait_s = (
         300.0 / setting.scale.time if spec.switches_wait is None else spec.switches_wait
     )
-    request = Asked(spec.time_limit, spec.switches, wait_s * setting.scale.time)
+    request = JobOptions(spec.time_limit, spec.switches, wait_s * setting.scale.time)
     shared = {field.name: getattr(trace, field.name) for field in fields(TracePlan)}
     time = setting.scale.time
     return SlurmPlan(

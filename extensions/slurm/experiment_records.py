@@ -8,9 +8,9 @@ from ringlight.experiments.record.events import Record
 
 
 class SlurmRule(Record, event="slurm_rule"):
-    """How Slurm decided in a run. ``rule``: in words; ``version``: of Slurm, None where its rule was simulated.
-    ``parameters``: the ``SchedulerParameters`` of its configuration. ``not_modelled``: what a simulation
-    leaves out, sentences."""
+    """The rule by which Slurm decided in a run. ``rule``: in words; ``version``: of Slurm, None in a simulation.
+    ``parameters``: the ``SchedulerParameters`` of its configuration. ``not_modelled``: the parts that a
+    simulation leaves out, sentences."""
 
     mode: str
     rule: str

@@ -8,6 +8,7 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from ringlight.experiments.record.runs import Run
 from ringlight.experiments.report.charts import (
@@ -93,10 +94,10 @@ def _zero_s(run: Run) -> float:
 def _rules(view: View, runs: Sequence[Run]) -> Iterator[str]:
     """Yield what decided in the runs, and how near the simulation is, as HTML."""
     for run in runs:
-        at = view.figures_at(run.plan.arm, "run")
+        of_run = view.figures_at(run.plan.arm, "run")
         ratio, other = (
-            at.number("slurm_completion_over_simulated"),
-            at.number("slurm_other_nodes"),
+            of_run.number("slurm_completion_over_simulated"),
+            of_run.number("slurm_other_nodes"),
         )
         if ratio is not None and other is not None:
             yield (
@@ -165,6 +166,7 @@ def _waiting(axis: Axes, run: Run, last: float) -> None:
     axis.step([*times, last], [*counts, count], where="post", color=INK, linewidth=1.4)
     axis.set(xlim=(0, 1.02 * last), ylim=(0, max(counts) + 0.6))
     axis.set_ylabel("queue")
+    axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 
 def _gpus(
@@ -178,8 +180,7 @@ def _gpus(
     gpus, zero_s = list(run.plan.setting.fabric.gpus), _zero_s(run)
     named_rows(axis, gpus)
     for switch, tint in tints.items():
-        lit = list(_lit(run, gpus, switch, zero_s, last))
-        spans(axis, tint, lit, height=0.13)
+        spans(axis, tint, _lit(run, gpus, switch, zero_s, last), height=0.13)
     for job in run.of(SlurmJob):
         begin, end = job.allocated - zero_s, job.freed - zero_s
         rows = [gpus.index(node) for node in job.nodes]

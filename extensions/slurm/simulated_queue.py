@@ -29,7 +29,7 @@ from ringlight.extensions.slurm.experiment_records import (
 )
 from ringlight.extensions.slurm.simulated_rule import (
     Choose,
-    Request,
+    NodeRequest,
     Running,
     Started,
     backfilled,
@@ -90,7 +90,7 @@ class SimulatedSlurm:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._ids: dict[str, int] = {}
-        self._queue: dict[str, Request] = {}
+        self._queue: dict[str, NodeRequest] = {}
         self._held: dict[str, _Job] = {}
         self._spanned: dict[str, list[str]] = {}
         self._claims: list[str] = []
@@ -109,15 +109,15 @@ class SimulatedSlurm:
             raise BackendError(
                 f"{self._plan.title}: job {job.name} asks for {job.gpus} nodes of {len(self._nodes)}"
             )
-        asked = self._slurm.request
+        options = self._slurm.request
         self._ids[job.name] = len(self._ids) + 1
-        self._queue[job.name] = Request(
+        self._queue[job.name] = NodeRequest(
             job.name,
             job.gpus,
             self.now_s(),
-            60.0 * asked.minutes,
-            asked.switches,
-            asked.switches_wait_s,
+            60.0 * options.minutes,
+            options.switches,
+            options.switches_wait_s,
         )
         self._ask()
         return None
@@ -203,8 +203,8 @@ class SimulatedSlurm:
         # Both threads begin with slurmctld; where they come together, backfill was first.
         if _comes(now_s, when.backfill_s, when.tick_s):
             self._backfill()
-        asked = self._asked and now_s - self._called_s >= when.delay_s - 1e-9
-        if asked or _comes(now_s, when.full_s, when.tick_s):
+        called = self._asked and now_s - self._called_s >= when.delay_s - 1e-9
+        if called or _comes(now_s, when.full_s, when.tick_s):
             self._asked, self._called_s = False, now_s
             self._schedule()
         self._keep_ticking()

@@ -15,11 +15,11 @@ from math import inf
 from typing import NamedTuple
 
 #: Free nodes and a number of them → nodes of a job in the order of Slurm's node table; None if there is no room.
-Choose = Callable[[Collection[str], "Request"], tuple[str, ...] | None]
+Choose = Callable[[Collection[str], "NodeRequest"], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
-class Request:
+class NodeRequest:
     """A job's request. ``limit_s``: its time limit; ``submitted_s``: since when it waits. ``switches``: the most
     leaf switches that it spans before it has waited for ``switches_wait_s``; None if it names no number."""
 
@@ -39,7 +39,7 @@ class Running(NamedTuple):
 
 
 class Started(NamedTuple):
-    request: Request
+    request: NodeRequest
     nodes: tuple[str, ...]
 
 
@@ -49,7 +49,7 @@ def without_topology(order: Sequence[str]) -> Choose:
     ``order``: all nodes, as slurm.conf lists them. If no row suffices, the longest is used up first.
     """
 
-    def choose(free: Collection[str], request: Request) -> tuple[str, ...] | None:
+    def choose(free: Collection[str], request: NodeRequest) -> tuple[str, ...] | None:
         if len(free) < request.nodes:
             return None
         rows, chosen = _rows(order, free), list[str]()
@@ -81,7 +81,7 @@ def by_topology(
     switches has no room while it would span more, until it has waited for its time.
     """
 
-    def choose(free: Collection[str], request: Request) -> tuple[str, ...] | None:
+    def choose(free: Collection[str], request: NodeRequest) -> tuple[str, ...] | None:
         room = {
             leaf: [node for node in order if node in nodes and node in free]
             for leaf, nodes in leaves.items()
@@ -119,7 +119,7 @@ def _in_order(order: Sequence[str], chosen: Collection[str]) -> tuple[str, ...]:
 
 
 def in_turn(
-    queue: Iterable[Request], free: Collection[str], choose: Choose
+    queue: Iterable[NodeRequest], free: Collection[str], choose: Choose
 ) -> Iterator[Started]:
     """Yield the jobs that the main scheduler starts (``schedule``): in order, up to the first without room."""
     left = set(free)
@@ -132,7 +132,7 @@ def in_turn(
 
 
 def backfilled(
-    queue: Iterable[Request],
+    queue: Iterable[NodeRequest],
     nodes: Collection[str],
     running: Iterable[Running],
     choose: Choose,
@@ -162,7 +162,7 @@ class Planned(NamedTuple):
 
 
 def _first_moment(
-    request: Request,
+    request: NodeRequest,
     nodes: Collection[str],
     taken: Sequence[Planned],
     choose: Choose,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.extensions.slurm.simulated_rule import (
-    Request,
+    NodeRequest,
     Running,
     backfilled,
     by_topology,
@@ -22,8 +22,8 @@ NODES = tuple(f"g{n}" for n in range(6))
 LEAVES = {"tor0": NODES[:3], "tor1": NODES[3:]}
 
 
-def request(nodes: int, name: str = "job", **more: float) -> Request:
-    return Request(name, nodes, 0.0, **more)  # type: ignore[arg-type]
+def request(nodes: int, name: str = "job", **more: float) -> NodeRequest:
+    return NodeRequest(name, nodes, 0.0, **more)  # type: ignore[arg-type]
 
 
 def at(now_s: float = 0.0, leaves: dict[str, Sequence[str]] | None = None) -> object:

@@ -14,7 +14,7 @@ from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import SUCCEEDED, Run, runs_of
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.extensions.slurm.experiment_plan import Asked
+from ringlight.extensions.slurm.experiment_plan import JobOptions
 from ringlight.extensions.slurm.experiment_records import SlurmJob, SlurmRule
 from ringlight.extensions.slurm.lab_cluster import _event
 from ringlight.extensions.slurm.task import spec_of
@@ -102,8 +102,8 @@ def test_mistakes_are_one_line(sets: list[str], line: str) -> None:
 
 
 def test_options_of_sbatch() -> None:
-    assert Asked(5).options == ["--time=5"]
-    assert Asked(3, 1, 75.0).options == ["--time=3", "--switches=1@1:15"]
+    assert JobOptions(5).options == ["--time=5"]
+    assert JobOptions(3, 1, 75.0).options == ["--time=3", "--switches=1@1:15"]
 
 
 def test_the_log_of_slurmctld() -> None:

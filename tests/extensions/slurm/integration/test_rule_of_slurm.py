@@ -19,7 +19,7 @@ from ringlight.extensions.slurm.partitions import Mode, Partition
 from ringlight.extensions.slurm.process import missing_packages
 from ringlight.extensions.slurm.simulated_rule import (
     Choose,
-    Request,
+    NodeRequest,
     by_topology,
     without_topology,
 )
@@ -145,5 +145,5 @@ def test_the_rule_chooses_as_slurm_does(tmp_path: Path, mode: Mode) -> None:
         for _ in range(25):
             free = sorted(draw.sample(NODES, draw.randint(1, 6)))
             count = draw.randint(1, len(free))
-            mine = choose(free, Request("job", count, 0.0))
+            mine = choose(free, NodeRequest("job", count, 0.0))
             assert slurm.choose(free, count) == mine, (free, count)
