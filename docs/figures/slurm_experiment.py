@@ -34,12 +34,12 @@ def _line(arm: str, name: str) -> list[Cell]:
 
 BLOCKS: Mapping[str, Block] = {
     "slurm-worth": Table(
-        "slurm",
+        "examples/slurm",
         "arm | jobs that span leaves | mean wait | mean, submission to end | all jobs | mean over `tree`'s",
         [_line(arm, name) for arm, name in _ARMS.items()],
     ),
     "slurm-picture": Picture(
-        "slurm",
+        "examples/slurm",
         "simulated",
         "slurm",
         "slurm.png",
