@@ -8,30 +8,39 @@ first; what its launch takes longer, where no light moves, is ``claiming``.
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
-from benchmarks.harness import RINGLIGHT, ROOT, milliseconds, need_root, show, tell
+from benchmarks.harness import ROOT, milliseconds, need_root, show, tell
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Iteration, Record, Released
-from ringlight.experiments.record.lines import record_of
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.timeline import run_group
 from ringlight.extensions.slurm.experiment_records import SlurmJob
 
 SCENARIO = ROOT / "scenarios/examples/slurm.yaml"
-#: Longest time of a run, seconds.
-LIMIT_S = 400.0
+MODES = ("stand", "lead")
+#: Between two submissions, seconds: a job has ended before the next comes.
+GAP_S = 6.0
 
 
 def slurm_start(jobs: int = 8) -> dict[str, Any]:
-    """``jobs``: in each mode, 6 s apart."""
+    """``jobs``: in each mode, one after the other."""
     need_root()
-    found = {mode: _measured(mode, jobs) for mode in ("stand", "lead")}
+    backend, records = EmulationBackend("namespace"), list[Record]()
+    plans = _plans(jobs)
+    backend.prepare([plans[0].setting], None, tell, {})
+    for outcome in run_group(backend, plans, records.extend, Reporter()):
+        tell(f"{outcome.plan.title} done")
+    found = {
+        plan.arm: _of_jobs([record for record in records if record.run == plan.name])
+        for plan in plans
+    }
     launch, ending = found["stand"]
     claiming = statistics.median(found["lead"][0]) - statistics.median(launch)
     rows = {"launch": launch, "ending": ending, "launch, lead": found["lead"][0]}
@@ -51,56 +60,34 @@ def slurm_start(jobs: int = 8) -> dict[str, Any]:
 PARTS = (slurm_start,)
 
 
-def _measured(mode: str, jobs: int) -> tuple[list[float], list[float]]:
-    """Return launch and ending of each job, seconds."""
-    tell(f"mode {mode}: {jobs} jobs")
-    document = yaml.safe_load(SCENARIO.read_text(encoding="utf-8"))
-    scale = document["scale"]["time"]
-    document["jobs"]["slurm"] |= {
-        "mode": mode,
-        "trace": {
-            **{
-                key: document["jobs"]["slurm"]["trace"][key]
-                for key in ("sends", "trains")
-            },
-            "generate": {
-                "jobs": jobs,
-                "gap": f"{6 / scale} s",
-                "gaps": "constant",
-                "duration": f"{1 / scale} s",
-                "durations": "constant",
-                # Three are on one leaf, in any mode.
-                "sizes": {2: 1, 3: 1},
-            },
+def _plans(jobs: int) -> tuple[RunPlan, ...]:
+    """Return a plan for each mode, all for one lab."""
+    raw = yaml.safe_load(SCENARIO.read_text(encoding="utf-8"))
+    slurm, scale = raw["jobs"]["slurm"], raw["scale"]["time"]
+    slurm["trace"] = {
+        **{key: slurm["trace"][key] for key in ("sends", "trains")},
+        "generate": {
+            "jobs": jobs,
+            "gap": f"{GAP_S / scale} s",
+            "gaps": "constant",
+            "duration": f"{1 / scale} s",
+            "durations": "constant",
+            # Three are on one leaf in any mode.
+            "sizes": {2: 1, 3: 1},
         },
     }
-    document.pop("arms"), document.pop("compare")
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "slurm_start.yaml"
-        path.write_text(yaml.safe_dump(document), encoding="utf-8")
-        words = [
-            *RINGLIGHT,
-            "run",
-            str(path),
-            "--runs",
-            folder,
-            "--runtime",
-            "namespace",
-        ]
-        subprocess.run(words, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
-        (log,) = Path(folder).glob("*/events.jsonl")
-        records = list(_records(log))
+    raw["arms"] = {mode: {"jobs.slurm.mode": mode} for mode in MODES}
+    del raw["compare"]
+    return parse(yaml.safe_dump(raw), str(SCENARIO)).plans
+
+
+def _of_jobs(records: Sequence[Record]) -> tuple[list[float], list[float]]:
+    """Return launch and ending of each job, seconds."""
     done = [record for record in records if isinstance(record, SlurmJob)]
     return (
         [_released(records, job.job) - job.allocated for job in done],
         [job.freed - _last(records, job.job) for job in done],
     )
-
-
-def _records(log: Path) -> Iterator[Record]:
-    for line in log.read_text(encoding="utf-8").splitlines():
-        if (record := record_of(json.loads(line))) is not None:
-            yield record
 
 
 def _released(records: Sequence[Record], job: str) -> float:

@@ -78,8 +78,8 @@ class JobSource(Protocol):
         ...
 
     def lab(self, plan: RunPlan, lab: Any) -> Any:
-        """Return the lab in which the jobs run, a ``backends.protocol.BuiltLab``: a given one, or the source's
-        own in front of it."""
+        """Return the source's own lab in front of a given one, each a ``backends.protocol.BuiltLab``. Called
+        unless ``SourcePlan.computed``."""
         ...
 
 
@@ -103,7 +103,7 @@ def source_of(jobs: Any) -> str | None:
 def lab_of(plan: RunPlan, lab: Lab) -> Lab:
     """Return the lab as the jobs of a run use it: as it is, or with what their source has in front of it."""
     source = made_by(plan)
-    return lab if source is None else source.lab(plan, lab)
+    return lab if source is None or plan.computed else source.lab(plan, lab)
 
 
 def made_by(plan: RunPlan) -> JobSource | None:

@@ -86,10 +86,6 @@ class Traces:
 
         return trace_run(plan)
 
-    def lab(self, plan: RunPlan, lab: Any) -> Any:
-        """Return the lab itself: the runner's queue is the trace's, first come, first served."""
-        return lab
-
 
 TRACES = Traces()
 
