@@ -1,6 +1,6 @@
 """How much the phase of Slurm's clock decides of ``scenarios/examples/slurm.yaml``, simulated. Needs no root.
 
-Slurm looks at its queue every two seconds, counted from its own start. Each arm is simulated with all
+Slurm looks at its queue every second, counted from its own start. Each arm is simulated with all
 submissions later by parts of that time, which the experiment does not choose.
 """
 
@@ -16,9 +16,11 @@ from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.slurm.experiment_records import SlurmJob
+from ringlight.extensions.slurm.simulated_rule import scheduling_of
+from ringlight.extensions.slurm.slurm_conf import PARAMETERS
 
 SCENARIO = ROOT / "scenarios/examples/slurm.yaml"
-PERIOD_S = 2.0
+PERIOD_S = scheduling_of(PARAMETERS).backfill_s
 
 
 def slurm_phase(phases: int = 10, faster: float = 0.0) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class ProgramOptions(Protocol):
 
 class ProgramKind(Protocol):
     """``controller``: what the fabric file calls it where it says who writes a packet switch's tables, None if
-    it writes none. ``missing``: what to say where a switch waits for one. ``fact``: the key of ``environment.json`` that says
-    which it was, and the option that does."""
+    it writes none. ``missing``: what to say where a switch waits for one. ``fact``: the key of
+    ``environment.json`` that says which it was, and the option that does."""
 
     @property
     def controller(self) -> str | None: ...

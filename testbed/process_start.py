@@ -233,6 +233,15 @@ def _ask(
     return Forked(command, connection, int(answer), pidfd)
 
 
+def importing(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by which a process imports this package first, then what the user's own path has."""
+    own = environment.get("PYTHONPATH")
+    return {
+        **environment,
+        "PYTHONPATH": os.pathsep.join([str(IMPORT_PATH), *([own] if own else [])]),
+    }
+
+
 def mount_namespace() -> str:
     """Return the name that the kernel gives this process's mount namespace."""
     return os.readlink("/proc/self/ns/mnt")

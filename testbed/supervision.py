@@ -6,12 +6,14 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from ringlight.testbed.process_start import Process
 
@@ -249,6 +251,32 @@ def ended(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+def answers(address: Path | tuple[str, int]) -> bool:
+    """Return whether a server listens on a Unix socket, or at an IP address and port."""
+    inet = (
+        socket.AF_INET6
+        if ":" in str(address[0] if isinstance(address, tuple) else "")
+        else socket.AF_INET
+    )
+    family = socket.AF_UNIX if isinstance(address, Path) else inet
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(address) if isinstance(address, Path) else address)
+        except OSError:
+            return False
+    return True
+
+
+def last_line(log_file: Path) -> str:
+    """Return the last line that a process of the lab wrote, or a notice if it wrote none."""
+    with suppress(OSError):
+        lines = log_file.read_text(errors="replace").strip().splitlines()
+        if lines:
+            return lines[-1]
+    return "it said nothing"
 
 
 def _launch(start: Start) -> _Charge:

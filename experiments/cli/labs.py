@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ringlight.experiments.cli.common import fail, say
 from ringlight.experiments.cli.options import OpenLab, Place, machine
-from ringlight.testbed.lab_programs import waiting
+from ringlight.testbed.lab_programs import program_kinds, waiting
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
@@ -58,6 +58,9 @@ def with_programs(experiment: Experiment, lab: OpenLab) -> Experiment:
     """
     if not any(options.is_asked for options in lab.programs):
         return experiment
+    for options in lab.wanted_programs:
+        if program_kinds()[options.name].controller is None:
+            fail(f"--{options.name}: only labs that stay up have it: ringlight up", 2)
     settings = list(
         {id(plan.setting): plan.setting for plan in experiment.plans}.values()
     )

@@ -104,6 +104,13 @@ Executors = dict[str, str]
 Remote = dict[str, RemoteLabs]
 
 
+def is_scenario(where: str | None) -> bool:
+    """Return whether ``where`` names a scenario file and not a lab; False for None."""
+    return where is not None and (
+        Path(where).suffix in (".yaml", ".yml") or "/" in where
+    )
+
+
 @dataclass(frozen=True)
 class Runs:
     """Options that select runs of a scenario file."""

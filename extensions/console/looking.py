@@ -1,20 +1,15 @@
-"""Commands that look into a lab: captures of what passes a port, and pictures of its fabric."""
+"""The command that looks into a lab: captures of what passes a port."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from ringlight.experiments.cli import calls, options
+from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import Interrupted, answer, echo, fail, say
-
-if TYPE_CHECKING:
-    from ringlight.fabric.parts import Port
-    from ringlight.fabric.topology import Fabric
 
 PANEL = "Interactive lab commands"
 LabId = Annotated[
@@ -106,70 +101,3 @@ def capture(
                 echo(f"  {line}")
 
     answer(document, as_json, show)
-
-
-@options.with_groups
-def graph(
-    where: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[LAB|SCENARIO]",
-            help="Lab id, or a scenario file, which needs no lab; without it, the only lab that is up.",
-        ),
-    ] = None,
-    form: Annotated[
-        Literal["mermaid", "dot", "graphml"],
-        typer.Option("--format", "-f", help="Language of the picture."),
-    ] = "mermaid",
-    *,
-    place: options.Place,
-) -> None:
-    """Print a fabric as Mermaid, DOT or GraphML: nodes, cables, and current circuits.
-
-    Examples:
-        ringlight examples copy disaggregation
-        ringlight graph disaggregation.yaml -f mermaid
-        ringlight graph -f dot
-    """
-    from ringlight.extensions.console import graphs
-
-    forms: dict[str, Callable[[Any], str]] = {
-        "mermaid": graphs.mermaid,
-        "dot": graphs.dot,
-        "graphml": graphs.graphml,
-    }
-    fabric, circuits = _fabric_of(where, place)
-    echo(forms[form](graphs.plugged_graph(fabric, circuits)), nl=False)
-
-
-def is_scenario(where: str | None) -> bool:
-    """Return whether ``where`` names a scenario file and not a lab; False for None."""
-    return where is not None and (
-        Path(where).suffix in (".yaml", ".yml") or "/" in where
-    )
-
-
-def _fabric_of(
-    where: str | None, place: options.Place
-) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
-    """A fabric and its lit circuits: those that a scenario begins with, or of a lab those of now."""
-    from ringlight.fabric.keys import plugged
-
-    if where is not None and is_scenario(where):
-        fabric = plugged(place.setting(Path(where)).fabric)
-        return fabric, fabric.circuits
-    from ringlight.testbed.emulation.attached import attach
-
-    lab = attach(where)
-    calls.ask_controller_of(lab)
-    return lab.fabric, _lit()
-
-
-def _lit() -> list[tuple[Port, Port]]:
-    from ringlight.fabric.parts import Port
-
-    circuits = calls.get("/v1/circuits")["circuits"]
-    return [
-        (Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1]))
-        for circuit in circuits
-    ]

@@ -18,8 +18,6 @@ from ringlight.extensions.console.looking import (
     PANEL,
     LabId,
     capture,
-    graph,
-    is_scenario,
 )
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.lab_programs import program_kinds
@@ -142,7 +140,7 @@ def shell(
     from ringlight.testbed.emulation.attached import attach
 
     lines = lines_of(file)
-    if where is not None and is_scenario(where):
+    if where is not None and options.is_scenario(where):
         with _own_lab(Path(where), place, built) as lab:
             errors = _prompt(lab, lines)
     elif given := [options for options in built.programs if options.is_asked]:
@@ -393,7 +391,7 @@ def _known(lab: Attached, *gpus: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (shell, ping, iperf, capture, graph):
+    for command in (shell, ping, iperf, capture):
         app.command(rich_help_panel=PANEL)(command)
     app.command(
         "exec",

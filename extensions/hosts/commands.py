@@ -12,7 +12,6 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say
-from ringlight.extensions.console.looking import is_scenario
 from ringlight.extensions.console.shell_commands import lines_of
 from ringlight.extensions.hosts.options import Address, OverHosts
 
@@ -251,7 +250,7 @@ def shell(
     from ringlight.extensions.hosts.distant import converse, lab_among
 
     lines = lines_of(file)
-    if where is not None and is_scenario(where):
+    if where is not None and options.is_scenario(where):
         with _standing(Path(where), dask, place, over, runtime, devices) as (
             cluster,
             lab,

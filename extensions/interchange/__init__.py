@@ -5,4 +5,4 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="interchange")
+EXTENSION = Extension(name="interchange", commands="commands:register")

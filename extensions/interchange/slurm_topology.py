@@ -167,7 +167,7 @@ _KEYS = {
 
 @dataclass
 class _Reading:
-    """What a file has given so far. ``places``: file and line, by a switch or BlockSizes."""
+    """Lines that were read so far. ``places``: file and line, by a switch or BlockSizes."""
 
     file: str
     places: dict[str, str] = field(default_factory=dict)

@@ -43,7 +43,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Measured:
+class AllReduceTimes:
     """All-reduces of one task. ``times_s``: of each, seconds. ``exact``: every sum was right."""
 
     times_s: tuple[float, ...]
@@ -72,7 +72,9 @@ def task_of(site: Site, environment: Mapping[str, str]) -> Task:
     return Task(job, rank, tuple(site.addresses[node] for node in nodes))
 
 
-def measure(task: Task, length_bytes: int, repeat: int, collective: str) -> Measured:
+def measure(
+    task: Task, length_bytes: int, repeat: int, collective: str
+) -> AllReduceTimes:
     """All-reduce a vector of ``length_bytes`` bytes of float32 values ``repeat`` times, and return the times.
 
     Raises SlurmError if a task is missing or the collective cannot be.
@@ -113,7 +115,7 @@ def measure(task: Task, length_bytes: int, repeat: int, collective: str) -> Meas
 
 def _repeat(
     transport: Transport, rank: int, ranks: int, length: int, repeat: int
-) -> Measured:
+) -> AllReduceTimes:
     """Return the times of all-reduces of vectors whose sum is known."""
     times_s: list[float] = []
     exact = True
@@ -124,4 +126,4 @@ def _repeat(
         transport.run(vector)
         times_s.append(time.monotonic() - began)
         exact = exact and bool((vector == expected).all())
-    return Measured(tuple(times_s), exact)
+    return AllReduceTimes(tuple(times_s), exact)

@@ -30,15 +30,9 @@ from ringlight.extensions.slurm.site import FOLLOWER_PATH, Site
 from ringlight.extensions.slurm.slurm_conf import ClusterSettings
 from ringlight.extensions.slurm.status import Status
 from ringlight.extensions.slurm.steps import end_steps, end_tasks
-from ringlight.testbed.emulation.kept_processes import (
-    answers,
-    importing,
-    last_line,
-)
-from ringlight.testbed.emulation.kernel.namespaces import NETNS_DIR
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.process_start import Process, start_process
-from ringlight.testbed.supervision import Start, Supervisor
+from ringlight.testbed.process_start import Process, importing, start_process
+from ringlight.testbed.supervision import Start, Supervisor, answers, last_line
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +45,7 @@ _LOOK_S = 0.05
 _REGISTERED = {"idle", "alloc", "mix", "comp", "drain", "drng", "plnd", "resv"}
 
 
-class Cluster:
+class ClusterProcesses:
     """The processes of a cluster: munged, slurmctld, a slurmd for each GPU, and the follower of light.
 
     ``site``: the lab as its programs know it. ``stopping``: set when it is to end.
@@ -123,7 +117,7 @@ class Cluster:
         """Start slurmd of each GPU, and keep them running until ``undo`` is closed."""
         starts: dict[str, Start] = {}
         for gpu in self._settings.nodes:
-            path = NETNS_DIR / self._lab.namespace(gpu)
+            path = nodes.NAMESPACES / self._lab.namespace(gpu)
             more = nodes.environment({}, gpu, str(path))
             command = nodes.command(self._directory, gpu)
             name = f"slurmd of {gpu}"
@@ -253,7 +247,7 @@ def main() -> int:
         settings.directory.mkdir(mode=0o755, exist_ok=True)
         # Users without root read slurm.conf and reach munged; the lab's other files are root's.
         lab.state_dir.chmod(0o711)
-        cluster = Cluster(lab, settings, site, stopping)
+        cluster = ClusterProcesses(lab, settings, site, stopping)
         ready.touch()
         try:
             files.write(settings, site)

@@ -9,11 +9,18 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli.calls import Json, address, get
-from ringlight.experiments.cli.common import answer, echo, fail, listing
+from ringlight.experiments.cli.common import Column, answer, echo, fail, listing
 
 slurm = typer.Typer(
     help="Slurm over a lab: light that follows its jobs, or jobs that follow light.",
     no_args_is_help=True,
+)
+
+_FOLLOWER: tuple[Column, ...] = (
+    ("generation of light", "generation"),
+    ("drained", lambda state: " ".join(state["drained"])),
+    ("problem", lambda state: state["problem"] or ""),
+    ("silent for", lambda state: f"{state['silent_s']:.1f} s"),
 )
 
 
@@ -195,7 +202,7 @@ def env(
     """Print the exports by which srun, sbatch and squeue use the cluster of a lab.
 
     Examples:
-        eval $(ringlight slurm env)
+        ringlight slurm env
     """
     from ringlight.extensions.slurm.process import FOLDER
     from ringlight.testbed.lab import STATE_ROOT
@@ -231,10 +238,10 @@ def allreduce(
     collective: Annotated[str, typer.Option(help="Name of the collective.")] = "ring",
     as_json: Json = False,
 ) -> None:
-    """All-reduce with the other tasks of this job step, one for each node; the first task prints the times.
+    """All-reduce with the other tasks of this job step (srun -N4 ringlight …); the first task prints the times.
 
     Examples:
-        srun -N4 ringlight slurm allreduce --bytes 4MB --repeat 10
+        ringlight slurm allreduce --bytes 4MB --repeat 10
     """
     import dataclasses
 
@@ -270,6 +277,17 @@ def allreduce(
         echo(f"median {format_time(measured.median_s)}, every sum exact")
 
     answer(document, as_json, write)
+
+
+@slurm.command()
+def follower(as_json: Json = False) -> None:
+    """Show the state of the follower: the light that Slurm has, and the nodes of lost GPUs.
+
+    Examples:
+        ringlight slurm follower
+    """
+    reply = get("/v1/slurm/follower")
+    answer(reply, as_json, lambda state: listing([state], *_FOLLOWER))
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from pydantic import Field
 
+from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import NotFoundError
 from ringlight.controller.rest.body import Body
 from ringlight.controller.rest.common import PlainRoute, answers
@@ -83,13 +84,13 @@ def add(controller: Controller) -> None:
     controller.complaints.append(state.complaint)
 
     def add_to(app: FastAPI) -> None:
-        app.include_router(router(controller, state))
+        app.include_router(router(controller.bus, state))
 
     controller.app_parts.append(add_to)
 
 
-def router(controller: Controller, state: FollowerState) -> APIRouter:
-    """Return the routes ``/v1/slurm/follower``."""
+def router(bus: EventBus, state: FollowerState) -> APIRouter:
+    """Return the routes ``/v1/slurm/follower``. ``bus``: for events ``slurm``."""
     routes = APIRouter(prefix=PATH, tags=["Slurm"], route_class=PlainRoute)
 
     def required() -> FollowerDocument:
@@ -103,11 +104,11 @@ def router(controller: Controller, state: FollowerState) -> APIRouter:
         """State of Slurm's follower: the light by which Slurm places jobs, and the nodes of lost GPUs."""
         return required()
 
-    @routes.put("", **answers(FollowerDocument))
+    @routes.put("", **answers(FollowerDocument, 415, 422))
     def report(body: FollowerReport) -> Any:
         """Take in a report of the follower. An event ``slurm`` tells of each that is new."""
         if state.take(body):
-            controller.bus.publish("slurm", **body.model_dump())
+            bus.publish("slurm", **body.model_dump())
         return FollowerDocument(**body.model_dump(), silent_s=0.0)
 
     @routes.delete("", **answers(FollowerDocument, 404))

@@ -8,6 +8,9 @@ from pathlib import Path
 #: Variables by which the SPANK plug-in knows the namespace of a node's GPU, and the GPU.
 NAMESPACE, GPU = "RINGLIGHT_NETNS", "RINGLIGHT_GPU"
 
+#: Folder in which network namespaces have names, by the convention of iproute2.
+NAMESPACES = Path("/run/netns")
+
 
 def command(directory: Path, gpu: str) -> list[str]:
     """Return the command of a GPU's slurmd, in the foreground. ``directory``: of slurm.conf."""

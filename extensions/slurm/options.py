@@ -55,10 +55,12 @@ class SlurmOptions:
 
     @property
     def is_asked(self) -> bool:
-        return self.slurm
+        return self.slurm or self.slurm_mode != "lead" or self.slurm_port != PORT
 
     def given_to(self, scenario: Path, settings: Sequence[Setting]) -> list[Setting]:
         """Return the settings as they are. Raises UserError for a fabric whose GPUs cannot be nodes."""
+        if self.is_asked and not self.slurm:
+            fail("--slurm-mode and --slurm-port: only with --slurm", 2)
         for setting in settings if self.slurm else ():
             try:
                 check_node_names(setting.fabric.gpus)

@@ -25,7 +25,11 @@ from ringlight.extensions.slurm.following import (
     topology_commands,
 )
 from ringlight.extensions.slurm.partitions import SlurmError
-from ringlight.extensions.slurm.scontrol import SlurmSilentError, slurm
+from ringlight.extensions.slurm.scontrol import (
+    SlurmDroppedError,
+    SlurmSilentError,
+    slurm,
+)
 
 #: Longest wait for Slurm's answer to a question, and to a command, seconds. A slurmctld that is down is asked
 #: again at the follower's next check, not after the 9 s that ``scontrol`` itself waits.
@@ -168,7 +172,8 @@ class Scheduler:
         if not nodes:
             return False
         words = ["--states=R,CF", f"--nodelist={','.join(nodes)}", "--format=%A"]
-        jobs = slurm("squeue", "--noheader", *words, deadline_s=READ_S).split()
+        jobs = _call("squeue", "--noheader", *words, deadline_s=READ_S).split()
+        self._interactive &= set(jobs)
         commands = requeue_commands(jobs, self._interactive)
         for command in commands:
             try:
@@ -186,8 +191,16 @@ class Scheduler:
 
 
 def _ask(*words: str) -> str:
-    return slurm("scontrol", "--oneliner", *words, deadline_s=READ_S)
+    return _call("scontrol", "--oneliner", *words, deadline_s=READ_S)
 
 
 def _tell(command: Command) -> None:
-    slurm("scontrol", *command, deadline_s=COMMAND_S)
+    _call("scontrol", *command, deadline_s=COMMAND_S)
+
+
+def _call(*words: str, deadline_s: float) -> str:
+    """Run a command as :func:`.slurm`, once more if slurmctld dropped it. Each may be run twice."""
+    try:
+        return slurm(*words, deadline_s=deadline_s)
+    except SlurmDroppedError:
+        return slurm(*words, deadline_s=deadline_s)

@@ -11,12 +11,17 @@ from ringlight.extensions.slurm.partitions import SlurmError
 DEADLINE_S = 12.0
 
 
-#: What Slurm's commands write if slurmctld does not answer them.
+#: What Slurm's commands write if slurmctld does not answer them, and if it closes their connection.
 _SILENT = ("Unable to contact slurm controller", "timed out")
+_DROPPED = "Zero Bytes were transmitted or received"
 
 
 class SlurmSilentError(SlurmError):
     """Slurm's controller does not answer; the call may be repeated."""
+
+
+class SlurmDroppedError(SlurmSilentError):
+    """Slurm's controller closed the connection without an answer, as it may while it is reconfigured."""
 
 
 def slurm(
@@ -48,6 +53,13 @@ def slurm(
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
         reason = lines[-1] if lines else f"exit code {done.returncode}"
-        silent = any(text in reason for text in _SILENT)
-        raise (SlurmSilentError if silent else SlurmError)(f"{words[0]}: {reason}")
+        raise _kind(reason)(f"{words[0]}: {reason}")
     return done.stdout
+
+
+def _kind(reason: str) -> type[SlurmError]:
+    """Return the error that a line of one of Slurm's commands stands for."""
+    if _DROPPED in reason:
+        return SlurmDroppedError
+    is_silent = any(text in reason for text in _SILENT)
+    return SlurmSilentError if is_silent else SlurmError

@@ -39,12 +39,12 @@ class ClusterSettings:
 
     @property
     def follows(self) -> bool:
-        """Whether a partition's topology is that of the light."""
+        """Return whether a partition's topology is that of the light."""
         return any(partition.mode == "follow" for partition in self.partitions)
 
     @property
     def leads(self) -> bool:
-        """Whether a partition's jobs move light."""
+        """Return whether a partition's jobs move light."""
         return any(partition.mode == "lead" for partition in self.partitions)
 
 
@@ -93,14 +93,16 @@ PlugStackConfig={directory}/{PLUGINS}
 
 
 #: When the scheduler looks at its queue.
-PARAMETERS = "sched_interval=2,bf_interval=2,sched_min_interval=0"
+PARAMETERS = "sched_interval=1,bf_interval=1,sched_min_interval=0"
 _TIMES = f"""\
 SchedulerType=sched/backfill
-# The scheduler looks at requeued and pending jobs every 2 s, not every 60 s and 30 s, and at once when a job
-# ends or the topology changes. A job whose GPU is lost then runs again after 6 to 8 s, not after 26 s.
+# The scheduler looks at requeued and pending jobs every second, not every 60 s and 30 s, and often at once when
+# a job ends. A job whose GPU is lost then runs again after 6 to 8 s, not after 26 s.
 SchedulerParameters={PARAMETERS}
 # A cluster on one machine has no other node to hand over to, so a node that comes back is used again.
 ReturnToService=2
+# A job that no partition can ever run is refused when it is submitted.
+EnforcePartLimits=ALL
 SlurmctldTimeout=30
 SlurmdTimeout=30
 KillWait=5

@@ -22,15 +22,15 @@ REPORT_S = 0.5
 
 def steps(directory: Path) -> list[int]:
     """Return the process ids of the steps of a cluster, by the folder of its files."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         # It may end meanwhile.
         with suppress(OSError):
             if (process / "comm").read_text(encoding="utf-8").strip() == _NAME:
                 files = [os.readlink(file) for file in process.glob("fd/*")]
                 if any(file.startswith(f"{directory}/") for file in files):
-                    found.append(int(process.name))
-    return found
+                    pids.append(int(process.name))
+    return pids
 
 
 def end_tasks(directory: Path) -> None:

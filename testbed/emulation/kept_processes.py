@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ringlight import IMPORT_PATH
 from ringlight.testbed import deaths, forkserver, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.devices import device_kinds
@@ -21,8 +18,13 @@ from ringlight.testbed.emulation.settings import Settings, Stopped, TestbedError
 from ringlight.testbed.forkserver import ForkServer
 from ringlight.testbed.freezes import Watched
 from ringlight.testbed.preloaded import WORKER
-from ringlight.testbed.process_start import SOCKET, Process, start_process
-from ringlight.testbed.supervision import Life, Start, Supervisor
+from ringlight.testbed.process_start import (
+    SOCKET,
+    Process,
+    importing,
+    start_process,
+)
+from ringlight.testbed.supervision import Life, Start, Supervisor, last_line
 
 #: Longest wait for the optical switches, and then for the O-NICs' agents, to answer, seconds.
 START_S = 30.0
@@ -187,38 +189,3 @@ class KeptProcesses:
     def lives(self, part: str) -> Mapping[str, Life]:
         """Return the lives of the processes of a part of the inventory."""
         return self.by_part[part].lives() if part in self.by_part else {}
-
-
-def importing(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables by which a process imports this package first, then what the user's own path has."""
-    own = environment.get("PYTHONPATH")
-    return {
-        **environment,
-        "PYTHONPATH": os.pathsep.join([str(IMPORT_PATH), *([own] if own else [])]),
-    }
-
-
-def answers(address: Path | tuple[str, int]) -> bool:
-    """Return whether a server listens on a Unix socket, or at an IP address and port."""
-    inet = (
-        socket.AF_INET6
-        if ":" in str(address[0] if isinstance(address, tuple) else "")
-        else socket.AF_INET
-    )
-    family = socket.AF_UNIX if isinstance(address, Path) else inet
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(address) if isinstance(address, Path) else address)
-        except OSError:
-            return False
-    return True
-
-
-def last_line(log_file: Path) -> str:
-    """Return the last line that a process of the lab wrote, or a notice if it wrote none."""
-    with suppress(OSError):
-        lines = log_file.read_text(errors="replace").strip().splitlines()
-        if lines:
-            return lines[-1]
-    return "it said nothing"

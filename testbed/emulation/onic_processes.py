@@ -13,7 +13,7 @@ from typing import Any
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths
 from ringlight.testbed.emulation.fault_courses import Kept
-from ringlight.testbed.emulation.kept_processes import START_S, KeptProcesses, answers
+from ringlight.testbed.emulation.kept_processes import START_S, KeptProcesses
 from ringlight.testbed.emulation.kernel import namespaces
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.onic.wiring import (
@@ -23,6 +23,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.settings import Settings
 from ringlight.testbed.process_start import Process
+from ringlight.testbed.supervision import answers
 
 #: Where every O-NIC's agent listens on the control network.
 AGENT_PORT = 7900

@@ -18,12 +18,13 @@ from ringlight.fabric.parts import OpticalSwitch
 from ringlight.testbed import deaths
 from ringlight.testbed.emulation.fault_courses import Kept
 from ringlight.testbed.emulation.fixed_network import OPTICAL_DPID
-from ringlight.testbed.emulation.kept_processes import START_S, KeptProcesses, answers
+from ringlight.testbed.emulation.kept_processes import START_S, KeptProcesses
 from ringlight.testbed.emulation.onic.wiring import is_tagged, lasers_of_switch
 from ringlight.testbed.emulation.onic_processes import laser_pin
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.settings import Settings, TestbedError
 from ringlight.testbed.process_start import Process
+from ringlight.testbed.supervision import answers
 
 #: Where an optical switch's protocol listens that has not been started before.
 _ANY_PORT = "127.0.0.1:0"

@@ -36,8 +36,6 @@ from ringlight.testbed.emulation.faults import Faults, fault_routes
 from ringlight.testbed.emulation.kept_processes import (
     START_S,
     KeptProcesses,
-    answers,
-    last_line,
 )
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.namespace_hosts import NamespaceHost
@@ -52,7 +50,7 @@ from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.emulation.worker_hosts import WorkerHost, WorkerPlace
 from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.process_start import SOCKET
-from ringlight.testbed.supervision import Supervisor
+from ringlight.testbed.supervision import Supervisor, answers, last_line
 
 log = logging.getLogger(__name__)
 

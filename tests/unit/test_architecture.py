@@ -183,6 +183,7 @@ ONLY_IN = {
         "extensions.sonic.emulation.sonic_gnmi",
         "extensions.gnmi.gnmi_rig",
     ],
+    "infragraph": ["extensions.interchange.infragraph_graph"],
     "ncclient": ["extensions.polatis.polatis_netconf"],
     "paramiko": ["extensions.polatis.polatis_netconf"],
 }

@@ -19,7 +19,7 @@ from ringlight.testbed.emulation.fault_targets import (
     TargetError,
     find_target,
 )
-from ringlight.testbed.emulation.kept_processes import KeptProcesses, importing
+from ringlight.testbed.emulation.kept_processes import KeptProcesses
 from ringlight.testbed.emulation.optical_processes import (
     USER,
     OpticalProcesses,
@@ -27,6 +27,7 @@ from ringlight.testbed.emulation.optical_processes import (
 )
 from ringlight.testbed.emulation.settings import Settings
 from ringlight.testbed.lab import Lab
+from ringlight.testbed.process_start import importing
 
 EMULATED = [name for name, kind in driver_kinds().items() if kind.protocol is not None]
 

@@ -52,8 +52,16 @@ class SlurmLab:
         return answer.json()
 
     def slurm(self, *words: str) -> str:
-        """Return what a command of Slurm prints."""
-        done = subprocess.run(
+        """Return what a command of Slurm prints. slurmctld drops some calls while it is reconfigured."""
+        for _ in range(3):
+            done = self._slurm(words)
+            if "Zero Bytes" not in done.stderr:
+                break
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def _slurm(self, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             words,
             env={**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"},
             capture_output=True,
@@ -61,8 +69,6 @@ class SlurmLab:
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
-        return done.stdout
 
     def light(self, circuits: Mapping[str, str]) -> int:
         """Light these circuits and no others, by GPU. Return the generation of the light."""
@@ -78,6 +84,11 @@ class SlurmLab:
         """Return the state of each node, such as ``IDLE+DRAIN``."""
         text = self.slurm("scontrol", "--oneliner", "show", "nodes")
         return dict(re.findall(r"NodeName=(\S+) .* State=(\S+)", text))
+
+    def reason(self, node: str) -> str:
+        """Return why a node is drained."""
+        words = ("--noheader", f"--nodes={node}", "--format=%E")
+        return self.slurm("sinfo", *words).strip()
 
     def submit(self, command: str, *words: str) -> str:
         """Submit a batch job. Return its number."""
@@ -96,8 +107,8 @@ class SlurmLab:
         self.slurm("scancel", "--user=root")
         self.until(lambda: not self.slurm("squeue", "--noheader").strip(), "no job")
 
-    def fault(self, do: str, target: str) -> None:
-        self.call("POST", "/v1/faults", {"do": do, "target": target})
+    def fault(self, do: str, target: str, **more: Any) -> None:
+        self.call("POST", "/v1/faults", {"do": do, "target": target, **more})
 
     def health(self) -> str:
         """Return the reasons of the health, a line each."""
@@ -105,7 +116,10 @@ class SlurmLab:
 
     def follower(self) -> dict[str, Any]:
         """Return what the follower reported last; empty if it has not."""
-        answer = self.api.get("/v1/slurm/follower")
+        try:
+            answer = self.api.get("/v1/slurm/follower")
+        except httpx.TransportError:
+            return {}
         return dict(answer.json()) if answer.is_success else {}
 
     def pid(self, name: str) -> int:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import httpx
 import pytest
+from fastapi import FastAPI
 from pydantic import ValidationError
 
+from ringlight.controller.bus import EventBus
 from ringlight.extensions.slurm import follower_routes
-from ringlight.extensions.slurm.follower_routes import FollowerReport, FollowerState
+from ringlight.extensions.slurm.follower_routes import (
+    PATH,
+    FollowerReport,
+    FollowerState,
+    router,
+)
 
 
 def report(**changed: object) -> FollowerReport:
@@ -37,6 +48,28 @@ def test_health_names_a_problem_and_silence(monkeypatch: pytest.MonkeyPatch) -> 
     # It was ended in order.
     state.take(None)
     assert state.complaint() is None
+
+
+async def _requests(app: FastAPI) -> dict[str, Any]:
+    """Report three times, and read and end the follower. Return what was read."""
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://lab") as client:
+        for generation in (3, 3, 4):
+            body = report(generation=generation).model_dump()
+            assert (await client.put(PATH, json=body)).is_success
+        document: dict[str, Any] = (await client.get(PATH)).json()
+        assert (await client.delete(PATH)).is_success
+    return document
+
+
+def test_each_new_report_is_an_event() -> None:
+    bus, app, state = EventBus(), FastAPI(), FollowerState()
+    app.include_router(router(bus, state))
+    news = bus.subscribe()
+    document = asyncio.run(_requests(app))
+    assert (document["generation"], document["drained"]) == (4, ["g1"])
+    assert [event["generation"] for event in news.take()] == [3, 4]
+    assert state.document() is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.extensions.slurm.experiment_plan import JobOptions
 from ringlight.extensions.slurm.experiment_records import SlurmJob, SlurmRule
 from ringlight.extensions.slurm.lab_cluster import _event
+from ringlight.extensions.slurm.slurm_conf import PARAMETERS
 from ringlight.extensions.slurm.task import spec_of
 
 EXAMPLE = ROOT / "scenarios/examples/slurm.yaml"
@@ -70,7 +71,7 @@ def test_a_run_says_which_rule_decided(runs: dict[str, Run]) -> None:
         (rule,) = run.of(SlurmRule)
         assert rule.version is None
         assert rule.not_modelled
-        assert "bf_interval=2" in rule.parameters
+        assert rule.parameters == PARAMETERS
 
 
 def test_a_run_is_the_same_each_time(runs: dict[str, Run]) -> None:

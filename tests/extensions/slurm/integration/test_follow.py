@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
+from ringlight.extensions.slurm.follow import CHECK_S
 from ringlight.extensions.slurm.process import missing_packages
-from tests.extensions.slurm.slurm_lab import HOME, SlurmLab, slurm_lab
+from tests.extensions.slurm.slurm_lab import HOME, RINGLIGHT, ROOT, SlurmLab, slurm_lab
 
 pytestmark = [
     pytest.mark.root,
@@ -95,7 +100,7 @@ def test_a_lost_gpu_is_drained_its_job_runs_elsewhere_and_it_comes_back(
     lab.fault("lose", "gpu g1")
     lab.until(lambda: lab.follower()["drained"] == ["g1"], "the report")
     assert "DRAIN" in lab.states()["g1"]
-    assert "ringlight: GPU g1 is lost" in lab.slurm("sinfo", "--list-reasons")
+    assert lab.reason("g1") == "ringlight: GPU g1 is lost"
     lab.slurm("scontrol", "update", f"JobId={job}", "ReqNodeList=")
     lab.until(
         lambda: lab.job(job)[0] == "RUNNING" and lab.job(job)[1] != ["g1"], "a spare"
@@ -105,17 +110,56 @@ def test_a_lost_gpu_is_drained_its_job_runs_elsewhere_and_it_comes_back(
     assert lab.follower()["drained"] == []
 
 
+def test_a_job_that_slurm_cannot_requeue_is_left_to_its_user(lab: SlurmLab) -> None:
+    with subprocess.Popen(
+        ["srun", "--nodelist=g2", "sleep", "300"],
+        env={**os.environ, "SLURM_CONF": f"{lab.folder}/slurm.conf"},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as srun:
+        try:
+            lab.until(lambda: lab.states()["g2"] == "ALLOCATED", "the job")
+            lab.fault("lose", "gpu g2")
+            lab.until(lambda: "is not requeued" in output(lab), "a line about the job")
+            # Three checks later, it has not been asked for again.
+            time.sleep(3 * CHECK_S)
+            assert output(lab).count("is not requeued") == 1
+            assert lab.follower()["problem"] is None
+            assert srun.poll() is None
+        finally:
+            srun.terminate()
+
+
+def output(lab: SlurmLab) -> str:
+    return (lab.folder / "follower.out").read_text()
+
+
 def test_a_node_that_somebody_else_drained_is_left_alone(lab: SlurmLab) -> None:
     lab.slurm("scontrol", "update", "NodeName=g4", "State=DRAIN", "Reason=dust")
     lab.fault("lose", "gpu g4")
     lab.fault("lose", "gpu g5")
     lab.until(lambda: lab.follower()["drained"] == ["g5"], "the other lost one")
-    assert "dust" in lab.slurm("sinfo", "--list-reasons", "--nodes=g4")
+    assert lab.reason("g4") == "dust"
     for gpu in ("g4", "g5"):
         lab.fault("restore", f"gpu {gpu}")
     lab.until(lambda: lab.states()["g5"] == "IDLE", "the follower's own node")
     assert "DRAIN" in lab.states()["g4"]
     lab.slurm("scontrol", "update", "NodeName=g4", "State=RESUME")
+
+
+def test_the_state_of_the_follower_is_shown_and_other_reports_are_refused(
+    lab: SlurmLab,
+) -> None:
+    lab.fault("lose", "gpu g5")
+    lab.until(lambda: lab.follower()["drained"] == ["g5"], "the report")
+    words = [*RINGLIGHT, "--controller", str(lab.api.base_url), "slurm", "follower"]
+    shown = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "g5" in shown.stdout
+    answer = lab.api.put("/v1/slurm/follower", json={"generation": "new"})
+    assert answer.status_code == 422
+    assert "generation" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -147,15 +191,15 @@ def test_after_a_kill_or_a_freeze_slurm_catches_up(
 def test_light_that_moved_while_the_controller_was_away(lab: SlurmLab) -> None:
     health = lab.call("GET", "/v1/health")
     generation = lab.light(SWAPPED)
-    lab.fault("kill", "controller")
+    # It dies before it has answered.
+    with contextlib.suppress(httpx.TransportError):
+        lab.fault("kill", "controller", back_after_s=1.0)
     lab.until(lambda: _restarts(lab) > health["restarts"], "a new controller")
     lab.until(lambda: lab.follower().get("generation", 0) >= generation, "the light")
     assert lab.leaves() == SWAPPED_LEAVES
 
 
 def _restarts(lab: SlurmLab) -> int:
-    import httpx
-
     try:
         return int(lab.call("GET", "/v1/health")["restarts"])
     except httpx.TransportError:

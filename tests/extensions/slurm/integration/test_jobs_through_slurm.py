@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ringlight.containers.image import ROOT
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.text import parse_yaml
 from ringlight.extensions.slurm.experiment_records import (
     SlurmJob,
     SlurmLight,
@@ -15,11 +18,7 @@ from ringlight.extensions.slurm.experiment_records import (
 )
 from ringlight.extensions.slurm.process import missing_packages
 from ringlight.testbed.lab import STATE_ROOT
-from tests.integration.test_examples import (
-    carried_out,
-    nothing_is_made_once_more,
-    small,
-)
+from tests.integration.test_examples import carried_out, nothing_is_made_once_more
 
 __all__ = ["nothing_is_made_once_more"]
 pytestmark = [
@@ -31,10 +30,19 @@ EXAMPLE = ROOT / "scenarios/examples/slurm.yaml"
 MODES = ("lead", "follow")
 
 
+def _small() -> Experiment:
+    """Six short jobs, one of them of four GPUs."""
+    raw = parse_yaml(EXAMPLE.read_text(), str(EXAMPLE))
+    raw["scale"] = {"time": 0.004, "payload": 100_000}
+    raw["link_test"] = {"duration": "200 ms"}
+    raw["jobs"]["slurm"]["trace"]["first"] = 6
+    raw["arms"] = {mode: {"jobs.slurm.mode": mode} for mode in MODES}
+    del raw["compare"]
+    return parse(yaml.safe_dump(raw, sort_keys=False), str(EXAMPLE))
+
+
 def test_jobs_of_a_trace_through_slurm(tmp_path: Path) -> None:
-    arms = {mode: {"jobs.slurm.mode": mode} for mode in MODES}
-    short = {"scale": {"time": 0.004, "payload": 100_000}, "jobs.slurm.trace.first": 6}
-    experiment = small(EXAMPLE, {"arms": arms, "compare.baseline": "follow", **short})
+    experiment = _small()
     runs, figures = carried_out(experiment, tmp_path, "namespace", *MODES)
     for run in runs:
         jobs = run.of(SlurmJob)

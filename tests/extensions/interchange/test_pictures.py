@@ -7,7 +7,12 @@ import re
 
 import networkx as nx
 
-from ringlight.extensions.console.graphs import dot, graphml, mermaid, plugged_graph
+from ringlight.extensions.interchange.pictures import (
+    dot,
+    graphml,
+    mermaid,
+    plugged_graph,
+)
 from ringlight.fabric.building import build_fabric
 from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import Fabric

@@ -1,0 +1,95 @@
+"""A server with GPUs and NICs, as tools on it report it, and several like it on one packet switch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ringlight.extensions.interchange.draft import Defaults, Draft, rate_text
+
+
+@dataclass(frozen=True)
+class ReportedServer:
+    """GPUs by name with their models ("" if none is reported), and NICs with their rates, bits per second
+    (None likewise). ``steps``: how far a NIC is from a GPU, in any unit, by GPU and NIC."""
+
+    gpus: Mapping[str, str]
+    nics: Mapping[str, float | None]
+    steps: Mapping[tuple[str, str], int]
+
+
+def nearest_nics(
+    gpus: Sequence[str], nics: Sequence[str], steps: Mapping[tuple[str, str], int]
+) -> dict[str, str]:
+    """Return a NIC for each GPU that reaches any: its nearest free one, and once all are used its nearest."""
+    ranks = {name: place for place, name in enumerate((*gpus, *nics))}
+    pairs = sorted(steps, key=lambda pair: (steps[pair], *map(ranks.__getitem__, pair)))
+    chosen: dict[str, str] = {}
+    used: set[str] = set()
+    for gpu, nic in pairs:
+        if gpu not in chosen and nic not in used:
+            chosen[gpu] = nic
+            used.add(nic)
+    for gpu, nic in pairs:
+        chosen.setdefault(gpu, nic)
+    return chosen
+
+
+def fabric_of_servers(servers: Sequence[ReportedServer], defaults: Defaults) -> Draft:
+    """Return the servers, as often as ``defaults`` tell, each GPU with its NIC on one packet switch.
+
+    Raises ValueError for a server of which no GPU has a NIC.
+    """
+    draft = Draft()
+    switch = draft.names.take("net", "sw")
+    draft.add_switch(switch)
+    for _ in range(defaults.servers):
+        for server in servers:
+            _plug_in(draft, server, switch, defaults)
+    count = len(servers) * defaults.servers
+    draft.defaulted.append(f"{count} servers on one packet switch, {switch}")
+    if any(rate is None for server in servers for rate in server.nics.values()):
+        rate = rate_text(defaults.rate_bps)
+        draft.defaulted.append(f"NICs without a stated rate have {rate}")
+    if not all(model for server in servers for model in server.gpus.values()):
+        draft.defaulted.append(f"the GPUs' model, {defaults.gpu}")
+    draft.dropped.append(
+        "links between GPUs of a server (NVLink, PCIe), and NUMA nodes"
+    )
+    shared, idle = _unequal(servers)
+    if shared:
+        draft.defaulted.append(
+            f"NICs of several GPUs, such as {shared[0]}, are divided"
+        )
+    if idle:
+        draft.dropped.append(f"NICs without a GPU of their own ({', '.join(idle[:8])})")
+    return draft
+
+
+def _plug_in(
+    draft: Draft, server: ReportedServer, switch: str, defaults: Defaults
+) -> None:
+    name = draft.names.numbered("s")
+    nic_of = nearest_nics(list(server.gpus), list(server.nics), server.steps)
+    if not nic_of:
+        raise ValueError("no GPU has a NIC")
+    sharing = list(nic_of.values())
+    for reported, model in server.gpus.items():
+        gpu = draft.names.numbered("g")
+        draft.add_gpu(name, gpu, model or defaults.gpu)
+        if reported in nic_of:
+            nic = nic_of[reported]
+            rate_bps = server.nics[nic] or defaults.rate_bps
+            rate_bps /= sharing.count(nic)
+            draft.plug(gpu, draft.next_port(switch), rate_bps)
+
+
+def _unequal(servers: Sequence[ReportedServer]) -> tuple[list[str], list[str]]:
+    """Return the NICs that several GPUs share, and those that none has."""
+    shared, idle = [], []
+    for server in servers:
+        nic_of = nearest_nics(list(server.gpus), list(server.nics), server.steps)
+        used = list(nic_of.values())
+        shared += [nic for nic in server.nics if used.count(nic) > 1]
+        idle += [nic for nic in server.nics if nic not in used]
+    return shared, idle

@@ -1,0 +1,181 @@
+"""Files of NVIDIA's topograph: its model of a cluster (YAML) read, the JSON of its engine ``graph`` both ways.
+
+The formats: docs/modeling.md, pkg/models/model.go and pkg/engines of NVIDIA/topograph at e2b62507.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from ringlight.experiments.language.text import first_problem
+from ringlight.extensions.interchange.hostlists import expand
+from ringlight.extensions.interchange.slurm_topology import (
+    NodeTopology,
+    TopologyFileError,
+    check,
+)
+from ringlight.fabric.values import Strict
+
+
+class _ModelSwitch(Strict):
+    labels: dict[str, str] = Field(default_factory=dict)
+    switches: tuple[str, ...] = ()
+
+
+class _ModelBlock(Strict):
+    switch: str | None = None
+    nodes: tuple[str, ...] = Field(min_length=1)
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class _Model(Strict):
+    switches: dict[str, _ModelSwitch] = Field(default_factory=dict)
+    blocks: tuple[_ModelBlock, ...] = Field(min_length=1)
+
+
+class _Instance(Strict):
+    id: str = Field(min_length=1)
+    network_layers: tuple[str, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class _Instances(Strict):
+    instances: tuple[_Instance, ...] = Field(min_length=1)
+
+
+def read_model(document: object, file: str) -> tuple[NodeTopology, list[str]]:
+    """Return the nodes and switches of a model, and what has no place in them. Raises TopologyFileError."""
+    if isinstance(document, dict):
+        _check_older(document, file)
+    try:
+        model = _Model.model_validate(document)
+    except ValidationError as error:
+        raise TopologyFileError(
+            f"{file}: {first_problem(error, document, {})}"
+        ) from None
+    parents: dict[str, str] = {}
+    for name, switch in model.switches.items():
+        for child in switch.switches:
+            if child in parents:
+                what = f"{child} has two parent switches, {parents[child]} and {name}"
+                raise TopologyFileError(f"{file}: switches.{name}.switches: {what}")
+            parents[child] = name
+    known = {*model.switches, *parents}
+    leaves: dict[str, tuple[str, ...]] = {}
+    alone = 0
+    for place, block in enumerate(model.blocks):
+        where = f"{file}: blocks[{place}]"
+        if block.switch is None:
+            leaf = f"block{place}" + "-" * (f"block{place}" in known)
+            alone += 1
+        elif block.switch not in known:
+            raise TopologyFileError(
+                f"{where}.switch: there is no switch {block.switch}"
+            )
+        else:
+            leaf = block.switch
+        nodes = _nodes(f"{where}.nodes", block.nodes)
+        leaves[leaf] = leaves.get(leaf, ()) + nodes
+    dropped = _without_nodes(leaves, parents, known)
+    topology = NodeTopology(leaves, parents)
+    _check(topology, file)
+    if any(block.annotations or block.labels for block in model.blocks):
+        dropped.append("labels and annotations of blocks (accelerator domains)")
+    if any(switch.labels for switch in model.switches.values()):
+        dropped.append("labels of switches")
+    if alone:
+        dropped.append(f"that {alone} blocks are on no switch: each has its own here")
+    return topology, dropped
+
+
+def _check_older(document: Mapping[Any, Any], file: str) -> None:
+    """Raise TopologyFileError for a model of older versions, and for an empty definition."""
+    if "capacity_blocks" in document:
+        what = "a model of an older topograph; write blocks, each with its nodes"
+        raise TopologyFileError(f"{file}: capacity_blocks: {what}")
+    switches = document.get("switches")
+    for name, switch in switches.items() if isinstance(switches, dict) else ():
+        if not switch:
+            raise TopologyFileError(f"{file}: switches.{name}: empty definition")
+
+
+def _nodes(where: str, hostlists: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(node for text in hostlists for node in expand(text))
+    except ValueError as error:
+        raise TopologyFileError(f"{where}: {error}") from None
+
+
+def _without_nodes(
+    leaves: Mapping[str, object], parents: dict[str, str], known: set[str]
+) -> list[str]:
+    """Take switches below which no node is out of ``parents``; return lines that name them."""
+    dropped: list[str] = []
+    while True:
+        above = set(parents.values())
+        empty = sorted(n for n in known if n not in leaves and n not in above)
+        if not empty:
+            return dropped
+        for name in empty:
+            known.discard(name)
+            parents.pop(name, None)
+            dropped.append(f"switch {name}, which has no nodes")
+
+
+def _check(topology: NodeTopology, file: str) -> None:
+    try:
+        check(topology)
+    except ValueError as error:
+        raise TopologyFileError(f"{file}: {error}") from None
+
+
+def write_graph(topology: NodeTopology) -> str:
+    """Return the JSON of topograph's engine ``graph``: each node with its switches, the nearest first."""
+    instances: list[dict[str, object]] = []
+    for leaf, nodes in topology.leaves.items():
+        layers = [leaf]
+        while layers[-1] in topology.parents:
+            layers.append(topology.parents[layers[-1]])
+        instances += (
+            {"id": node, "network_layers": layers, "labels": {}} for node in nodes
+        )
+    return json.dumps({"instances": instances}, indent=2) + "\n"
+
+
+def read_graph(document: object, file: str) -> tuple[NodeTopology, list[str]]:
+    """Return the nodes and switches of a JSON of the engine ``graph``, and what has no place in them.
+
+    Raises TopologyFileError.
+    """
+    try:
+        graph = _Instances.model_validate(document)
+    except ValidationError as error:
+        raise TopologyFileError(
+            f"{file}: {first_problem(error, document, {})}"
+        ) from None
+    leaves: dict[str, list[str]] = {}
+    parents: dict[str, str] = {}
+    alone = 0
+    for place, instance in enumerate(graph.instances):
+        where = f"{file}: instances[{place}].network_layers"
+        layers = instance.network_layers or (f"only-{instance.id}",)
+        alone += not instance.network_layers
+        leaves.setdefault(layers[0], []).append(instance.id)
+        for below, above in pairwise(layers):
+            if parents.setdefault(below, above) != above:
+                what = f"{below} is below {parents[below]}, too"
+                raise TopologyFileError(f"{where}: {what}")
+    topology = NodeTopology({k: tuple(v) for k, v in leaves.items()}, parents)
+    _check(topology, file)
+    dropped = []
+    if any(instance.labels for instance in graph.instances):
+        dropped.append("labels of nodes (accelerator domains)")
+    if alone:
+        dropped.append(f"that {alone} nodes are on no switch: each has its own here")
+    return topology, dropped

@@ -1,0 +1,367 @@
+"""Imports of trees and servers: what comes of each file, and what is named as missing or left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from typer.testing import CliRunner
+
+from ringlight.experiments.cli.app import add_commands, app
+from ringlight.extensions.interchange.draft import (
+    Defaults,
+    Draft,
+    rate_text,
+    scenario_text,
+)
+from ringlight.extensions.interchange.draft import fabric_of as drafted
+from ringlight.extensions.interchange.exports import FORMS
+from ringlight.extensions.interchange.imports import READERS, format_of
+from ringlight.extensions.interchange.node_trees import fabric_of_tree, tree_of
+from ringlight.extensions.interchange.slurm_topology import NodeTopology, read_conf
+from ringlight.extensions.interchange.snapshot import Snapshot
+from ringlight.fabric.trees import fat_tree, leaf_spine
+from ringlight.fabric.units import parse_rate
+from tests.extensions.interchange.fabrics import TWO_TORS, lit
+from tests.extensions.interchange.topologies import trees
+
+add_commands()
+
+MODEL = """
+switches:
+  core:
+    labels: {topology.kubernetes.io/region: lab}
+    switches: [tor0, tor1, tor2]
+blocks:
+- switch: tor0
+  nodes: ["g[0-2]"]
+  annotations: {accelerator.topology.test/domain: nvl0}
+- switch: tor1
+  nodes: ["g[3-4]", g5]
+"""
+DUMP = """<system version="1">
+  <cpu numaid="0" arch="x86_64" vendor="GenuineIntel">
+    <pci busid="0000:0f:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:18:00.0" class="0x030200"><gpu dev="0" sm="90" rank="0" gdr="1">
+        <nvlink target="0000:05:00.0" count="18" tclass="0x068000"/></gpu></pci>
+      <pci busid="0000:19:00.0" class="0x020000"><nic>
+        <net name="mlx5_0" dev="0" speed="400000" port="1" guid="0x1" maxconn="131072" gdr="1"/></nic></pci>
+    </pci>
+    <pci busid="0000:2a:00.0" class="0x030200"><gpu dev="1" sm="90" rank="1" gdr="1"/></pci>
+  </cpu>
+  <cpu numaid="1" arch="x86_64" vendor="GenuineIntel">
+    <pci busid="0000:9a:00.0" class="0x030200"><gpu dev="2" sm="90" rank="2" gdr="1"/></pci>
+    <pci busid="0000:9b:00.0" class="0x020000"><nic>
+      <net name="mlx5_1" dev="1" speed="200000" port="1" guid="0x2" maxconn="131072" gdr="1"/></nic></pci>
+  </cpu>
+</system>
+"""
+MATRIX = """\
+\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV18\tNODE\tPIX\t0-47\t0\t\tN/A
+GPU1\tNV18\t X \tPXB\tSYS\t0-47\t0\t\tN/A
+NIC0\tNODE\tPXB\t X \tNODE
+NIC1\tPIX\tSYS\tNODE\t X
+
+Legend:
+  X    = Self
+NIC Legend:
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+
+
+def read(text: str, defaults: Defaults = Defaults()) -> Draft:
+    return READERS[format_of(text, "test")](text, "test", defaults)
+
+
+def ends(draft: Draft) -> dict[tuple[str, str], float]:
+    return {(str(x.a), str(x.b)): x.rate_bps for x in drafted(draft).links}
+
+
+def test_topographs_model() -> None:
+    draft = read(MODEL, Defaults(rate_bps=50e9))
+    assert ends(draft) == {
+        **{(f"g{n}:0", f"tor0:{n + 1}"): 50e9 for n in range(3)},
+        **{(f"g{n}:0", f"tor1:{n - 2}"): 50e9 for n in range(3, 6)},
+        ("tor0:4", "core:1"): 150e9,
+        ("tor1:4", "core:2"): 150e9,
+    }
+    assert draft.dropped == [
+        "switch tor2, which has no nodes",
+        "labels and annotations of blocks (accelerator domains)",
+        "labels of switches",
+    ]
+
+
+def test_more_gpus_a_node_keep_the_nodes_name_for_the_server() -> None:
+    draft = read("SwitchName=leaf Nodes=Node[201-202]", Defaults(gpus=2, gpu="h100"))
+    assert draft.servers == {
+        "node201": {"gpus": {"g0": "h100", "g1": "h100"}},
+        "node202": {"gpus": {"g2": "h100", "g3": "h100"}},
+    }
+    assert draft.names.renamed == {"node201": "Node201", "node202": "Node202"}
+
+
+def test_nccls_dump_gives_each_gpu_its_nearest_nic() -> None:
+    draft = read(DUMP, Defaults(servers=2))
+    # GPU 0 has mlx5_0 beside it, GPU 2 mlx5_1; GPU 1 shares mlx5_0, which is nearer to it.
+    one = [200e9, 200e9, 200e9]
+    assert list(ends(draft).values()) == one * 2
+    assert {g.model for g in drafted(draft).gpus.values()} == {"sm90"}
+    assert {g.server for g in drafted(draft).gpus.values()} == {"s0", "s1"}
+    assert draft.defaulted == [
+        "2 servers on one packet switch, net",
+        "NICs of several GPUs, such as mlx5_0, are divided",
+    ]
+    assert draft.dropped == [
+        "links between GPUs of a server (NVLink, PCIe), and NUMA nodes"
+    ]
+
+
+def test_a_dump_of_several_hosts_gives_several_servers() -> None:
+    hosts = DUMP.replace('numaid="0"', 'numaid="0" host_hash="0xa"').replace(
+        'numaid="1"', 'numaid="1" host_hash="0xb"'
+    )
+    servers = read(hosts, Defaults(servers=1)).servers
+    assert [len(server["gpus"]) for server in servers.values()] == [2, 1]
+
+
+def test_nvidia_smis_matrix() -> None:
+    draft = read(MATRIX, Defaults(rate_bps=400e9, servers=1))
+    assert list(ends(draft).values()) == [400e9, 400e9]
+    assert draft.defaulted == [
+        "1 servers on one packet switch, net",
+        "NICs without a stated rate have 400 Gbit/s",
+        "the GPUs' model, gpu",
+    ]
+
+
+def test_a_yaml_gives_the_topology_that_is_asked_for() -> None:
+    text = FORMS["slurm-yaml"].text(lit(TWO_TORS)).text
+    assert set(read(text).packet_switches) == {"tor0", "tor1", "core"}
+    blocks = read(text, Defaults(topology="blocks"))
+    assert blocks.dropped == ["sizes of blocks", "topologies lit, none"]
+    with pytest.raises(
+        ValueError, match="test: topology none: flat, it names no nodes"
+    ):
+        read(text, Defaults(topology="none"))
+    with pytest.raises(
+        ValueError, match="test: topology: there is no x; there are lit, "
+    ):
+        read(text, Defaults(topology="x"))
+
+
+@pytest.mark.parametrize("form", ["slurm-tree", "slurm-yaml", "topograph"])
+@settings(deadline=None)
+@given(tree=trees())
+def test_a_tree_comes_back_through_a_fabric_as_it_was(
+    form: str, tree: NodeTopology
+) -> None:
+    draft = fabric_of_tree(tree, Defaults())
+    fabric = drafted(draft)
+    text = FORMS[form].text(Snapshot("test", fabric, ())).text
+    again = drafted(read(text))
+    assert [(str(x.a), str(x.b), x.rate_bps) for x in fabric.links] == [
+        (str(x.a), str(x.b), x.rate_bps) for x in again.links
+    ] or tree_of(again, ()) == tree_of(fabric, ())
+    # A switch above a single one joins nothing, and is no switch of the tree that packets see.
+    assert tree_of(again, ()).leaves == {
+        ours(draft, leaf): tuple(ours(draft, node) for node in nodes)
+        for leaf, nodes in tree.leaves.items()
+    }
+
+
+def ours(draft: Draft, theirs: str) -> str:
+    """The name here of a name there."""
+    return next((a for a, b in draft.names.renamed.items() if b == theirs), theirs)
+
+
+def test_pods_of_a_fat_tree_are_switches_of_a_tree() -> None:
+    tree = tree_of(fat_tree(4, 100e9).fabric(), ())
+    tops = {name for name in tree.parents.values() if name not in tree.parents}
+    assert len(tree.leaves) == 8
+    assert len(tops) == 1
+    below = tree.children()
+    assert [len(below[pod]) for pod in below[tops.pop()]] == [2, 2, 2, 2]
+
+
+def test_spines_side_by_side_are_one_switch() -> None:
+    tree = tree_of(leaf_spine(3, 2, 100e9, spines=2).fabric(), ())
+    assert len(tree.leaves) == 3
+    assert len(set(tree.parents.values())) == 1
+
+
+def test_a_dark_gpu_is_a_leaf_of_its_own() -> None:
+    fabric = lit({**TWO_TORS, "circuits": TWO_TORS["circuits"][1:]}).fabric
+    tree = tree_of(fabric, fabric.circuits)
+    assert tree.leaves["only-g0"] == ("g0",)
+    assert "only-g0" not in tree.parents
+
+
+def test_the_job_has_the_gpus_that_reach_each_other() -> None:
+    draft = read("SwitchName=a Nodes=g[0-2]\nSwitchName=b Nodes=g[3-4]")
+    document = yaml.safe_load(scenario_text(draft, "x", "y"))
+    assert document["jobs"] == {"train": {"ranks": ["g0", "g1", "g2"]}}
+    assert "the job: 2 GPUs do not reach the others" in draft.defaulted
+
+
+@pytest.mark.parametrize("rate", [12.903e9, 1 / 3 * 1e11, 800e9, 1.5, 123456789.25])
+def test_rates_are_read_back(rate: float) -> None:
+    assert parse_rate(rate_text(rate)) == rate
+
+
+def test_commands_write_a_scenario_and_name_what_is_missing(tmp_path: Path) -> None:
+    source, out = tmp_path / "topology.conf", tmp_path / "cluster.yaml"
+    source.write_text("SwitchName=tor0 Nodes=g[0-1]\n")
+    done = CliRunner().invoke(app, ["import", str(source), "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        f"ringlight: {out}: written",
+        "ringlight: by default: 1 GPU a node, gpu, at 100 Gbit/s",
+        "ringlight: by default: numbers of ports",
+        "ringlight: by default: the job: one ring all-reduce of 100 MB",
+    ]
+    again = CliRunner().invoke(app, ["graph", str(out), "-f", "slurm-tree"])
+    assert again.exit_code == 0, again.output
+    assert read_conf(again.stdout).leaves == {"tor0": ("g0", "g1")}
+    assert again.stderr.startswith(
+        "ringlight: slurm-tree does not carry: rates and ports"
+    )
+
+
+def test_a_folder_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
+    source = tmp_path / "topology.conf"
+    source.write_text("SwitchName=tor0 Nodes=g[0-1]\n")
+    missing = tmp_path / "no" / "out.yaml"
+    done = CliRunner().invoke(app, ["import", str(source), "-o", str(missing)])
+    assert done.exit_code == 1
+    assert "No such file or directory" in done.output + str(done.exception)
+
+
+#: Type checkers want to know what a parametrised text is of.
+Change = tuple[str, str, str]
+MODEL_CHANGES: list[Change] = [
+    (
+        "switches: [tor0, tor1, tor2]",
+        "switches: tor0",
+        "switches.core.switches: should be a list",
+    ),
+    (
+        "    switches: [tor0, tor1, tor2]",
+        "    switch: [tor0]",
+        "switches.core.switch: unknown key",
+    ),
+    ("  core:\n", "  tor0:\n  core:\n", "switches.tor0: empty definition"),
+    (
+        "  core:\n",
+        "  top: {switches: [tor0]}\n  core:\n",
+        "tor0 has two parent switches, top and core",
+    ),
+    (
+        "- switch: tor0\n",
+        "- switch: tor9\n",
+        "blocks[0].switch: there is no switch tor9",
+    ),
+    ("g[3-4]", "g[4-3]", "blocks[1].nodes: [4-3]: 4-3 runs backwards"),
+    ("g[3-4]", "g[2-4]", "tor1: node g2 is on tor0, too"),
+    ('["g[0-2]"]', "[]", "blocks[0].nodes: "),
+    ("blocks:", "capacity_blocks:", "capacity_blocks: a model of an older topograph"),
+    ('["g[0-2]"]', "g[0-2]", "blocks[0].nodes: should be a list"),
+    (
+        "switches: [tor0, tor1, tor2]",
+        "switches: [core]",
+        "blocks[0].switch: there is no switch tor0",
+    ),
+]
+DUMP_CHANGES: list[Change] = [
+    ("</system>", "", "line 17: no element found"),
+    ("system", "topology", "topology: a dump of NCCL is a <system>"),
+    ('speed="400000"', 'speed="fast"', "net[0].speed: 'fast' is no number of Mbit/s"),
+    ('name="mlx5_0" ', "", "nic[0].net[0].name: missing"),
+    ('name="mlx5_1"', 'name="mlx5_0"', "net[0].name: there is a net mlx5_0 already"),
+    ('dev="2" sm', 'dev="1" sm', "gpu[0].dev: there is a gpu 1 already"),
+    ("<net ", "<fibre ", "system: it has no <net> beside its <gpu>"),
+    ("<gpu ", "<tpu ", "line 5: mismatched tag"),
+    ("<nic>", "<nic><!DOCTYPE x>", "line 6: "),
+]
+MATRIX_CHANGES: list[Change] = [
+    (
+        "GPU0\tGPU1\tNIC0\tNIC1\tCPU",
+        "GPU0\tGPU1\tCPU",
+        "line 1: there is no NIC beside GPUs",
+    ),
+    ("GPU1\tNV18", "CPU1\tNV18", "GPU1: it has a column and no line"),
+    (
+        "PXB\tSYS",
+        "PXB\tFAR",
+        "line 3: GPU1, NIC1: 'FAR' is none of PIX, PXB, PHB, NODE, SYS",
+    ),
+    ("GPU1\tNV18", "GPU0\tNV18", "line 3: GPU0: given twice"),
+    ("NODE\tPIX\t0-47\t0\t\tN/A", "", "line 2: GPU0: 2 cells for 4 columns"),
+]
+GRAPH = """{"instances": [
+  {"id": "g0", "network_layers": ["a", "c"], "labels": {}},
+  {"id": "g1", "network_layers": ["a"]}]}"""
+GRAPH_CHANGES: list[Change] = [
+    ('"id": "g0", ', "", "instances[0].id: missing"),
+    ('"labels"', '"label"', "instances[0].label: unknown key"),
+    ('["a"]', '["b", "d", "e", "d"]', "d: it is above itself"),
+    ('["a"]', '["a", "d"]', "instances[1].network_layers: a is below c, too"),
+    ('"g1"', '"g0"', "a: node g0 is on a, too"),
+    ('["a"]', '["c"]', "c: it has nodes, and the switch a below it"),
+    (
+        '"network_layers": ["a"]',
+        '"network_layers": "a"',
+        "instances[1].network_layers: should be a list",
+    ),
+]
+CASES = [
+    *(("topograph-model", MODEL, *change) for change in MODEL_CHANGES),
+    *(("topograph-graph", GRAPH, *change) for change in GRAPH_CHANGES),
+    *(("nccl", DUMP, *change) for change in DUMP_CHANGES),
+    *(("nvidia-smi", MATRIX, *change) for change in MATRIX_CHANGES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "text", "old", "new", "message"), CASES)
+def test_a_broken_file_is_refused_by_key(
+    form: str, text: str, old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    assert old in text
+    file = tmp_path / "broken"
+    file.write_text(text.replace(old, new))
+    out = tmp_path / "out.yaml"
+    done = CliRunner().invoke(
+        app, ["import", str(file), "-f", form, "-o", str(out)], standalone_mode=False
+    )
+    said = str(done.exception or done.output)
+    assert said.startswith(f"{file}: "), said
+    assert message in said
+    assert "\n" not in said.strip()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello: world\n", "test: its format is not known; name one by --format: "),
+        ("1\n", "test: its format is not known"),
+        ("a: [1\n", "test: line 2: "),
+    ],
+)
+def test_what_is_in_no_format_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        format_of(text, "test")
+    assert message in str(caught.value)
+
+
+def test_every_reader_and_form_has_a_name_that_commands_take() -> None:
+    import typing
+
+    from ringlight.extensions.interchange import commands
+
+    assert typing.get_args(commands.Written) == tuple(FORMS)
+    assert typing.get_args(commands.Readable) == tuple(READERS)
