@@ -18,6 +18,7 @@ from typing import Any
 from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.record.writing import WriteError
 from ringlight.extensions.slurm.following import attachments_of, topology_of
+from ringlight.extensions.slurm.left_claims import LeftClaims
 from ringlight.extensions.slurm.partitions import SlurmError, check_partitions
 from ringlight.extensions.slurm.scheduler import Scheduler
 from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
@@ -56,6 +57,7 @@ class Follower:
     def __init__(self, site: Site, directory: Path, say: Callable[[str], None]) -> None:
         self._site, self._say = site, say
         self._slurm = Scheduler(directory, say)
+        self._claims = LeftClaims(site)
         self._api = self._connection()
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._fabric: Any = None
@@ -105,9 +107,17 @@ class Follower:
             if is_check:
                 self._slurm.forget()
                 check_due = time.monotonic() + CHECK_S
+                self._release_claims()
             settled = self._attend()
             wait_s = check_due - time.monotonic()
             self._await_event(max(0.0, wait_s if settled else min(wait_s, SETTLE_S)))
+
+    def _release_claims(self) -> None:
+        """Release the claims of ended jobs whose epilog could not, at the next check if not now."""
+        if self._site.nodes("lead"):
+            with contextlib.suppress(SlurmError):
+                for name in self._claims.release():
+                    self._say(f"claim {name} of an ended job is released")
 
     def _attend(self) -> bool:
         """Read the lab, have Slurm follow, and report. Return whether the light has settled."""

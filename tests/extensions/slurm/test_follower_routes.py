@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from ringlight.controller.bus import EventBus
 from ringlight.extensions.slurm import follower_routes
 from ringlight.extensions.slurm.follower_routes import (
-    PATH,
     FollowerReport,
     FollowerState,
     router,
 )
+from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
 
 
 def report(**changed: object) -> FollowerReport:
