@@ -1,0 +1,2 @@
+"""Slices' part in the controller."""
+def add_slices(controller): pass
