@@ -52,6 +52,10 @@ class CubesPart:
     model: str
     slices: Mapping[str, Slice] = field(default_factory=dict)
 
+    def pool(self) -> Pool:
+        """Return all cubes, free."""
+        return Pool(self.cubes)
+
 
 class CubesSpec(Strict):
     """``count`` cubes of GPUs, each of sides ``cube``, joined by light into slices.

@@ -33,9 +33,13 @@ class Pool:
         """Return the shape of a topology. Raises ValueError for one that these cubes cannot have."""
         return shape_of(self.cubes.sides, topology, twisted=twisted)
 
-    def shape_for(self, gpus: int) -> Shape:
-        """Return the squarest shape of whole cubes that has so many GPUs, or more."""
-        return squarest(self.cubes.sides, -(-gpus // self.cubes.size))
+    def shape_for(self, gpus: int, sides: Sequence[int] = ()) -> Shape:
+        """Return the least shape of whole cubes for a box of these sides, or for so many GPUs the squarest."""
+        own = self.cubes.sides
+        if len(sides) != len(own):
+            return squarest(own, -(-gpus // self.cubes.size))
+        pairs = zip(sorted(sides), own, strict=True)
+        return Shape(own, tuple(-(-side // each) * each for side, each in pairs))
 
     def fits(self, shape: Shape) -> bool:
         """Return whether enough cubes are free: light joins any of them."""
