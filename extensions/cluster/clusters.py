@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -174,7 +174,7 @@ class Cluster:
     capacity: tuple[tuple[float, ...], ...]
     names: tuple[str, ...] = ()
     lattice: Lattice | None = None
-    slices: Callable[[], Slices] | None = None
+    slices: Callable[[], Slices] | None = field(default=None, kw_only=True)
 
     @property
     def size(self) -> int:

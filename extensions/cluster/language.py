@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ from ringlight.extensions.cluster.clusters import (
     Pool,
     Queueing,
     Sharing,
+    Slices,
 )
 from ringlight.extensions.cluster.fault_traces import FaultTrace
 from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
@@ -370,9 +372,7 @@ def planned(
     return plan
 
 
-def _jobs_read(
-    spec: TraceSpec, files: Files, keep_shapes: bool
-) -> JobTrace | None:
+def _jobs_read(spec: TraceSpec, files: Files, keep_shapes: bool) -> JobTrace | None:
     if spec.file is None:
         return None
     skip = spec.bad_rows == "skip"
@@ -542,6 +542,10 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
         )
 
 
+def _has_slice(slices: Slices, gpus: int, sides: Sequence[int]) -> bool:
+    return slices.fits(slices.shape_for(gpus, sides))
+
+
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
     """Return the jobs of a run, scaled to its cluster, in emulated seconds. Raises ValueError.
 
@@ -568,16 +572,12 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
         ).astype(np.float64)
     jobs = replace(jobs, arrival_s=jobs.arrival_s * plan.time, duration_s=duration_s)
     lattice, slices = plan.cluster.lattice, plan.cluster.slices
-    if plan.policies.placement == "blocks":
+    has_place: Callable[[int, Sequence[int]], object]
+    if slices is not None:
+        name, has_place = "the cubes", partial(_has_slice, slices())
+    elif plan.policies.placement == "blocks":
         assert lattice is not None
         name, has_place = lattice.name, lattice.orders
-    elif slices is not None:
-        pool = slices()
-        name = "the cubes"
-
-        def has_place(gpus: int, sides: Sequence[int] = ()) -> object:
-            return pool.fits(pool.shape_for(gpus, sides))
-
     else:
         return jobs
     kinds = list(zip(jobs.gpus.tolist(), jobs.shapes or [()] * len(jobs), strict=True))

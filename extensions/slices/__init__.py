@@ -1,7 +1,8 @@
 """Slices: cubes of GPUs whose faces optical circuit switches join into tori, several at once.
 
-``shapes.py`` and ``cubes.py`` are the geometry, ``pool.py`` which slice has which cube, ``fabric_key.py`` the key
-``cubes`` of a fabric file. ``resource.py`` is the resource with GKE's fields, which ``manager.py`` keeps and lights.
+``shapes.py`` and ``cubes.py`` contain the geometry, ``pool.py`` the assignment of cubes to slices, and
+``fabric_key.py`` the key ``cubes`` of a fabric file. ``resource.py`` has the fields of GKE's Slice; ``manager.py``
+keeps and lights slices.
 """
 
 from ringlight.fabric.extension import Extension

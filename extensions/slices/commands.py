@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlight.experiments.cli.rest import PANEL
 from ringlight.experiments.cli.calls import Json, call, get, list_of
 from ringlight.experiments.cli.common import Column, answer, listing, table
+from ringlight.experiments.cli.rest import PANEL
 
 Name = Annotated[str, typer.Argument(metavar="SLICE")]
 Wait = Annotated[

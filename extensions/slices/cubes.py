@@ -1,8 +1,9 @@
 """Cubes of GPUs: which ports cables join, and which circuits make a slice of them. Pure functions.
 
 As in TPU v4 (Jouppi et al., ISCA 2023): links inside a cube are electrical, and every link at a face is a fibre.
-There is an optical circuit switch for each dimension and each position on a face, at which both faces of every cube
-end. So any cubes can be joined, wherever they stand. A GPU forwards packets of others by a packet switch of its own.
+Each dimension and each position on a face has an optical circuit switch, at which both faces of every cube end.
+So any cubes can be joined, wherever they stand. Each GPU has a router, a packet switch, which forwards packets of
+others.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -28,7 +28,8 @@ SliceName = Annotated[str, Field(pattern=NAME, max_length=NAME_LENGTH)]
 class SliceSpec(Strict):
     """A slice that is lit when the fabric is switched on.
 
-    ``cubes``: in the order of their places in the ``topology``, the last side fastest; by default the first free ones.
+    ``cubes``: in the order of their places in the ``topology``, the last side fastest; without them the first
+    free ones.
     """
 
     topology: Annotated[str, Field(pattern=TOPOLOGY)]
@@ -103,8 +104,7 @@ def _tree(spec: CubesSpec) -> Tree:
         for gpu, router in zip(cubes.gpus, routers, strict=True)
     ]
     joined = [
-        Link(a, b, spec.rate, spec.queue)
-        for a, b in (*cubes.cables(), *cubes.fibres())
+        Link(a, b, spec.rate, spec.queue) for a, b in (*cubes.cables(), *cubes.fibres())
     ]
     circuits = [
         circuit

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -198,7 +197,9 @@ class SliceManager:
         self._looks.set()
         return self._document_after(record, wait_s)
 
-    def swap(self, name: str, lost: str, spare: str | None, wait_s: float) -> SliceDocument:
+    def swap(
+        self, name: str, lost: str, spare: str | None, wait_s: float
+    ) -> SliceDocument:
         """Put a spare cube in the place of one, by moving its light alone. Return the slice.
 
         If the light cannot be moved, the slice keeps the cubes that it had. Raises NotFoundError; InvalidError for
@@ -324,7 +325,9 @@ class SliceManager:
             with self._changed:
                 if message != record.message and self._is_present(record):
                     self._keep(
-                        record.became("ACTIVE_DEGRADED" if message else "ACTIVE", message)
+                        record.became(
+                            "ACTIVE_DEGRADED" if message else "ACTIVE", message
+                        )
                     )
 
     def _light(self, record: Record) -> None:

@@ -34,7 +34,7 @@ class MetadataBody(Body):
     """Name and annotations of a slice; ``ringlight/twisted: "true"`` requests a twisted torus."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=NAME_LENGTH)]
-    annotations: Annotated[Annotations, Field(max_length=32)] = {}
+    annotations: Annotated[Annotations, Field(max_length=32, default_factory=dict)]
 
 
 class SpecBody(Body):
@@ -93,7 +93,7 @@ class Condition:
     status: Status
     reason: Reason
     message: str
-    lastTransitionTime: str  # noqa: N815
+    lastTransitionTime: str
 
 
 @dataclass(frozen=True)
@@ -105,19 +105,19 @@ class Conditions:
 class Metadata:
     name: str
     annotations: dict[str, str]
-    creationTimestamp: str  # noqa: N815
+    creationTimestamp: str
 
 
 @dataclass(frozen=True)
 class Spec:
     type: str
     topology: str
-    partitionIds: list[str]  # noqa: N815
+    partitionIds: list[str]
 
 
 @dataclass(frozen=True)
 class SliceDocument:
-    apiVersion: str  # noqa: N815
+    apiVersion: str
     kind: Literal["Slice"]
     metadata: Metadata
     spec: Spec
@@ -126,7 +126,7 @@ class SliceDocument:
 
 @dataclass(frozen=True)
 class SliceList:
-    apiVersion: str  # noqa: N815
+    apiVersion: str
     kind: Literal["SliceList"]
     items: list[SliceDocument]
 
@@ -177,9 +177,7 @@ class Record:
     def became(self, reason: Reason, message: str = "", **changes: Any) -> Record:
         """Return the slice in another state."""
         record = replace(self, reason=reason, message=message, **changes)
-        return (
-            record if record.status == self.status else replace(record, since=now())
-        )
+        return record if record.status == self.status else replace(record, since=now())
 
     def document(self, model: str) -> SliceDocument:
         """Return the slice as a resource. ``model``: of its GPUs."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, FastAPI, Path, Query
 
-from ringlight.controller.rest.common import PlainRoute, answers
+from ringlight.controller.rest.common import AlwaysJson, PlainRoute, answers
 from ringlight.controller.web.refusals import errors
 from ringlight.extensions.slices.manager import SliceManager
 from ringlight.extensions.slices.resource import (
@@ -24,9 +24,18 @@ Wait = Annotated[
 ]
 
 
-def router(slices: SliceManager) -> APIRouter:
-    """Return the routes ``/v1/slices``."""
-    routes = APIRouter(prefix="/v1/slices", tags=["slices"], route_class=PlainRoute)
+#: Beginning of the paths of a Kubernetes API server.
+KUBERNETES = f"/apis/{API_VERSION}/slices"
+
+
+def add_slice_routes(app: FastAPI, slices: SliceManager) -> None:
+    """Add the routes, also where clients of Kubernetes expect them; these declare no type of a body."""
+    for prefix, route in (("/v1/slices", PlainRoute), (KUBERNETES, AlwaysJson)):
+        app.include_router(_router(slices, prefix, route))
+
+
+def _router(slices: SliceManager, prefix: str, route: type[PlainRoute]) -> APIRouter:
+    routes = APIRouter(prefix=prefix, tags=["slices"], route_class=route)
 
     @routes.get("", **answers(SliceList))
     def all_slices() -> Any:

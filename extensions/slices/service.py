@@ -39,9 +39,9 @@ def add_slices(controller: Controller) -> None:
     )
 
     def add_to(app: FastAPI) -> None:
-        from ringlight.extensions.slices.routes import router
+        from ringlight.extensions.slices.routes import add_slice_routes
 
-        app.include_router(router(manager))
+        add_slice_routes(app, manager)
 
     controller.app_parts.append(add_to)
     controller.complaints.append(lambda: manager.complaint)

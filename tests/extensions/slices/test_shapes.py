@@ -202,7 +202,9 @@ def test_the_squarest_shape_has_the_cubes_and_is_a_topology(count: int) -> None:
         (["c0", "c3"], "partition c3 is out of service"),
     ],
 )
-def test_cubes_that_a_slice_cannot_have_are_named(cubes: list[str], message: str) -> None:
+def test_cubes_that_a_slice_cannot_have_are_named(
+    cubes: list[str], message: str
+) -> None:
     pool = Pool(Cubes(CUBE, 4))
     pool.take("blue", pool.shape("4x4x4"), ["c2"])
     pool.out.add("c3")
@@ -225,8 +227,14 @@ def test_the_fabric_has_the_circuits_of_its_slices() -> None:
 @pytest.mark.parametrize(
     ("slices", "message"),
     [
-        ({"red": {"topology": "2x2x3"}}, "slices.red: topology 2x2x3 needs 3 partitions; 2 are free"),
-        ({"red": {"topology": "2x3x1"}}, "slices.red: topology 2x3x1: 3 is no multiple"),
+        (
+            {"red": {"topology": "2x2x3"}},
+            "slices.red: topology 2x2x3 needs 3 partitions; 2 are free",
+        ),
+        (
+            {"red": {"topology": "2x3x1"}},
+            "slices.red: topology 2x3x1: 3 is no multiple",
+        ),
         ({"Red": {"topology": "2x2x1"}}, "Red"),
     ],
 )
