@@ -85,7 +85,7 @@ class Cubes:
         ):
             for place in itertools.product(*map(range, self.sides)):
                 if place[dimension] + 1 < self.sides[dimension]:
-                    step = (at + (d == dimension) for d, at in enumerate(place))
+                    step = (n + (d == dimension) for d, n in enumerate(place))
                     yield (
                         self._forwards(cube, place, dimension),
                         self._backwards(cube, tuple(step), dimension),
@@ -136,22 +136,22 @@ class Cubes:
             key=lambda d: (shape.sides[d] % 2, -shape.sides[d]),
         )
         walk = _snake([shape.sides[d] for d in order])
+        turned = [order.index(d) for d in range(len(order))]
         return tuple(
-            self._gpu(shape, cubes, tuple(at[order.index(d)] for d in range(len(at))))
-            for at in walk
+            self._gpu(shape, cubes, tuple(spot[d] for d in turned)) for spot in walk
         )
 
-    def _gpu(self, shape: Shape, cubes: Sequence[str], at: Sides) -> str:
+    def _gpu(self, shape: Shape, cubes: Sequence[str], spot: Sides) -> str:
         """Return the GPU at a position of a slice."""
-        place = tuple(a // side for a, side in zip(at, self.sides, strict=True))
-        inside = tuple(a % side for a, side in zip(at, self.sides, strict=True))
+        place = tuple(a // side for a, side in zip(spot, self.sides, strict=True))
+        inside = tuple(a % side for a, side in zip(spot, self.sides, strict=True))
         cube = self.names.index(cubes[shape.number(place)])
         return f"g{self._number(cube, inside)}"
 
     def _number(self, cube: int, place: Sides) -> int:
         number = 0
-        for at, side in zip(place, self.sides, strict=True):
-            number = number * side + at
+        for n, side in zip(place, self.sides, strict=True):
+            number = number * side + n
         return cube * self.size + number
 
     def _forwards(self, cube: int, place: Sides, dimension: int) -> Port:
@@ -166,8 +166,8 @@ def _snake(sides: Sequence[int]) -> list[Sides]:
     walk: list[Sides] = [()]
     for side in reversed(sides):
         walk = [
-            (at, *rest)
-            for at in range(side)
-            for rest in (reversed(walk) if at % 2 else walk)
+            (layer, *rest)
+            for layer in range(side)
+            for rest in (reversed(walk) if layer % 2 else walk)
         ]
     return walk

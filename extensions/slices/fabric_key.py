@@ -131,8 +131,8 @@ def _add(spec: CubesSpec, assembly: Assembly) -> None:
 
 def cubes_of(fabric: Fabric) -> CubesPart | None:
     """Return the cubes of a fabric; None if it has none."""
-    found: CubesPart | None = fabric.parts.get("cubes", {}).get("cubes")
-    return found
+    part: CubesPart | None = fabric.parts.get("cubes", {}).get("cubes")
+    return part
 
 
 CUBES = FabricKey(CubesSpec | None, add=_add, tree=_tree)

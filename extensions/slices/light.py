@@ -25,23 +25,23 @@ class Moves:
 
 def moves(
     cubes: Cubes,
-    lit: Iterable[Circuit],
+    present: Iterable[Circuit],
     shape: Shape,
     joined: Collection[str],
     leaving: Collection[str] = (),
 ) -> Moves:
     """Return what makes a slice of the cubes ``joined``, in order, and leaves those that are ``leaving`` dark.
 
-    ``lit``: duplex circuits as pairs of ports. Circuits between other cubes are not touched. With no cubes
+    ``present``: lit duplex circuits as pairs of ports. Circuits between other cubes are not touched. With no cubes
     joined, the slice ends.
     """
     requested = _by_ends(cubes.circuits(shape, list(joined)) if joined else ())
-    present = _by_ends(lit)
+    circuits = _by_ends(present)
     mine = {*joined, *leaving}
-    add = [pair for ends, pair in requested.items() if ends not in present]
+    add = [pair for ends, pair in requested.items() if ends not in circuits]
     remove = [
         pair
-        for ends, pair in present.items()
+        for ends, pair in circuits.items()
         if ends not in requested and any(_cube(cubes, port) in mine for port in ends)
     ]
     return Moves([_names(pair) for pair in add], [_names(pair) for pair in remove])

@@ -27,9 +27,9 @@ from ringlight.extensions.slices.light import Moves, moves
 from ringlight.extensions.slices.pool import Pool
 from ringlight.extensions.slices.resource import (
     TWISTED,
-    Record,
     SliceDocument,
     SliceGpus,
+    SliceRecord,
     now,
 )
 from ringlight.extensions.slices.shapes import topology_of
@@ -45,7 +45,7 @@ _STOP_S = 30.0
 #: Slices that could not be made and are remembered, the oldest forgotten first.
 _FAILED = 100
 
-_STORED = TypeAdapter(Record)
+_STORED = TypeAdapter(SliceRecord)
 
 
 class SliceManager:
@@ -68,7 +68,7 @@ class SliceManager:
         self._users, self._lost = users, lost
         self._bus, self._store = bus, store
         self._changed = threading.Condition()
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, SliceRecord] = {}
         #: Stored slices that cannot be used, and a line for each.
         self._aside: list[object] = []
         self.set_aside: list[str] = []
@@ -90,15 +90,15 @@ class SliceManager:
                 self._take_over(stored["slices"])
         self._thread.start()
 
-    def _of_fabric(self) -> list[Record]:
-        at = now()
+    def _of_fabric(self) -> list[SliceRecord]:
+        time_text = now()
         return [
-            Record(
+            SliceRecord(
                 name,
                 topology_of(slice_.shape.sides),
                 slice_.cubes,
-                at,
-                at,
+                time_text,
+                time_text,
                 annotations={TWISTED: "true"} if slice_.shape.twisted else {},
             )
             for name, slice_ in self._part.slices.items()
@@ -154,9 +154,14 @@ class SliceManager:
             known = self._records.get(name)
             if known is not None and known.holds:
                 raise ConflictError(f"there is a slice {name}")
-            at = now()
-            record = Record(
-                name, topology, tuple(cubes), at, at, annotations=dict(annotations)
+            time_text = now()
+            record = SliceRecord(
+                name,
+                topology,
+                tuple(cubes),
+                time_text,
+                time_text,
+                annotations=dict(annotations),
             )
             try:
                 record = self._with_cubes(record)
@@ -166,7 +171,7 @@ class SliceManager:
         self._looks.set()
         return self._document_after(record, wait_s)
 
-    def _with_cubes(self, record: Record) -> Record:
+    def _with_cubes(self, record: SliceRecord) -> SliceRecord:
         """Return a new slice with its cubes. Raises ValueError if it cannot have them."""
         pool, users = self._pool(), self._users()
         shape = pool.shape(record.topology, twisted=record.twisted)
@@ -260,12 +265,12 @@ class SliceManager:
             )
             return next(lines, None)
 
-    def _found(self, name: str) -> Record:
+    def _found(self, name: str) -> SliceRecord:
         if name not in self._records:
             raise NotFoundError(f"there is no slice {name}")
         return self._records[name]
 
-    def _check_unused(self, record: Record, cubes: Sequence[str]) -> None:
+    def _check_unused(self, record: SliceRecord, cubes: Sequence[str]) -> None:
         for gpu, user in self._users().items():
             cube = self._part.cubes.cube_of(gpu)
             if cube in cubes and cube in record.holds:
@@ -281,7 +286,7 @@ class SliceManager:
         pool.out = {self._part.cubes.cube_of(gpu) for gpu in self._lost()}
         return pool
 
-    def _document_after(self, record: Record, wait_s: float) -> SliceDocument:
+    def _document_after(self, record: SliceRecord, wait_s: float) -> SliceDocument:
         """Return a slice once it is no longer as ``record``, at most ``wait_s`` seconds later."""
         with self._changed:
             if record.reason in ("ACTIVATING", "DEACTIVATING"):
@@ -309,7 +314,7 @@ class SliceManager:
             self._looks.wait(_LOOK_S)
             self._looks.clear()
 
-    def _step(self, record: Record) -> None:
+    def _step(self, record: SliceRecord) -> None:
         """Bring one slice a step further: light it, end it, or look at it."""
         if record.reason == "ACTIVATING":
             self._light(record)
@@ -330,7 +335,7 @@ class SliceManager:
                         )
                     )
 
-    def _light(self, record: Record) -> None:
+    def _light(self, record: SliceRecord) -> None:
         leaving = tuple(cube for cube in record.before if cube not in record.cubes)
         problem, undone = self._move(record, record.cubes, leaving)
         with self._changed:
@@ -352,11 +357,11 @@ class SliceManager:
                 state = "the light is as before" if undone else "some light may be left"
                 self._keep(record.became("FAILED", f"{problem}; {state}"))
 
-    def _is_present(self, record: Record) -> bool:
+    def _is_present(self, record: SliceRecord) -> bool:
         return self._records.get(record.name) is record
 
     def _move(
-        self, record: Record, joined: Sequence[str], leaving: Sequence[str]
+        self, record: SliceRecord, joined: Sequence[str], leaving: Sequence[str]
     ) -> tuple[str | None, bool]:
         """Move light for a slice. Return why that failed, and whether the light is as before."""
         planned = self._moves(record, joined, leaving)
@@ -371,14 +376,14 @@ class SliceManager:
         return (change.problems[0], change.undone) if change.problems else (None, True)
 
     def _moves(
-        self, record: Record, joined: Sequence[str], leaving: Sequence[str] = ()
+        self, record: SliceRecord, joined: Sequence[str], leaving: Sequence[str] = ()
     ) -> Moves:
         cubes = self._part.cubes
         shape = Pool(cubes).shape(record.topology, twisted=record.twisted)
-        lit = circuit_pairs(self._fabric, self._circuits.cross_connects())
-        return moves(cubes, lit, shape, joined, leaving)
+        present = circuit_pairs(self._fabric, self._circuits.cross_connects())
+        return moves(cubes, present, shape, joined, leaving)
 
-    def _trouble(self, record: Record) -> str:
+    def _trouble(self, record: SliceRecord) -> str:
         """Return why a slice is degraded; an empty text if it is not."""
         lost = self._lost()
         for cube in record.cubes:
@@ -392,7 +397,7 @@ class SliceManager:
 
     # Records
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: SliceRecord) -> None:
         """Store a slice as it is now, and tell. The caller holds the lock."""
         self._records[record.name] = record
         failed = [name for name, known in self._records.items() if not known.holds]
@@ -400,12 +405,12 @@ class SliceManager:
             del self._records[name]
         self._save_and_tell(record)
 
-    def _drop(self, record: Record) -> None:
+    def _drop(self, record: SliceRecord) -> None:
         """Forget a slice. The caller holds the lock."""
         self._records.pop(record.name, None)
         self._save_and_tell(record, gone=True)
 
-    def _save_and_tell(self, record: Record, gone: bool = False) -> None:
+    def _save_and_tell(self, record: SliceRecord, gone: bool = False) -> None:
         documents = [asdict(known) for known in self._records.values()]
         self._store.write(_SLICES, {"slices": [*self._aside, *documents]})
         self._bus.publish(

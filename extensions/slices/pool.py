@@ -1,4 +1,4 @@
-"""Which slice has which cube. No I/O: the controller and the replay of a trace ask the same object."""
+"""Assignment of cubes to slices, for the controller and for the replay of a trace. No I/O."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class SliceGpus:
 
 
 @dataclass(frozen=True)
-class Record:
+class SliceRecord:
     """A slice as it is stored. ``cubes``: in the order of their places in the ``topology``.
 
     ``before``: while a cube is swapped, the cubes before. ``created`` and ``since``: times as texts, RFC 3339;
@@ -174,7 +174,7 @@ class Record:
             return ()
         return tuple(dict.fromkeys((*self.cubes, *self.before)))
 
-    def became(self, reason: Reason, message: str = "", **changes: Any) -> Record:
+    def became(self, reason: Reason, message: str = "", **changes: Any) -> SliceRecord:
         """Return the slice in another state."""
         record = replace(self, reason=reason, message=message, **changes)
         return record if record.status == self.status else replace(record, since=now())

@@ -61,8 +61,8 @@ class Shape:
     def number(self, place: Sides) -> int:
         """Return the number of a place in the order of :meth:`places`."""
         number = 0
-        for at, length in zip(place, self.grid, strict=True):
-            number = number * length + at
+        for n, length in zip(place, self.grid, strict=True):
+            number = number * length + n
         return number
 
     def after(self, place: Sides, dimension: int) -> Sides:
