@@ -8,13 +8,13 @@ from docs.figures.words import apart, seconds, truth
 
 
 def _job(title: str, job: str) -> list[Cell]:
-    figures = (simulated("base", "jct", job), measured("base", "jct", job))
+    figures = (simulated("both", "jct", job), measured("both", "jct", job))
     return [
         title,
-        *(of(seconds, measured("base", name, job)) for name in ("iteration", "allreduce", "jct")),
+        *(of(seconds, measured("both", name, job)) for name in ("iteration", "allreduce", "jct")),
         of(seconds, figures[0]),
         of(apart, *figures),
-        of(truth, measured("base", "exact", job)),
+        of(truth, measured("both", "exact", job)),
     ]
 
 
