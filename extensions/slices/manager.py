@@ -19,6 +19,7 @@ from ringlight.controller.errors import (
     ControllerError,
     InvalidError,
     NotFoundError,
+    UnavailableError,
 )
 from ringlight.controller.packets.attachment import circuit_pairs
 from ringlight.controller.store import Store
@@ -144,7 +145,8 @@ class SliceManager:
         """Make a slice, or a record of why there is none. Return it, after at most ``wait_s`` seconds.
 
         ``cubes``: in the order of their places; the first free ones if there are none. Raises InvalidError for a
-        ``model`` that the fabric does not have, ConflictError if there is a slice of this name.
+        ``model`` that the fabric does not have, ConflictError if there is a slice of this name, UnavailableError if
+        it cannot be stored.
         """
         if model != self._part.model:
             raise InvalidError(
@@ -398,21 +400,41 @@ class SliceManager:
     # Records
 
     def _keep(self, record: SliceRecord) -> None:
-        """Store a slice as it is now, and tell. The caller holds the lock."""
+        """Store a slice as it is now, and publish it. The caller holds the lock.
+
+        Raises UnavailableError for a new slice that cannot be stored; then there is none.
+        """
+        is_new = record.name not in self._records
         self._records[record.name] = record
         failed = [name for name, known in self._records.items() if not known.holds]
         for name in failed[: max(0, len(failed) - _FAILED)]:
             del self._records[name]
-        self._save_and_tell(record)
+        try:
+            self._save()
+        except OSError as error:
+            if is_new:
+                del self._records[record.name]
+                raise UnavailableError(
+                    f"slice {record.name} cannot be stored: {error}"
+                ) from error
+            # The next controller looks at the light.
+            log.error("slice %s is not stored: %s", record.name, error)
+        self._publish(record)
 
     def _drop(self, record: SliceRecord) -> None:
         """Forget a slice. The caller holds the lock."""
         self._records.pop(record.name, None)
-        self._save_and_tell(record, gone=True)
+        try:
+            self._save()
+        except OSError as error:
+            log.error("the end of slice %s is not stored: %s", record.name, error)
+        self._publish(record, gone=True)
 
-    def _save_and_tell(self, record: SliceRecord, gone: bool = False) -> None:
+    def _save(self) -> None:
         documents = [asdict(known) for known in self._records.values()]
         self._store.write(_SLICES, {"slices": [*self._aside, *documents]})
+
+    def _publish(self, record: SliceRecord, gone: bool = False) -> None:
         self._bus.publish(
             "slice",
             slice=record.name,

@@ -46,7 +46,7 @@ def _router(slices: SliceManager, prefix: str, route: type[PlainRoute]) -> APIRo
         "",
         status_code=201,
         response_model=None,
-        responses={201: {"model": SliceDocument}, **errors(409, 415, 422)},
+        responses={201: {"model": SliceDocument}, **errors(409, 415, 422, 503)},
     )
     def create(body: SliceBody, wait_s: Wait = 0.0) -> Any:
         """Join cubes to a torus by light.

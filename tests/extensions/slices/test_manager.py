@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -276,6 +277,19 @@ def test_an_activation_that_a_restart_cut_short_goes_on(bench: Bench) -> None:
     bench.light.away = False
     bench.start()
     bench.wait("blue", "ACTIVE")
+
+
+def test_on_a_full_disk_no_slice_is_made_and_those_that_are_there_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(name: str, document: Any) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(bench.store, "write", full)
+    with pytest.raises(UnavailableError, match="slice blue cannot be stored"):
+        bench.create("blue", "2x2", "c3")
+    assert [document.metadata.name for document in bench.slices.all()] == ["red"]
+    assert reason_of(bench.slices.swap("red", "c0", "c3", WAIT_S)) == "ACTIVE"
 
 
 @pytest.mark.parametrize(
