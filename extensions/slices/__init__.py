@@ -9,6 +9,7 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="slices",
+    requires=("cluster",),
     fabric={"cubes": "fabric_key:CUBES"},
     controller=("service:add_slices",),
     commands="commands:register",

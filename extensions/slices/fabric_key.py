@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,9 @@ from ringlight.fabric.parts import Link, OpticalSwitch, Plugged, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import Tree
 from ringlight.fabric.values import Duration, Rate, Strict
+
+if TYPE_CHECKING:
+    from ringlight.extensions.cluster.clusters import Slices
 
 #: Name of a slice, as GKE has it.
 NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -53,8 +56,8 @@ class CubesPart:
     model: str
     slices: Mapping[str, Slice] = field(default_factory=dict)
 
-    def pool(self) -> Pool:
-        """Return all cubes, free."""
+    def pool(self) -> Slices:
+        """Return all cubes, free, for the jobs of a trace."""
         return Pool(self.cubes)
 
 
