@@ -17,7 +17,7 @@ Wait = Annotated[
 ]
 
 slices = typer.Typer(
-    help="Slices: cubes of GPUs that light joins to tori.", no_args_is_help=True
+    help="Slices: cubes of GPUs that light joins into tori.", no_args_is_help=True
 )
 
 
@@ -90,7 +90,7 @@ def slice_create(
     wait: Wait = 20.0,
     as_json: Json = False,
 ) -> None:
-    """Join cubes to a torus by light.
+    """Join cubes into a torus by light.
 
     Exit code 1 if there is no such slice, or the circuits cannot be set.
 

@@ -42,7 +42,7 @@ class SliceSpec(Strict):
 
 @dataclass(frozen=True)
 class Slice:
-    """Cubes that are joined to a torus, in the order of the shape's places."""
+    """Cubes that are joined into a torus, in the order of the shape's places."""
 
     shape: Shape
     cubes: tuple[str, ...]

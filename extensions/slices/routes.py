@@ -49,7 +49,7 @@ def _router(slices: SliceManager, prefix: str, route: type[PlainRoute]) -> APIRo
         responses={201: {"model": SliceDocument}, **errors(409, 415, 422, 503)},
     )
     def create(body: SliceBody, wait_s: Wait = 0.0) -> Any:
-        """Join cubes to a torus by light.
+        """Join cubes into a torus by light.
 
         The condition Ready has the state. 201 with reason SliceCreationFailed: there is no such slice here, and
         the message says why. 409: there is a slice of this name.
