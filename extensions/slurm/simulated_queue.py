@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ringlight.controller.circuits.regroup import UNKNOWN_BYTES
+from ringlight.controller.circuits.planner import UNKNOWN_BYTES
 from ringlight.experiments.backends.protocol import BackendError, BuiltLab
 from ringlight.experiments.backends.simulation.fabric_now import FabricNow
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, When
