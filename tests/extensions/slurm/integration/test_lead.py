@@ -187,6 +187,7 @@ def test_a_job_and_its_claim_outlast_a_process_of_slurm(
 ) -> None:
     job = lab.submit("sleep 600", "-N2", "--nodelist=g0,g3")
     lab.until(lambda: lab.job(job)[0] == "RUNNING", "the job")
+    lab.until(lambda: len(steps(lab.folder)) == 1, "its step")
     if (name, number) == ("slurmctld", signal.SIGKILL):
         time.sleep(STORED_S)
     before = claims(lab)[f"slurm-{job}"]
