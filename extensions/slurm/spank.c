@@ -2,27 +2,11 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 #include <slurm/spank.h>
 
 SPANK_PLUGIN(ringlight, 1);
-
-/* Called in slurmstepd, which writes its title over the environment by which the lab finds its processes: the
- * kernel then shows the label in place of that memory. Without CAP_SYS_RESOURCE nothing changes. */
-int slurm_spank_init(spank_t sp, int ac, char **av)
-{
-	static char label[64];
-	const char *lab = getenv("RINGLIGHT_LAB");
-	if (spank_remote(sp) == 1 && lab) {
-		int length = snprintf(label, sizeof label, "RINGLIGHT_LAB=%s", lab);
-		prctl(PR_SET_MM, PR_SET_MM_ENV_START, label, 0, 0);
-		prctl(PR_SET_MM, PR_SET_MM_ENV_END, label + length + 1, 0, 0);
-	}
-	return 0;
-}
 
 /* Called as root in each task's own process, before it becomes the user's. The variables are those of slurmd,
  * which slurmstepd inherits; the path is opened for each task, as the namespace may have been made again. */

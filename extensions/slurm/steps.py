@@ -1,7 +1,7 @@
 """The steps of a cluster's jobs: each is a slurmstepd, which outlasts slurmd, with the tasks that it started.
 
-A slurmstepd writes its title over its environment, and with it the label of the lab, which the plug-in restores
-if it may. It also keeps the log of its slurmd open, which is in the lab's state.
+A slurmstepd writes its title over its environment, and with it the label of the lab. But it keeps the log of its
+slurmd open, which is in the lab's state.
 """
 
 from __future__ import annotations
