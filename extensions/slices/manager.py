@@ -175,17 +175,13 @@ class SliceManager:
 
     def _with_cubes(self, record: SliceRecord) -> SliceRecord:
         """Return a new slice with its cubes. Raises ValueError if it cannot have them."""
-        pool, users = self._pool(), self._users()
+        pool, used = self._pool(), self._used()
         shape = pool.shape(record.topology, twisted=record.twisted)
-        used = {self._part.cubes.cube_of(gpu): gpu for gpu in users}
         if not record.cubes:
             pool.out |= used.keys()
         cubes = record.cubes or pool.chosen(shape)
         pool.take(record.name, shape, cubes)
-        for cube in cubes:
-            if cube in used:
-                gpu = used[cube]
-                raise ValueError(f"partition {cube}: GPU {gpu} is used by {users[gpu]}")
+        _check_idle(cubes, used)
         return replace(record, cubes=tuple(cubes))
 
     def delete(self, name: str, wait_s: float) -> SliceDocument:
@@ -210,7 +206,7 @@ class SliceManager:
         """Put a spare cube in the place of one, by moving its light alone. Return the slice.
 
         If the light cannot be moved, the slice keeps the cubes that it had. Raises NotFoundError; InvalidError for
-        a cube that there is not; ConflictError if none is free, or a job or a claim has GPUs of the cube.
+        a cube that there is not; ConflictError if none is free, or a job or a claim has GPUs of either cube.
         """
         with self._changed:
             record = self._found(name)
@@ -219,8 +215,12 @@ class SliceManager:
             if unknown := {lost, spare or lost} - set(self._part.cubes.names):
                 raise InvalidError(f"there is no partition {min(unknown)}")
             self._check_unused(record, (lost,))
+            pool, used = self._pool(), self._used()
+            if spare is None:
+                pool.out |= used.keys()
             try:
-                spare = self._pool().swap(name, lost, spare)
+                spare = pool.swap(name, lost, spare)
+                _check_idle((spare,), used)
             except ValueError as error:
                 raise ConflictError(str(error)) from None
             cubes = tuple(spare if cube == lost else cube for cube in record.cubes)
@@ -248,7 +248,7 @@ class SliceManager:
         if not record.holds:
             raise ConflictError(f"slice {name} is {record.reason}")
         cubes = self._part.cubes
-        shape = self._pool().shape(record.topology, twisted=record.twisted)
+        shape = Pool(cubes).shape(record.topology, twisted=record.twisted)
         return SliceGpus(
             {cube: list(cubes.gpus_of(cube)) for cube in record.cubes},
             list(cubes.ring(shape, record.cubes)),
@@ -279,6 +279,13 @@ class SliceManager:
                 raise ConflictError(
                     f"slice {record.name}: GPU {gpu} of partition {cube} is used by {user}"
                 )
+
+    def _used(self) -> dict[str, str]:
+        """Return the cubes with GPUs of jobs or claims, each with a text that names one of them."""
+        return {
+            self._part.cubes.cube_of(gpu): f"GPU {gpu} is used by {user}"
+            for gpu, user in self._users().items()
+        }
 
     def _pool(self) -> Pool:
         """Return who has which cube now. The caller holds the lock."""
@@ -402,9 +409,9 @@ class SliceManager:
     def _keep(self, record: SliceRecord) -> None:
         """Store a slice as it is now, and publish it. The caller holds the lock.
 
-        Raises UnavailableError for a new slice that cannot be stored; then there is none.
+        Raises UnavailableError for a new slice that cannot be stored; then there is none, or the failed one before.
         """
-        is_new = record.name not in self._records
+        before = self._records.get(record.name)
         self._records[record.name] = record
         failed = [name for name, known in self._records.items() if not known.holds]
         for name in failed[: max(0, len(failed) - _FAILED)]:
@@ -412,8 +419,10 @@ class SliceManager:
         try:
             self._save()
         except OSError as error:
-            if is_new:
+            if before is None or not before.holds:
                 del self._records[record.name]
+                if before is not None:
+                    self._records[record.name] = before
                 raise UnavailableError(
                     f"slice {record.name} cannot be stored: {error}"
                 ) from error
@@ -445,3 +454,10 @@ class SliceManager:
             gone=gone,
         )
         self._changed.notify_all()
+
+
+def _check_idle(cubes: Sequence[str], used: Mapping[str, str]) -> None:
+    """Raise ValueError for the first cube in use. ``used``: by cube, a text that names a GPU and its user."""
+    for cube in cubes:
+        if cube in used:
+            raise ValueError(f"partition {cube}: {used[cube]}")

@@ -244,6 +244,26 @@ def test_gpus_in_use_keep_a_slice(bench: Bench) -> None:
     assert bench.create("green", "2x2").spec.partitionIds == ["c3"]
 
 
+def test_a_spare_is_no_cube_in_use(bench: Bench) -> None:
+    bench.users = {"g8": "job train"}
+    message = "partition c2: GPU g8 is used by job train"
+    with pytest.raises(ConflictError, match=message):
+        bench.slices.swap("red", "c0", "c2", 0.0)
+    assert bench.slices.swap("red", "c0", None, WAIT_S).spec.partitionIds[0] == "c3"
+
+
+def test_the_gpus_of_a_slice_are_read_while_others_are_made(bench: Bench) -> None:
+    slices = bench.slices
+
+    class Records(dict[str, Any]):
+        def values(self) -> Any:
+            assert slices._changed._is_owned()  # type: ignore[attr-defined]
+            return super().values()
+
+    slices._records = Records(slices._records)
+    assert slices.gpus("red").gpus.keys() == {"c0", "c1"}
+
+
 def test_slices_outlast_a_restart_with_their_times(bench: Bench) -> None:
     bench.create("blue", "2x4", annotations={"ringlight/twisted": "true", "a": "b"})
     bench.create("bad", "2x2", "c0")
@@ -289,6 +309,12 @@ def test_on_a_full_disk_no_slice_is_made_and_those_that_are_there_go_on(
     with pytest.raises(UnavailableError, match="slice blue cannot be stored"):
         bench.create("blue", "2x2", "c3")
     assert [document.metadata.name for document in bench.slices.all()] == ["red"]
+    monkeypatch.undo()
+    assert reason_of(bench.create("blue", "2x2", "c0")) == "SliceCreationFailed"
+    monkeypatch.setattr(bench.store, "write", full)
+    with pytest.raises(UnavailableError, match="slice blue cannot be stored"):
+        bench.create("blue", "2x2", "c3")
+    assert bench.ready("blue")[0] == "SliceCreationFailed"
     assert reason_of(bench.slices.swap("red", "c0", "c3", WAIT_S)) == "ACTIVE"
 
 
