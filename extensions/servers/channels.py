@@ -42,7 +42,8 @@ def plan(cluster: GpuCluster) -> Channels:
     Faults that come later do not change it.
     """
     server, inter = cluster.server, cluster.servers > 1
-    healthy = tuple(nic.usable_bps for nic in server.nics)
+    # NCCL plans with the line rate (``ncclTopoAddNet``, ``src/graph/topo.cc``).
+    healthy = tuple(nic.line_bps for nic in server.nics)
     total = server.gpu.usable_bps if server.gpus > 1 else sum(healthy)
     best = Channels(0, 0.0)
     for speed in library.speeds_bps(server.gpu.generation, inter=inter):

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from ringlight.extensions.servers.hardware import (
     GPUS,
+    LARGEST_MTU_BYTES,
     NIC_KINDS,
     NVLINKS,
     GpuCluster,
@@ -25,13 +26,16 @@ KEY, NAME = "gpu_servers", "all"
 
 
 class NicSpec(Strict):
-    """``count`` NICs of each server with the same line ``rate``. ``share``: the usable part of it, if not that
-    of its ``kind``."""
+    """``count`` NICs of each server with the same line ``rate``.
+
+    ``share``: the usable part of it, if not that of its ``kind``. ``mtu``: the payload of a packet, bytes.
+    """
 
     count: int = Field(default=1, ge=1, le=128)
     rate: Rate
     kind: str = "infiniband"
     share: float | None = Field(default=None, gt=0, le=1)
+    mtu: int = Field(default=LARGEST_MTU_BYTES, ge=256, le=LARGEST_MTU_BYTES)
 
     @model_validator(mode="after")
     def _is_known(self) -> NicSpec:
@@ -44,7 +48,7 @@ class NicSpec(Strict):
         return self
 
     def made(self) -> tuple[Nic, ...]:
-        return (Nic(self.rate, self.kind, self.share),) * self.count
+        return (Nic(self.rate, self.kind, self.share, self.mtu),) * self.count
 
 
 class SlowNicSpec(Strict):

@@ -51,11 +51,38 @@ NVLINKS: Mapping[Generation, Usable] = {
 
 @dataclass(frozen=True)
 class NicKind:
-    """A kind of NIC: ``share`` of the line rate that collectives can use, None if no source states it."""
+    """A kind of NIC.
+
+    ``share``: the part of the line rate that collectives can use with packets of 4096 bytes, None if no source
+    states it. ``overhead_bytes``: headers, checksums and gaps of a packet.
+    """
 
     name: str
     share: float | None
     source: str
+    overhead_bytes: int = 0
+
+
+#: Payload of the largest packet of InfiniBand and RoCE, in bytes.
+LARGEST_MTU_BYTES = 4096
+
+#: InfiniBand: local and transport headers, two checksums (InfiniBand Architecture Specification, volume 1).
+_INFINIBAND_BYTES = 8 + 12 + 4 + 2
+
+#: RoCE v2: Ethernet's preamble, header, checksum and gap; IPv4, UDP, transport header, checksum (Annex A17).
+_ROCE_BYTES = 8 + 14 + 4 + 12 + 20 + 8 + 12 + 4
+
+
+def payload_share(mtu_bytes: int, overhead_bytes: int) -> float:
+    """Return the part of a link's time in which packets of this payload carry it."""
+    return mtu_bytes / (mtu_bytes + overhead_bytes)
+
+
+def _roce_share() -> float:
+    """Return the stated share of InfiniBand, less what RoCE's longer headers take of it."""
+    largest = LARGEST_MTU_BYTES
+    infiniband = payload_share(largest, _INFINIBAND_BYTES)
+    return 0.96 * payload_share(largest, _ROCE_BYTES) / infiniband
 
 
 _MAINTAINERS = "NCCL's maintainers: 12, 24 and 48 GB/s of 100, 200 and 400 Gbit/s"
@@ -68,11 +95,13 @@ NIC_KINDS: Mapping[str, NicKind] = {
             "infiniband",
             0.96,
             f"{_MAINTAINERS} (NVIDIA/nccl-tests#119, #290, #267)",
+            _INFINIBAND_BYTES,
         ),
         NicKind(
             "roce",
-            0.96,
-            f"{_MAINTAINERS}; stated of InfiniBand, and taken for RoCE as well",
+            _roce_share(),
+            f"{_MAINTAINERS}; stated of InfiniBand, less RoCE's longer headers",
+            _ROCE_BYTES,
         ),
         NicKind("efa", None, "no source states it at 100 Gbit/s"),
     )
@@ -81,28 +110,37 @@ NIC_KINDS: Mapping[str, NicKind] = {
 
 @dataclass(frozen=True)
 class Nic:
-    """A NIC: its line rate and its kind. ``share``: the usable part if it is not that of the kind."""
+    """A NIC: its line rate and its kind.
+
+    ``share``: the usable part if it is not that of the kind. ``mtu_bytes``: the payload of a packet.
+    """
 
     line_bps: float
     kind: str = "infiniband"
     share: float | None = None
+    mtu_bytes: int = LARGEST_MTU_BYTES
 
     @property
     def usable_bps(self) -> float:
         """Return the rate that collectives can use. Raises ValueError if no source states it."""
-        share = self.share if self.share is not None else NIC_KINDS[self.kind].share
-        if share is None:
+        if self.share is not None:
+            return self.share * self.line_bps
+        kind = NIC_KINDS[self.kind]
+        if kind.share is None:
             raise ValueError(f"a NIC of kind {self.kind} has no stated usable share")
-        return share * self.line_bps
+        payload = payload_share(self.mtu_bytes, kind.overhead_bytes)
+        largest = payload_share(LARGEST_MTU_BYTES, kind.overhead_bytes)
+        return kind.share * payload / largest * self.line_bps
 
 
 @dataclass(frozen=True)
 class GpuModel:
-    """A model of GPUs: its generation and number of NVLinks."""
+    """A model of GPUs: its generation and number of NVLinks. ``arm``: on Grace, else on x86."""
 
     name: str
     generation: Generation
     links: int
+    arm: bool = False
 
     @property
     def line_bps(self) -> float:
@@ -126,9 +164,9 @@ GPUS: Mapping[str, GpuModel] = {
         GpuModel("h20", "hopper", 18),
         GpuModel("h800", "hopper", 8),
         GpuModel("b200", "blackwell", 18),
-        GpuModel("gb200", "blackwell", 18),
-        GpuModel("gb300", "blackwell", 18),
-        GpuModel("gb10", "blackwell", 0),
+        GpuModel("gb200", "blackwell", 18, arm=True),
+        GpuModel("gb300", "blackwell", 18, arm=True),
+        GpuModel("gb10", "blackwell", 0, arm=True),
     )
 }
 

@@ -86,8 +86,11 @@ TREE_CORRECTION: Mapping[Protocol, tuple[float, ...]] = {
     ),
 }
 
-#: The first size without a correction, as a power of two times 64 bytes.
+#: The first size of trees without a correction, as a power of two times 64 bytes.
 CORRECTED = 23
+
+#: The same of trees of sums in switches, which are corrected on Blackwell with a processor of x86.
+NVLS_TREE_CORRECTED = 24
 
 #: The part of its rate that an NVLink has for sums in the switch (``nvlsEfficiency``).
 NVLS_SHARE: Mapping[Generation, float] = {
@@ -211,3 +214,10 @@ RING_LL, RING_LL128 = 1 / 2, 0.92
 TREE, TREE_LL = 0.92, 1 / 3.8
 #: Of a tree with LL128, in one server and between servers.
 TREE_LL128 = (7 / 9, 120 / 128)
+#: Of a tree whose GPU has all traffic of a server (``NCCL_TOPO_PATTERN_TREE``): one GPU a server.
+ONE_GPU_TREE = 0.85
+
+#: Seconds in which a thread of the host launches a collective on one GPU: 33.7 us for eight of a DGX A100 and
+#: 4.2 us for each of four to seven, 8 to 128 bytes (``all_reduce_perf -g``, NVIDIA/nccl-tests#123). NCCL's own
+#: latencies leave the launch out.
+LAUNCH_S = 33.7 / 8 * _US

@@ -190,6 +190,8 @@ def _rate(cluster: GpuCluster, kind: Kind, way: _Way) -> float:
     if protocol == "ll128":
         most = number * library.tree_most_bps(generation, servers, protocol)
         bus = min(library.TREE_LL128[servers > 1] * bus, most)
+    if cluster.server.gpus == 1:
+        bus *= library.ONE_GPU_TREE
     return bus / 2
 
 
@@ -235,11 +237,25 @@ def _delayed(cluster: GpuCluster, kind: Kind, way: _Way, vector_bytes: int) -> f
 # Times
 
 
+def launched_s(seconds: float, gpus: int) -> float:
+    """Return the seconds of a collective in a loop whose thread launches it on this number of GPUs.
+
+    The thread launches the next one while the GPUs run, so the slower of both decides. nccl-tests loops like
+    this (``BenchTime``, ``startColl``), and NCCL launches GPU by GPU (``doLaunches``, ``src/group.cc``).
+    """
+    return max(seconds, gpus * library.LAUNCH_S)
+
+
 def _corrected(cluster: GpuCluster, kind: Kind, way: _Way, vector_bytes: int) -> float:
     """Return the rate for a size, with NCCL's correction of trees."""
     rate = _rate(cluster, kind, way)
     power = int(math.log2(max(1, vector_bytes >> 6)))
-    if way[0] == "tree" and power < library.CORRECTED:
+    gpu, until = cluster.server.gpu, 0
+    if way[0] == "tree":
+        until = library.CORRECTED
+    elif way[0] == "nvls-tree" and gpu.generation == "blackwell" and not gpu.arm:
+        until = library.NVLS_TREE_CORRECTED
+    if power < until:
         rate *= library.TREE_CORRECTION[way[1]][power]
     return rate
 

@@ -41,6 +41,13 @@ def test_rates_are_stated_with_their_source():
     assert document.nics[2] == "200 Gbit/s of 400 Gbit/s (as stated)"
 
 
+def test_small_packets_lower_the_stated_rate():
+    nic = {"rate": "100 Gbit/s", "kind": "roce", "mtu": 1024}
+    (text,) = stated(spec(nics=[nic]).cluster()).nics
+    assert text.startswith("89.4")
+    assert "of 100 Gbit/s (NCCL's maintainers" in text
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
@@ -49,6 +56,7 @@ def test_rates_are_stated_with_their_source():
         ({"nics": []}, "servers without NICs cannot be joined"),
         ({"nics": [{"rate": "1 Gbit/s", "kind": "token"}]}, "kind: token; there are"),
         ({"nics": [{"rate": "1 Gbit/s", "kind": "efa"}]}, "share: no source states"),
+        ({"nics": [{"rate": "1 Gbit/s", "mtu": 9000}]}, "less than or equal to 4096"),
         ({"slow": [{"server": 2, "nic": 0, "share": 0.5}]}, "there is no NIC 0 of 2"),
     ],
 )

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from ringlight.extensions.servers.channels import nics_bps, plan
 from ringlight.extensions.servers.hardware import GPUS, GpuCluster, Nic, Server
-from ringlight.extensions.servers.model import bus_bandwidth_bps, predict
+from ringlight.extensions.servers.model import (
+    _estimate,
+    bus_bandwidth_bps,
+    launched_s,
+    predict,
+)
 from ringlight.extensions.servers.sums import filling, loop_bytes
 from ringlight.extensions.servers.trees import (
     binary_tree,
@@ -58,13 +63,45 @@ def test_a_tree_of_two_servers_sends_the_vector_once():
     # Each server sends half up and half down: 1 GPU, 1 NIC, 48 GB/s of which trees get 0.92.
     made = cluster(gpus=1, nics=(400,))
     found = predict(made, LARGE, "all-reduce", "tree", "simple")
-    # Two channels of at most 41.4 GB/s of bus bandwidth, twice the tree's.
+    # Two channels of at most 41.4 GB/s of bus bandwidth, twice the tree's, and 0.85 for one GPU a server.
+    assert 8 * LARGE / found.seconds / GB == pytest.approx(0.85 * 41.4, rel=2e-3)
+
+
+def test_a_tree_of_servers_with_two_gpus_has_no_penalty_of_one():
+    found = predict(cluster(gpus=2, nics=(400,)), LARGE, "all-reduce", "tree", "simple")
+    # Twice 48 GB/s, 0.92 of it: more than two channels of 41.4 GB/s of bus bandwidth.
     assert 8 * LARGE / found.seconds / GB == pytest.approx(41.4, rel=2e-3)
 
 
 def test_sums_in_the_switch_have_the_rate_of_the_library():
     # 8 heads at 40 GB/s (9 of them fit 370.8), 0.85 of it, two operations at once, 7/8.
     assert bus(cluster("h100", 1, nics=()), "nvls") == pytest.approx(476, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mtu_bytes", "share"),
+    [
+        ("infiniband", 4096, 0.96),
+        # 26 bytes of headers a packet.
+        ("infiniband", 1024, 0.96 * (1024 / 1050) / (4096 / 4122)),
+        # 82 bytes: 8 + 14 + 20 + 8 + 12 + 4 + 4 + 12.
+        ("roce", 4096, 0.96 * (4096 / 4178) / (4096 / 4122)),
+        ("roce", 1024, 0.96 * (1024 / 1106) / (4096 / 4122)),
+    ],
+)
+def test_headers_take_their_part_of_a_nic(kind, mtu_bytes, share):
+    nic = Nic(100e9, kind, mtu_bytes=mtu_bytes)
+    assert nic.usable_bps == pytest.approx(share * 100e9)
+    assert Nic(100e9, kind, 0.5, mtu_bytes).usable_bps == pytest.approx(50e9)
+
+
+def test_channels_are_planned_with_line_rates():
+    # 12 GB/s fit a NIC of 12.5 GB/s, of which 11.2 can be used.
+    small = (Nic(100e9, "roce", mtu_bytes=1024),) * 2
+    made = GpuCluster(Server(GPUS["gb10"], 1, small), 2)
+    assert plan(made).nics == (0, 1)
+    usable = 2 * 12.5 * 0.96 * (1024 / 1106) / (4096 / 4122)
+    assert nics_bps(made, plan(made)) / GB == pytest.approx(usable)
 
 
 def test_channels_are_striped_over_nics_of_equal_rate():
@@ -138,6 +175,12 @@ def test_large_chunks_hide_the_latency_of_a_ring_and_small_ones_do_not():
     assert found == pytest.approx(latency + slices)
 
 
+def test_a_thread_that_launches_on_eight_gpus_takes_33_7_us():
+    assert launched_s(15e-6, 8) == pytest.approx(33.7e-6)
+    assert launched_s(15e-6, 1) == pytest.approx(15e-6)
+    assert launched_s(1e-3, 8) == pytest.approx(1e-3)
+
+
 def test_the_stages_of_sums_cost_small_vectors_some_loops():
     made = cluster("h100", 1, nics=())
     # 16 blocks, 8 heads, 64 KiB: less than 64 loops of 128 KiB.
@@ -156,6 +199,17 @@ def test_nccl_chooses_by_size():
     assert predict(made, 1 << 30, algorithm="ring").protocol == "simple"
     # Ampere's switches do not sum.
     assert predict(cluster("a100", nics=(200,) * 8), 1 << 30).algorithm == "ring"
+
+
+def test_trees_of_sums_are_corrected_on_blackwell_with_x86_alone():
+    # At 64 MiB NCCL takes 0.8 of the rate into account, and for the choice only.
+    made, grace = (cluster(gpu, 2, 8) for gpu in ("b200", "gb200"))
+    way, size = ("nvls-tree", "simple"), 64 << 20
+    slow, fast = (_estimate(each, "all-reduce", way, size) for each in (made, grace))
+    latency = (25 + 2 * 20.9) * 1e-6
+    assert (slow - latency) / (fast - latency) == pytest.approx(1 / 0.8)
+    chosen = [predict(each, size, algorithm="nvls-tree") for each in (made, grace)]
+    assert chosen[0] == chosen[1]
 
 
 def test_hardware_without_sums_refuses_them():
