@@ -184,5 +184,6 @@ def hook_script(module: str, settings: ClusterSettings, python_path: str) -> str
     if settings.lab is not None:
         variables["RINGLIGHT_LAB"] = settings.lab
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    command = ["exec", shlex.quote(sys.executable), "-m", module]
+    # By -P it imports nothing from where slurmctld was started.
+    command = ["exec", shlex.quote(sys.executable), "-P", "-m", module]
     return f"#!/bin/sh\n{' '.join([*words, *command])}\n"
