@@ -18,6 +18,8 @@ HOOKS = {
     EPILOG: "ringlight.extensions.slurm.epilog",
 }
 PORT = 17000
+#: First line of a slurm.conf.
+HEAD = "# A Slurm cluster over a Ringlight lab, as ringlight slurm config prints it: a node at each GPU."
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def _general(settings: ClusterSettings) -> str:
     directory = settings.directory
     socket = "" if settings.munge is None else f"socket={settings.munge},"
     return f"""\
-# A Slurm cluster over a Ringlight lab, as ringlight slurm config prints it: a node at each GPU.
+{HEAD}
 ClusterName=ringlight
 SlurmctldHost={settings.host}(127.0.0.1)
 SlurmctldPort={settings.port}
