@@ -113,7 +113,9 @@ def format_of(text: str, file: str) -> str:
         return "nccl"
     if re.search(r"^[^\w\n]*GPU0\b", re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
         return "nvidia-smi"
-    if re.search(r"^[ \t]*(Switch|Block)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE):
+    if re.search(
+        r"^[ \t]*(Switch|Block)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE
+    ):
         return "slurm-conf"
     document: Any = parse_document(text, file)
     if isinstance(document, list):

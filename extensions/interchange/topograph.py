@@ -105,9 +105,7 @@ def _check_older(document: Mapping[Any, Any], file: str) -> None:
             raise TopologyFileError(f"{file}: switches.{name}: empty definition")
 
 
-def _nodes(
-    where: str, texts: tuple[str, ...], hostlists: Hostlists
-) -> tuple[str, ...]:
+def _nodes(where: str, texts: tuple[str, ...], hostlists: Hostlists) -> tuple[str, ...]:
     try:
         return tuple(node for text in texts for node in hostlists.expand(text))
     except ValueError as error:

@@ -404,7 +404,7 @@ MANY = {
     "slurm-yaml": "- topology: a\n  tree:\n    switches:\n"
     + "".join(f"    - {{switch: s{n}, nodes: '{_ALL}'}}\n" for n in range(300)),
     "topograph-model": f"blocks: [{{nodes: [{', '.join([repr(_ALL)] * 300)}]}}]\n",
-    "nccl": '<system><cpu><nic>{}{}</nic></cpu></system>'.format(
+    "nccl": "<system><cpu><nic>{}{}</nic></cpu></system>".format(
         "".join(f'<gpu dev="{n}"/>' for n in range(3000)),
         "".join(f'<net name="n{n}"/>' for n in range(3000)),
     ),

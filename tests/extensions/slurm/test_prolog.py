@@ -235,7 +235,7 @@ def test_a_certificate_names_the_address_unless_it_is_the_labs_own(
 @pytest.mark.parametrize("url", ["http://127.0.0.1:80x", "http://[::1"])
 def test_an_address_that_is_none_is_one_line(controller: Controller, url: str) -> None:
     wrong = Site(url, site(controller).partitions, {})
-    with pytest.raises(SlurmError, match="^http"):
+    with pytest.raises(SlurmError, match=r"^http"):
         rest.call(wrong, "GET", "/v1/claims")
 
 
