@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringlight.workloads.formats.files import read_bytes
+
 #: Columns of a file; further columns are ignored.
 COLUMNS = ("source", "destination", "bytes", "start_s")
-#: Most flows of a file.
+#: Most flows of a file, and most bytes of the file and of a flow, which floats carry exactly.
 MOST_FLOWS = 5_000_000
+FILE_BYTES, FLOW_BYTES = 512 << 20, 1 << 53
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,17 @@ class FlowFileError(ValueError):
 def read_flows(path: Path, gpus: Collection[str]) -> list[SizedFlow]:
     """Return the flows of a file. ``gpus``: names that may stand there. Raises FlowFileError."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [
-                name for name in COLUMNS if name not in (reader.fieldnames or ())
-            ]
-            if missing:
-                raise FlowFileError(f"{path}: the head line has no column {missing[0]}")
-            return list(_flows(path, reader, gpus))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        data = read_bytes(path, limit=FILE_BYTES, pipe=True)
+    except ValueError as error:
+        raise FlowFileError(str(error)) from None
+    try:
+        text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
+        reader = csv.DictReader(text)
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise FlowFileError(f"{path}: the head line has no column {missing[0]}")
+        return list(_flows(path, reader, gpus))
+    except (UnicodeDecodeError, csv.Error) as error:
         raise FlowFileError(f"{path}: cannot be read: {error}") from None
 
 
@@ -66,6 +72,8 @@ def _flow(row: dict[str, str], gpus: Collection[str]) -> SizedFlow:
         raise ValueError(f"{flow.source} sends to itself")
     if flow.size_bytes < 1:
         raise ValueError(f"bytes: {flow.size_bytes}; it must be 1 or more")
+    if flow.size_bytes > FLOW_BYTES:
+        raise ValueError(f"bytes: more than {FLOW_BYTES}")
     if not (math.isfinite(flow.start_s) and flow.start_s >= 0):
         raise ValueError(f"start_s: {flow.start_s}; it must be 0 or more")
     return flow

@@ -164,8 +164,8 @@ def _imported(
 
     try:
         text = read_text(file, IMPORT_BYTES)
-        form = form or format_of(text, str(file))
         with patience(f"reading {file}"):
+            form = form or format_of(text, str(file))
             draft = READERS[form](text, str(file), defaults)
     except ValueError as error:
         fail(str(error), 2)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-#: Most names of a hostlist.
+#: Most names of a hostlist, and of all hostlists of a file.
 MOST_NAMES = 65536
+MOST_OF_FILE = 4 * MOST_NAMES
 #: Most digits of a number; Slurm's own numbers have 64 bits.
 _DIGITS = 18
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -24,11 +25,40 @@ def expand(text: str) -> list[str]:
     Raises ValueError for what is no hostlist, and for more than :data:`MOST_NAMES` names.
     """
     names: list[str] = []
-    for entry in re.split(r",(?![^\[]*\])", text.strip()):
+    for entry in _entries(text.strip()):
         if _ENTRY.fullmatch(entry) is None:
             raise ValueError(f"{entry!r:.60} is no hostlist, such as g[0-2,5]")
         names += _expanded(entry, MOST_NAMES - len(names))
     return names
+
+
+@dataclass
+class Hostlists:
+    """The hostlists of one file. ``left``: names that it may still have."""
+
+    left: int = MOST_OF_FILE
+
+    def expand(self, text: str) -> list[str]:
+        """Return the names of a hostlist as :func:`expand`. Raises ValueError, also for too many in the file."""
+        names = expand(text)
+        self.left -= len(names)
+        if self.left < 0:
+            raise ValueError(f"the file has more than {MOST_OF_FILE} names")
+        return names
+
+
+def _entries(text: str) -> Iterator[str]:
+    """Yield the parts of a hostlist between commas, but for commas in brackets."""
+    pending: list[str] = []
+    depth = 0
+    for part in text.split(","):
+        pending.append(part)
+        depth += part.count("[") - part.count("]")
+        if depth <= 0:
+            yield ",".join(pending)
+            pending, depth = [], 0
+    if pending:
+        yield ",".join(pending)
 
 
 def _expanded(entry: str, most: int) -> list[str]:

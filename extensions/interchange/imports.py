@@ -111,9 +111,11 @@ def format_of(text: str, file: str) -> str:
     """Return the name of the format that a text has. Raises ValueError if it has none of them."""
     if text.lstrip().startswith("<"):
         return "nccl"
-    if re.search(r"^\W*GPU0\b", re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
+    if re.search(r"^[^\w\n]*GPU0\b", re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
         return "nvidia-smi"
-    if re.search(r"^\s*(Switch|Block)Name\s*=", text, re.MULTILINE | re.IGNORECASE):
+    if re.search(
+        r"^[ \t]*(Switch|Block)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE
+    ):
         return "slurm-conf"
     document: Any = parse_document(text, file)
     if isinstance(document, list):

@@ -19,6 +19,8 @@ from ringlight.fabric.values import Strict
 MOST_PARTS = 200_000
 #: Most steps of the library, some 25 seconds.
 MOST_STEPS = 20_000_000
+#: Most levels of devices in devices.
+DEEPEST = 64
 _PLACE = re.compile(r"([\sA-Za-z0-9_()><-]+)(?:\[([0-9:-]*)\])?")
 
 
@@ -230,7 +232,9 @@ def _check_size(
     infrastructure: Infrastructure, devices: Mapping[str, InfraDevice]
 ) -> None:
     """Raise ValueError for edges inside devices that do not fit, and for more than the library can hold."""
-    parts = {name: _parts(device, devices, ()) for name, device in devices.items()}
+    parts: dict[str, int] = {}
+    for device in devices.values():
+        _count_parts(device, devices, parts, ())
     edges = {
         device.name: _check_device_edges(f"devices[{place}]", device, devices)
         for place, device in enumerate(infrastructure.devices)
@@ -274,22 +278,29 @@ def _check_device(
             raise ValueError(f"{here}.name: there is no device {component.name}")
 
 
-def _parts(
-    device: InfraDevice, devices: Mapping[str, InfraDevice], above: tuple[str, ...]
+def _count_parts(
+    device: InfraDevice,
+    devices: Mapping[str, InfraDevice],
+    parts: dict[str, int],
+    above: tuple[str, ...],
 ) -> int:
-    """Return the number of components of a device, with those of devices in it."""
+    """Return the number of components of a device, with those of devices in it, and note it in ``parts``."""
     if device.name in above:
         raise ValueError(f"devices: {device.name} is a part of itself")
-    inside = (*above, device.name)
-    return sum(
-        component.count
-        * (
-            _parts(devices[component.name], devices, inside)
-            if component.choice == "device"
-            else 1
+    if len(above) > DEEPEST:
+        raise ValueError(f"devices: more than {DEEPEST} levels deep")
+    if device.name not in parts:
+        inside = (*above, device.name)
+        parts[device.name] = sum(
+            component.count
+            * (
+                _count_parts(devices[component.name], devices, parts, inside)
+                if component.choice == "device"
+                else 1
+            )
+            for component in device.components
         )
-        for component in device.components
-    )
+    return parts[device.name]
 
 
 def _check_device_edges(

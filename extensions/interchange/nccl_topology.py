@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from xml.etree.ElementTree import Element, ParseError, XMLParser
+from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 from ringlight.extensions.interchange.servers import ReportedServer
 from ringlight.extensions.interchange.slurm_topology import TopologyFileError
@@ -15,6 +15,8 @@ from ringlight.extensions.interchange.slurm_topology import TopologyFileError
 #: Tags below which GPUs and NICs are, and most of them one below the other.
 _HOLDERS = frozenset({"system", "cpu", "pci", "nic"})
 _DEEPEST = 64
+#: Most GPUs, and most NICs, of a host: each GPU is looked at with each NIC.
+_MOST_DEVICES = 1024
 
 
 @dataclass
@@ -48,8 +50,15 @@ def read_dump(text: str, file: str) -> list[ReportedServer]:
     return servers
 
 
+class _Builder(TreeBuilder):
+    """Builder of a document that defines no entities, which can make a small file a very large one."""
+
+    def doctype(self, name: str, *_: object) -> None:
+        raise TopologyFileError(f"<!DOCTYPE {name:.40}>: a dump of NCCL has none")
+
+
 def _parsed(text: str, file: str) -> Element:
-    parser = XMLParser()
+    parser = XMLParser(target=_Builder())
     try:
         parser.feed(text)
         root: Element = parser.close()
@@ -57,6 +66,8 @@ def _parsed(text: str, file: str) -> Element:
         line, _ = error.position
         what = str(error).partition(":")[0]
         raise TopologyFileError(f"{file}: line {line}: {what}") from None
+    except TopologyFileError as error:
+        raise TopologyFileError(f"{file}: {error}") from None
     return root
 
 
@@ -87,6 +98,9 @@ def _add(
         raise TopologyFileError(
             f"{where}.{key}: there is a {element.tag} {name} already"
         )
+    if len(group) == _MOST_DEVICES:
+        what = f"the host has more than {_MOST_DEVICES} of them"
+        raise TopologyFileError(f"{where}: {what}")
     group[name] = above
     if element.tag == "gpu":
         parts.models[name] = f"sm{element.get('sm')}" if element.get("sm") else ""

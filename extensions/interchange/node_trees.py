@@ -98,7 +98,8 @@ def fabric_of_tree(topology: NodeTopology, defaults: Defaults) -> Draft:
     Rates, ports and GPUs are by default, and named in the draft.
     """
     draft = Draft()
-    switches = (*topology.leaves, *topology.children())
+    children = topology.children()
+    switches = (*topology.leaves, *children)
     ours = {name: draft.names.take(name, "sw") for name in switches}
     for name in switches:
         draft.add_switch(ours[name])
@@ -108,8 +109,8 @@ def fabric_of_tree(topology: NodeTopology, defaults: Defaults) -> Draft:
             for gpu in _gpus(draft, node, defaults):
                 draft.plug(gpu, draft.next_port(ours[leaf]), defaults.rate_bps)
                 below[leaf] += defaults.rate_bps
-    for parent in reversed(topology.children()):
-        for child in topology.children()[parent]:
+    for parent in reversed(children):
+        for child in children[parent]:
             rate_bps = defaults.uplink_bps or below[child]
             ends = draft.next_port(ours[child]), draft.next_port(ours[parent])
             draft.plug(*ends, rate_bps)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ringlight.extensions.interchange.hostlists import expand, fold
+from ringlight.extensions.interchange.hostlists import Hostlists, fold
 
 #: Most characters of a switch's name in Slurm.
 LONGEST_NAME = 64
@@ -175,6 +175,7 @@ class _Reading:
     below: dict[str, list[str]] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
     kinds: Counter[str] = field(default_factory=Counter)
+    hostlists: Hostlists = field(default_factory=Hostlists)
 
     def take(self, where: str, line: str) -> None:
         """Read a line. Raises TopologyFileError."""
@@ -211,7 +212,7 @@ class _Reading:
             raise _problem(where, f"{key}: {name} needs {' or '.join(allowed)}")
         ((kind, text),) = values.items()
         try:
-            names = expand(text)
+            names = self.hostlists.expand(text)
         except ValueError as error:
             raise _problem(where, f"{kind}: {error}") from None
         if kind == "Nodes":

@@ -18,7 +18,7 @@ from ringlight.experiments.language.text import (
     parse_document,
     plain_yaml,
 )
-from ringlight.extensions.interchange.hostlists import expand, fold
+from ringlight.extensions.interchange.hostlists import Hostlists, fold
 from ringlight.extensions.interchange.slurm_topology import (
     NodeTopology,
     TopologyFileError,
@@ -102,8 +102,10 @@ def read_yaml(text: str, file: str = "topology.yaml") -> list[NamedTopology]:
         raise TopologyFileError(str(error)) from None
     if not isinstance(document, list) or not document:
         raise TopologyFileError(f"{file}: it should be a list of topologies")
+    hostlists = Hostlists()
     topologies = [
-        _read(f"{file}: [{place}]", entry) for place, entry in enumerate(document)
+        _read(f"{file}: [{place}]", entry, hostlists)
+        for place, entry in enumerate(document)
     ]
     for name, count in Counter(topology.name for topology in topologies).items():
         if count > 1:
@@ -113,7 +115,7 @@ def read_yaml(text: str, file: str = "topology.yaml") -> list[NamedTopology]:
     return topologies
 
 
-def _read(where: str, document: object) -> NamedTopology:
+def _read(where: str, document: object, hostlists: Hostlists) -> NamedTopology:
     if not isinstance(document, dict):
         raise TopologyFileError(f"{where}: it should be a mapping")
     if next(iter(document), "") != "topology":
@@ -130,9 +132,9 @@ def _read(where: str, document: object) -> NamedTopology:
     if len(kinds) != 1:
         raise TopologyFileError(f"{where}: it needs one of tree, block and flat")
     if entry.tree is not None:
-        nodes = _tree(f"{where}.tree.switches", entry.tree.switches)
+        nodes = _tree(f"{where}.tree.switches", entry.tree.switches, hostlists)
     elif entry.block is not None:
-        nodes = _blocks(f"{where}.block", entry.block)
+        nodes = _blocks(f"{where}.block", entry.block, hostlists)
     elif not entry.flat:
         raise TopologyFileError(f"{where}.flat: it should be true")
     else:
@@ -149,7 +151,9 @@ def _checked(where: str, nodes: NodeTopology) -> None:
         raise TopologyFileError(f"{where}: {text}") from None
 
 
-def _tree(where: str, switches: Sequence[_Switch]) -> NodeTopology:
+def _tree(
+    where: str, switches: Sequence[_Switch], hostlists: Hostlists
+) -> NodeTopology:
     leaves: dict[str, tuple[str, ...]] = {}
     parents: dict[str, str] = {}
     names = {entry.switch for entry in switches}
@@ -162,9 +166,9 @@ def _tree(where: str, switches: Sequence[_Switch]) -> NodeTopology:
             raise TopologyFileError(f"{here}.switch: there is a {entry.switch} already")
         seen.add(entry.switch)
         if entry.nodes:
-            leaves[entry.switch] = _hostlist(f"{here}.nodes", entry.nodes)
+            leaves[entry.switch] = _hostlist(f"{here}.nodes", entry.nodes, hostlists)
             continue
-        for child in _hostlist(f"{here}.children", entry.children):
+        for child in _hostlist(f"{here}.children", entry.children, hostlists):
             if child not in names:
                 raise TopologyFileError(f"{here}.children: there is no switch {child}")
             if child in parents:
@@ -174,18 +178,18 @@ def _tree(where: str, switches: Sequence[_Switch]) -> NodeTopology:
     return NodeTopology(leaves, parents)
 
 
-def _blocks(where: str, document: _Blocks) -> NodeTopology:
+def _blocks(where: str, document: _Blocks, hostlists: Hostlists) -> NodeTopology:
     leaves: dict[str, tuple[str, ...]] = {}
     for place, entry in enumerate(document.blocks):
         here = f"{where}.blocks[{place}]"
         if entry.block in leaves:
             raise TopologyFileError(f"{here}.block: there is a {entry.block} already")
-        leaves[entry.block] = _hostlist(f"{here}.nodes", entry.nodes)
+        leaves[entry.block] = _hostlist(f"{here}.nodes", entry.nodes, hostlists)
     return NodeTopology(leaves, {}, document.block_sizes)
 
 
-def _hostlist(where: str, text: str) -> tuple[str, ...]:
+def _hostlist(where: str, text: str, hostlists: Hostlists) -> tuple[str, ...]:
     try:
-        return tuple(expand(text))
+        return tuple(hostlists.expand(text))
     except ValueError as error:
         raise TopologyFileError(f"{where}: {error}") from None

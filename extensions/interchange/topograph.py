@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from ringlight.experiments.language.text import first_problem
-from ringlight.extensions.interchange.hostlists import expand
+from ringlight.extensions.interchange.hostlists import Hostlists
 from ringlight.extensions.interchange.slurm_topology import (
     NodeTopology,
     TopologyFileError,
@@ -68,7 +68,7 @@ def read_model(document: object, file: str) -> tuple[NodeTopology, list[str]]:
             parents[child] = name
     known = {*model.switches, *parents}
     leaves: dict[str, tuple[str, ...]] = {}
-    alone = 0
+    alone, hostlists = 0, Hostlists()
     for place, block in enumerate(model.blocks):
         where = f"{file}: blocks[{place}]"
         if block.switch is None:
@@ -80,7 +80,7 @@ def read_model(document: object, file: str) -> tuple[NodeTopology, list[str]]:
             )
         else:
             leaf = block.switch
-        nodes = _nodes(f"{where}.nodes", block.nodes)
+        nodes = _nodes(f"{where}.nodes", block.nodes, hostlists)
         leaves[leaf] = leaves.get(leaf, ()) + nodes
     dropped = _without_nodes(leaves, parents, known)
     topology = NodeTopology(leaves, parents)
@@ -105,9 +105,9 @@ def _check_older(document: Mapping[Any, Any], file: str) -> None:
             raise TopologyFileError(f"{file}: switches.{name}: empty definition")
 
 
-def _nodes(where: str, hostlists: tuple[str, ...]) -> tuple[str, ...]:
+def _nodes(where: str, texts: tuple[str, ...], hostlists: Hostlists) -> tuple[str, ...]:
     try:
-        return tuple(node for text in hostlists for node in expand(text))
+        return tuple(node for text in texts for node in hostlists.expand(text))
     except ValueError as error:
         raise TopologyFileError(f"{where}: {error}") from None
 

@@ -18,8 +18,9 @@ is that of the JSON of a judge's predictions (`predictions.json` of its folder).
     ./ringlight judge --page FILE
 
 A verdict is *within* if every claim of the judge holds, *outside* if a claim does not hold, and *cannot be
-said* if the published data do not decide it. Constants come from sources other than the judged table. The
-tables, their sources and their licences are in [extensions/judge/data](../extensions/judge/data/README.md).
+said* if the published data do not decide it. Constants come from sources other than the judged table, but for
+those that a judge names below, with the figures that are no evidence therefore. The tables, their sources and
+their licences are in [extensions/judge/data](../extensions/judge/data/README.md).
 """
 
 

@@ -229,7 +229,12 @@ def settings_of(lab: Lab, plan: SlurmCluster) -> tuple[ClusterSettings, Site]:
     )
     addresses = {name: fabric.gpus[name].ip for name in gpus}
     return settings, Site(
-        plan.controller, partitions, addresses, plan.token_file, plan.cacert
+        plan.controller,
+        partitions,
+        addresses,
+        plan.token_file,
+        plan.cacert,
+        own_certificate=plan.cacert is not None,
     )
 
 

@@ -88,7 +88,9 @@ def config(
             "--write: the controller's token must be in a file that the prolog reads; name it in ringlight.json"
         )
     addresses = {gpu["name"]: gpu["ip"] for gpu in fabric["gpus"]}
-    site = Site(_url(), partitions, addresses, cacert=address["cacert"] or None)
+    # The prolog starts elsewhere.
+    cacert = str(Path(address["cacert"]).absolute()) if address["cacert"] else None
+    site = Site(_url(), partitions, addresses, cacert=cacert)
     files.write(settings, site)
     for name in files.names(settings):
         echo(place / name)

@@ -226,7 +226,9 @@ class EmulatedSlurm:
                 self._note(GpusGranted, t=event.t, job=job.plan.name)
         elif event.what == "requeued":
             job.restarts += 1
-            job.allocated_s = None
+            job.allocated_s = job.failed = None
+            # Its ranks begin anew, each with a file of its own.
+            job.read, job.ready, job.done = {}, {}, set()
         elif event.what == "done" and job.allocated_s is not None and not job.over:
             assert self._cluster is not None
             self._read(job, self._cluster)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 from ringlight import IMPORT_PATH
+from ringlight.extensions.slurm.partitions import SlurmError
 from ringlight.extensions.slurm.plugin import compile_plugin
 from ringlight.extensions.slurm.site import FILE, Site
 from ringlight.extensions.slurm.slurm_conf import (
+    HEAD,
     HOOKS,
     PLUGINS,
     SPANK,
@@ -26,8 +31,12 @@ def names(settings: ClusterSettings) -> list[str]:
 
 
 def write(settings: ClusterSettings, site: Site) -> None:
-    """Write the files of a cluster, and compile its plug-in. Raises OSError and SlurmError."""
+    """Write the files of a cluster, and compile its plug-in.
+
+    Raises OSError, and SlurmError, also for a folder with the slurm.conf of another cluster, which stays.
+    """
     directory = settings.directory
+    _check_ours(directory / "slurm.conf")
     (directory / "state").mkdir(mode=0o700, parents=True, exist_ok=True)
     site.write(directory)
     texts = {"slurm.conf": slurm_conf(settings), PLUGINS: plugins_conf(directory)}
@@ -42,3 +51,9 @@ def write(settings: ClusterSettings, site: Site) -> None:
         )
         path.chmod(0o755)
     compile_plugin(directory / SPANK)
+
+
+def _check_ours(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if not path.read_bytes().startswith(HEAD.encode()):
+            raise SlurmError(f"{path}: of another cluster; choose another folder")

@@ -68,12 +68,12 @@ class Follower:
         self._ending = threading.Event()
 
     def _connection(self) -> Api:
-        site, own = self._site, self._site.cacert is not None
+        site = self._site
         return Api(
             site.url,
             site.token(),
             cacert=site.cacert,
-            anywhere=own,
+            anywhere=site.own_certificate,
             patience_s=ANSWER_S,
         )
 

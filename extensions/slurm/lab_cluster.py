@@ -22,6 +22,7 @@ from ringlight.extensions.slurm.process import FOLDER, PARTITION, SlurmCluster
 from ringlight.extensions.slurm.scontrol import slurm
 from ringlight.extensions.slurm.slurm_conf import PORT
 from ringlight.extensions.slurm.status import read_status
+from ringlight.extensions.slurm.steps import end_steps
 from ringlight.extensions.slurm.task import SCRIPT
 from ringlight.testbed.process_start import Process
 from ringlight.testbed.processes import LabProcesses
@@ -120,6 +121,8 @@ class LabCluster:
                 self._process.kill()
                 self._process.wait(END_S)
             self._process = None
+        # A cluster that was killed has not ended its steps.
+        end_steps(self.directory)
         for log in self.directory.glob("*.log"):
             target = self._logs / f"slurm-{log.name}"
             with suppress(OSError), target.open("ab") as file:

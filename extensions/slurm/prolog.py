@@ -54,8 +54,9 @@ def claim(site: Site, environment: Mapping[str, str]) -> dict[str, Any] | None:
     name = claim_name(environment["SLURM_JOB_ID"])
     body = {"name": name, "gpus": gpus, "wait_s": LIGHT_S}
     document = _claimed(site, body)
-    # A job on a GPU that is lost or dark would start, and wait for its network.
-    if document["state"] != "ACTIVE" and len(gpus) > 1:
+    # A job on a GPU that is lost or dark would start, and wait for its network; a failed claim has no GPUs.
+    waits = document["state"] != "ACTIVE" and len(gpus) > 1
+    if waits or document["state"] == "FAILED":
         release(site, name)
         raise SlurmError(document["reason"] or f"claim {name} is {document['state']}")
     return dict(document)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ringlight.extensions.slurm.partitions import SlurmError
 from ringlight.extensions.slurm.site import Site
+from ringlight.testbed.certificates import trusting
 
 #: Longest wait for an answer, and between two attempts, seconds.
 ANSWER_S, AGAIN_S = 30.0, 0.2
@@ -45,7 +46,10 @@ def call(
 
 
 def _call(site: Site, method: str, path: str, body: Any) -> Any:
-    connection = _connection(site)
+    try:
+        connection = _connection(site)
+    except ValueError as error:
+        raise SlurmError(f"{site.url}: no address of a controller: {error}") from None
     headers = {"content-type": "application/json"}
     if (token := site.token()) is not None:
         headers["authorization"] = f"Bearer {token}"
@@ -71,8 +75,8 @@ def _connection(site: Site) -> http.client.HTTPConnection:
     host, port = url.hostname or "127.0.0.1", url.port
     if url.scheme != "https":
         return http.client.HTTPConnection(host, port, timeout=ANSWER_S)
-    context = ssl.create_default_context(cafile=site.cacert)
-    if site.cacert is not None:
-        # The certificate of a controller of this machine need not name the address.
-        context.check_hostname = False
+    if site.cacert is None:
+        context = ssl.create_default_context()
+    else:
+        context = trusting(site.cacert, anywhere=site.own_certificate)
     return http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=context)

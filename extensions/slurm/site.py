@@ -28,6 +28,7 @@ class Site:
 
     ``url``: of the controller's REST API. ``addresses``: IP address of each GPU in the fabric.
     ``token_file``, ``cacert``: paths, None if it needs none.
+    ``own_certificate``: the controller's certificate is the one in ``cacert``, and need not name its address.
     ``refusals``: number of refused claims after which a job is held.
     """
 
@@ -37,6 +38,7 @@ class Site:
     token_file: str | None = None
     cacert: str | None = None
     refusals: int = REFUSALS
+    own_certificate: bool = False
 
     def write(self, directory: Path) -> None:
         """Write the file into the folder of slurm.conf. Raises OSError."""

@@ -18,6 +18,8 @@ HOOKS = {
     EPILOG: "ringlight.extensions.slurm.epilog",
 }
 PORT = 17000
+#: First line of a slurm.conf.
+HEAD = "# A Slurm cluster over a Ringlight lab, as ringlight slurm config prints it: a node at each GPU."
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def _general(settings: ClusterSettings) -> str:
     directory = settings.directory
     socket = "" if settings.munge is None else f"socket={settings.munge},"
     return f"""\
-# A Slurm cluster over a Ringlight lab, as ringlight slurm config prints it: a node at each GPU.
+{HEAD}
 ClusterName=ringlight
 SlurmctldHost={settings.host}(127.0.0.1)
 SlurmctldPort={settings.port}
@@ -184,5 +186,6 @@ def hook_script(module: str, settings: ClusterSettings, python_path: str) -> str
     if settings.lab is not None:
         variables["RINGLIGHT_LAB"] = settings.lab
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    command = ["exec", shlex.quote(sys.executable), "-m", module]
+    # By -P it imports nothing from where slurmctld was started.
+    command = ["exec", shlex.quote(sys.executable), "-P", "-m", module]
     return f"#!/bin/sh\n{' '.join([*words, *command])}\n"

@@ -191,6 +191,7 @@ def test_many_sizes_are_put_together_by_powers_of_ten():
         ("g0,g1,1,nan", "flows.csv:2: start_s: nan"),
         ("g0,g1,x,0", "flows.csv:2: invalid literal"),
         ("g0,g1", "flows.csv:2: "),
+        (f"g0,g1,1{'0' * 400},0", "flows.csv:2: bytes: more than "),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, part: str):
@@ -201,6 +202,11 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, part: str):
         read_flows(file, LEAF.gpus)
     assert part in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_device_that_never_ends_is_no_file_of_flows():
+    with pytest.raises(FlowFileError, match="/dev/zero: "):
+        read_flows(Path("/dev/zero"), LEAF.gpus)
 
 
 def test_the_command_prints_and_writes_times(tmp_path: Path):

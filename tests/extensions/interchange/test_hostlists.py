@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -58,6 +59,16 @@ def test_a_name_that_no_hostlist_can_hold_is_refused() -> None:
 
 def test_the_largest_hostlist() -> None:
     assert len(expand(f"g[1-{MOST_NAMES}]")) == MOST_NAMES
+
+
+def test_many_names_are_read_in_little_time() -> None:
+    names = [f"n{number}x" for number in range(MOST_NAMES)]
+    began = time.monotonic()
+    assert expand(",".join(names)) == names
+    odd = ",".join(str(number) for number in range(1, MOST_NAMES, 2))
+    assert len(expand(f"g[{odd}]")) == MOST_NAMES // 2
+    # Some 50 ms; minutes if the time grows with the square.
+    assert time.monotonic() - began < 5
 
 
 @given(st.lists(NAMES | st.from_regex(r"[0-9]{1,25}", fullmatch=True), max_size=20))

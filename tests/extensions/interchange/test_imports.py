@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -319,6 +321,11 @@ DUMP_CHANGES: list[Change] = [
     ("<net ", "<fibre ", "system: it has no <net> beside its <gpu>"),
     ("<gpu ", "<tpu ", "line 5: mismatched tag"),
     ("<nic>", "<nic><!DOCTYPE x>", "line 6: "),
+    (
+        "<system",
+        '<!DOCTYPE system [<!ENTITY a "aaaaaaaa">]>\n<system',
+        "<!DOCTYPE system>: a dump of NCCL has none",
+    ),
 ]
 MATRIX_CHANGES: list[Change] = [
     (
@@ -389,6 +396,42 @@ def test_what_is_in_no_format_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         format_of(text, "test")
     assert message in str(caught.value)
+
+
+_ALL = "g[0-65535]"
+MANY = {
+    "slurm-conf": "".join(f"SwitchName=s{n} Nodes={_ALL}\n" for n in range(300)),
+    "slurm-yaml": "- topology: a\n  tree:\n    switches:\n"
+    + "".join(f"    - {{switch: s{n}, nodes: '{_ALL}'}}\n" for n in range(300)),
+    "topograph-model": f"blocks: [{{nodes: [{', '.join([repr(_ALL)] * 300)}]}}]\n",
+    "nccl": "<system><cpu><nic>{}{}</nic></cpu></system>".format(
+        "".join(f'<gpu dev="{n}"/>' for n in range(3000)),
+        "".join(f'<net name="n{n}"/>' for n in range(3000)),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", MANY)
+def test_a_small_file_of_very_many_parts_is_refused_before_they_are_made(
+    form: str,
+) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"^test: .*more than \d+ "):
+            READERS[form](MANY[form], "test", Defaults())
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 200 << 20
+
+
+@pytest.mark.parametrize("text", ["\n" * 300_000, ". \n" * 100_000])
+def test_the_format_of_a_long_file_is_known_in_little_time(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="test: "):
+        format_of(f"{text}x: 1\n", "test")
+    # A second; half an hour if the time grows with the square.
+    assert time.monotonic() - began < 20
 
 
 def test_every_reader_and_form_has_a_name_that_commands_take() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import networkx as nx
@@ -234,6 +235,34 @@ def test_a_broken_document_is_refused_by_key(old: str, new: str, message: str) -
     assert str(caught.value).startswith("FILE: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def _nested(depth: int, reach: int) -> str:
+    """Return a document in which each device has each of the next ``reach`` devices."""
+    devices = [
+        {
+            "name": f"d{n}",
+            "components": [
+                {"name": f"d{m}", "choice": "device", "count": 1}
+                for m in range(n + 1, min(depth, n + 1 + reach))
+            ]
+            or [{"name": "x", "choice": "xpu", "count": 1}],
+        }
+        for n in range(depth)
+    ]
+    instances = [{"name": "i", "device": "d0", "count": 1}]
+    return json.dumps({"name": "pod", "devices": devices, "instances": instances})
+
+
+@pytest.mark.parametrize(
+    ("depth", "reach", "message"),
+    [(48, 48, "too large"), (2000, 1, "devices: more than 64 levels deep")],
+)
+def test_devices_in_devices_are_counted_once_each(
+    depth: int, reach: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^FILE: .*{message}"):
+        READERS["infragraph"](_nested(depth, reach), "FILE", Defaults())
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ringlight.extensions.judge.judging import (
 )
 from ringlight.extensions.judge.page import page_of, section_of
 from ringlight.extensions.judge.reading import (
+    DATA,
     OUTCOMES,
     STATED,
     TableError,
@@ -89,6 +90,22 @@ def test_a_judge_predicts_without_outcomes_and_reads_only_its_tables():
     for judge in all_judges().values():
         assert all((STATED / table).is_file() for table in judge.inputs)
         assert all((OUTCOMES / table).is_file() for table in judge.outcomes)
+
+
+def test_predictions_open_no_file_of_outcomes():
+    opened, watching = [], True
+
+    def watch(event, arguments):
+        if watching and event == "open" and str(DATA) in str(arguments[0]):
+            opened.append(Path(str(arguments[0])))
+
+    sys.addaudithook(watch)
+    for name in QUICK:
+        judge = all_judges()[name]
+        judge.predict(table_reader(STATED, judge.inputs))
+    watching = False
+    read = {path.relative_to(STATED).as_posix() for path in opened}
+    assert read == {table for name in QUICK for table in all_judges()[name].inputs}
 
 
 def test_a_changed_prediction_has_another_hash():

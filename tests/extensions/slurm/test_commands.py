@@ -70,6 +70,17 @@ def test_the_written_files_are_listed_and_there(tmp_path: Path) -> None:
     site = json.loads((tmp_path / "ringlight.json").read_text())
     assert site["addresses"]["g3"] == "10.0.0.3"
     assert (tmp_path / "topology.conf").read_text().startswith("SwitchName=")
+    # Our own may be written again.
+    run("config", "--directory", str(tmp_path), "--write")
+
+
+def test_a_configuration_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    other = tmp_path / "slurm.conf"
+    other.write_text("ClusterName=production\n")
+    with pytest.raises(SlurmError, match=f"^{other}: .*another"):
+        run("config", "--directory", str(tmp_path), "--write")
+    assert other.read_text() == "ClusterName=production\n"
+    assert list(tmp_path.iterdir()) == [other]
 
 
 def test_a_plug_in_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

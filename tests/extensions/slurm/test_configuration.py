@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight import IMPORT_PATH
 from ringlight.extensions.slurm.partitions import (
     Partition,
     SlurmError,
@@ -18,6 +20,8 @@ from ringlight.extensions.slurm.partitions import (
 )
 from ringlight.extensions.slurm.site import FILE, Site, directory_of, read_site
 from ringlight.extensions.slurm.slurm_conf import (
+    HOOKS,
+    PROLOG,
     ClusterSettings,
     hook_script,
     slurm_conf,
@@ -160,3 +164,18 @@ def test_the_file_holds_no_secret(tmp_path: Path) -> None:
     site.write(tmp_path)
     assert site.token() == "hush"
     assert "hush" not in (tmp_path / FILE).read_text()
+
+
+def test_hooks_import_nothing_from_where_slurmctld_was_started(tmp_path: Path) -> None:
+    # They are root's, and the folder may be anybody's.
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from here')\n")
+    script = tmp_path / "prolog"
+    source = str(IMPORT_PATH)
+    hook = hook_script(HOOKS[PROLOG], ClusterSettings(tmp_path, GPUS, ()), source)
+    script.write_text(hook)
+    done = subprocess.run(
+        ["/bin/sh", str(script)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"{tmp_path}/ringlight.json: " in done.stderr

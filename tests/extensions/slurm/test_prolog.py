@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +146,19 @@ def test_light_that_cannot_be_had_is_refused_and_nothing_is_kept(
     assert not controller.claims
 
 
+def test_a_job_of_one_gpu_starts_without_light_but_not_without_a_claim(
+    controller: Controller,
+) -> None:
+    one = JOB | {"SLURM_JOB_NODELIST": "g3"}
+    controller.state = "ACTIVE_DEGRADED"
+    assert claimed(controller, one)["gpus"] == ["g3"]
+    controller.claims.clear()
+    # A failed claim has no GPUs.
+    controller.state, controller.reason = "FAILED", "internal error"  # type: ignore[assignment]
+    with pytest.raises(SlurmError, match="internal error"):
+        claimed(controller, one)
+
+
 def test_the_claim_of_an_ended_job_is_released_if_its_epilog_does_not(
     controller: Controller,
 ) -> None:
@@ -177,6 +195,48 @@ def test_a_controller_that_does_not_answer_is_named(controller: Controller) -> N
     gone = Site("http://127.0.0.1:1", site(controller).partitions, {})
     with pytest.raises(SlurmError, match="no controller answers at http"):
         rest.call(gone, "GET", "/v1/claims", patience_s=0.05)
+
+
+def _openssl(folder: Path, words: str) -> None:
+    subprocess.run(
+        ["openssl", *words.split()],
+        cwd=folder, check=True, capture_output=True, timeout=30,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_certificate_names_the_address_unless_it_is_the_labs_own(
+    controller: Controller, tmp_path: Path
+) -> None:
+    new = "-nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj"
+    _openssl(tmp_path, f"req -x509 {new} /CN=authority -keyout a.key -out a.pem")
+    _openssl(tmp_path, f"req {new} /CN=elsewhere -keyout key.pem -out b.csr")
+    sign = "x509 -req -in b.csr -CA a.pem -CAkey a.key -CAcreateserial -out cert.pem"
+    _openssl(tmp_path, sign)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    controller.socket = context.wrap_socket(controller.socket, server_side=True)
+    url = f"https://127.0.0.1:{controller.server_address[1]}"
+    plain = site(controller)
+
+    def claims(cacert: str, own: bool) -> Any:
+        there = replace(
+            plain, url=url, cacert=str(tmp_path / cacert), own_certificate=own
+        )
+        return rest.call(there, "GET", "/v1/claims")
+
+    # The lab's own, though an authority has signed it.
+    assert claims("cert.pem", True) == []
+    # Of an authority, any other machine could have one as well.
+    with pytest.raises(SlurmError, match="certificate verify failed"):
+        claims("a.pem", False)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:80x", "http://[::1"])
+def test_an_address_that_is_none_is_one_line(controller: Controller, url: str) -> None:
+    wrong = Site(url, site(controller).partitions, {})
+    with pytest.raises(SlurmError, match=r"^http"):
+        rest.call(wrong, "GET", "/v1/claims")
 
 
 def test_a_script_without_a_job_is_refused(controller: Controller) -> None:
