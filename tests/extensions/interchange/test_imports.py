@@ -239,9 +239,9 @@ def test_commands_write_a_scenario_and_name_what_is_missing(tmp_path: Path) -> N
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [
         f"ringlight: {out}: written",
-        "ringlight: by default: 1 GPU a node, gpu, at 100 Gbit/s",
-        "ringlight: by default: numbers of ports",
-        "ringlight: by default: the job: one ring all-reduce of 100 MB",
+        "ringlight: chosen: 1 GPU a node, gpu, at 100 Gbit/s",
+        "ringlight: chosen: numbers of ports",
+        "ringlight: chosen: the job: one ring all-reduce of 100 MB",
     ]
     again = CliRunner().invoke(app, ["graph", str(out), "-f", "slurm-tree"])
     assert again.exit_code == 0, again.output
