@@ -56,9 +56,7 @@ def _parsed(text: str, file: str) -> Element:
     except ParseError as error:
         line, _ = error.position
         what = str(error).partition(":")[0]
-        raise TopologyFileError(
-            f"{file}: line {line}: not the XML of a dump of NCCL: {what}"
-        ) from None
+        raise TopologyFileError(f"{file}: line {line}: not XML: {what}") from None
     return root
 
 

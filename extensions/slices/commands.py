@@ -103,7 +103,9 @@ def _gpus_in(scenario: Path, name: str) -> dict[str, Any]:
     slices_there = {} if part is None else part.slices
     if part is None or name not in slices_there:
         there = ", ".join(slices_there) or "none"
-        fail(f"{scenario}: fabric.cubes.slices: there is no {name}; there are {there}", 2)
+        fail(
+            f"{scenario}: fabric.cubes.slices: there is no {name}; there are {there}", 2
+        )
     chosen, cubes = slices_there[name], part.cubes
     by_cube = {cube: list(cubes.gpus_of(cube)) for cube in chosen.cubes}
     return {"gpus": by_cube, "ring": list(cubes.ring(chosen.shape, chosen.cubes))}
