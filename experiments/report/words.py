@@ -34,6 +34,8 @@ _TITLES = {
 #: Metrics whose unit 1 is a share of something.
 _SHARES = ("gpu_utilisation", "accuracy", "fragmentation", "inputs_wrong")
 YES_NO = {True: "yes", False: mark("bad", "no"), None: NOTHING}
+#: Least spread of repeats that are not equal, relative to their mean.
+_ROUNDING = 1e-12
 HARD_SPACE = "\u00a0"
 
 
@@ -57,7 +59,8 @@ def seconds(value: float | None) -> str:
         return NOTHING
     if abs(value) >= 100:
         return f"{value:,.1f}".removesuffix(".0") + f"{HARD_SPACE}s"
-    if abs(value) >= 1:
+    # Not "1000.0 ms".
+    if abs(value) >= 0.99995:
         return f"{value:.2f}{HARD_SPACE}s"
     if abs(value) >= 0.01 or value == 0:
         return f"{1e3 * value:.1f}{HARD_SPACE}ms"
@@ -111,11 +114,12 @@ def figure(row: Row | None) -> str:
     if row is None:
         return NOTHING
     shown = amount(row.value, row.unit, row.metric)
-    return (
-        shown
-        if row.spread is None
-        else f"{shown} ± {amount(row.spread, row.unit, row.metric)}"
-    )
+    if row.spread is None:
+        return shown
+    # Equal repeats differ by the error of their mean at most.
+    size = abs(row.value) if is_number(row.value) else 0.0
+    spread = row.spread if row.spread > _ROUNDING * size else 0.0
+    return f"{shown} ± {amount(spread, row.unit, row.metric)}"
 
 
 def upper_first(words: str) -> str:

@@ -121,7 +121,7 @@ def import_file(
 ) -> None:
     """Write a scenario file with the fabric of a file of Slurm, topograph, InfraGraph, NCCL or nvidia-smi.
 
-    Standard error names what the file does not state and got by default, and what was left out.
+    Standard error lists the choices for parts that the file does not state, and the parts that were left out.
 
     Examples:
         ringlight examples copy disaggregation
@@ -145,7 +145,7 @@ def import_file(
     text, defaulted, dropped = _imported(file, form, defaults)
     _give(text, out)
     for what in defaulted:
-        say(f"by default: {what}")
+        say(f"chosen: {what}")
     for what in dropped:
         say(f"left out: {what}")
 

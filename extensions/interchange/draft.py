@@ -135,7 +135,7 @@ def scenario_text(draft: Draft, name: str, source: str) -> str:
         count = len(draft.names.renamed)
         draft.defaulted.append(f"{count} names, such as {ours} for {theirs}")
     comments = [f"Imported from {source}."]
-    comments += (f"By default: {what}." for what in draft.defaulted)
+    comments += (f"Chosen: {what}." for what in draft.defaulted)
     comments += (f"Left out: {what}." for what in draft.dropped)
     comments += (f"{ours} is {theirs} there." for ours, theirs in _sorted(draft.names))
     # A comment is one line, whatever a file's names have in them.

@@ -117,12 +117,15 @@ def format_of(text: str, file: str) -> str:
         r"^[ \t]*(Switch|Block)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE
     ):
         return "slurm-conf"
-    document: Any = parse_document(text, file)
+    there = f"name one by --format: {', '.join(READERS)}"
+    try:
+        document: Any = parse_document(text, file)
+    except ValueError as error:
+        raise ValueError(f"{error}; if it is not YAML or JSON, {there}") from None
     if isinstance(document, list):
         return "slurm-yaml"
     if isinstance(document, dict):
         for key, form in _KEYS.items():
             if key in document:
                 return form
-    there = ", ".join(READERS)
-    raise ValueError(f"{file}: its format is not known; name one by --format: {there}")
+    raise ValueError(f"{file}: its format is not known; {there}")

@@ -65,7 +65,7 @@ def _parsed(text: str, file: str) -> Element:
     except ParseError as error:
         line, _ = error.position
         what = str(error).partition(":")[0]
-        raise TopologyFileError(f"{file}: line {line}: {what}") from None
+        raise TopologyFileError(f"{file}: line {line}: not XML: {what}") from None
     except TopologyFileError as error:
         raise TopologyFileError(f"{file}: {error}") from None
     return root

@@ -69,13 +69,32 @@ def predict(
         default=None,
     )
     if chosen is None:
-        raise ValueError(f"the cluster has no {algorithm or kind} {protocol or ''}")
+        raise ValueError(_no_way(cluster, kind, algorithm, protocol))
     seconds = _seconds(cluster, kind, chosen, vector_bytes)
     _, limit = _limits(cluster, kind, chosen[0])
     return Prediction(seconds, *chosen, limit)
 
 
 _Way = tuple[Algorithm, Protocol]
+
+
+def _no_way(
+    cluster: GpuCluster,
+    kind: Kind,
+    algorithm: Algorithm | None,
+    protocol: Protocol | None,
+) -> str:
+    """Return the reason why a cluster has no algorithm and protocol."""
+    sums = algorithm in ("nvls", "nvls-tree", "sharp") and kind == "all-reduce"
+    if sums and not nvls_speed_bps(cluster):
+        server = f"{cluster.server.gpus} {cluster.server.gpu.name}"
+        return f"{algorithm}: NCCL makes no sums in the switch of {server}"
+    if sums and algorithm == "nvls" and cluster.servers > 1:
+        return f"nvls is for a job on one server, this is on {cluster.servers}; take nvls-tree"
+    if sums and algorithm != "nvls" and cluster.servers == 1:
+        return f"{algorithm} is for a job on several servers, this is on one; take nvls"
+    words = (algorithm or "algorithm", kind, protocol or "")
+    return f"the cluster has no {' '.join(words).strip()}"
 
 
 def _ways(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ringlight.experiments.cli import options
 from ringlight.experiments.cli.calls import Json, call, get, list_of
-from ringlight.experiments.cli.common import Column, answer, listing, table
+from ringlight.experiments.cli.common import Column, answer, fail, listing, table
 from ringlight.experiments.cli.rest import PANEL
 
 Name = Annotated[str, typer.Argument(metavar="SLICE")]
@@ -62,18 +64,51 @@ def slice_show(name: Name, as_json: Json = False) -> None:
 
 
 @slices.command("gpus")
-def slice_gpus(name: Name, as_json: Json = False) -> None:
+def slice_gpus(
+    name: Name,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(
+            "--scenario",
+            metavar="FILE",
+            help="Scenario file with the slice, in place of the lab's slices.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Show the GPUs of a slice, by cube, and in the order of a ring through its torus.
 
     Examples:
         ringlight slices gpus red
+        ringlight examples copy slices
+        ringlight slices gpus red --scenario slices.yaml
     """
 
     def write(reply: Mapping[str, Any]) -> None:
         rows = [[cube, " ".join(gpus)] for cube, gpus in reply["gpus"].items()]
         table(["partition", "GPUs"], [*rows, ["ring", " ".join(reply["ring"])]])
 
-    answer(get(f"/v1/slices/{name}/gpus"), as_json, write)
+    if scenario is None:
+        reply = get(f"/v1/slices/{name}/gpus")
+    else:
+        reply = _gpus_in(scenario, name)
+    answer(reply, as_json, write)
+
+
+def _gpus_in(scenario: Path, name: str) -> dict[str, Any]:
+    """Return the GPUs of a slice that a scenario file lights from the beginning."""
+    from ringlight.extensions.slices.fabric_key import cubes_of
+
+    part = cubes_of(options.Place().setting(scenario).fabric)
+    slices_there = {} if part is None else part.slices
+    if part is None or name not in slices_there:
+        there = ", ".join(slices_there) or "none"
+        fail(
+            f"{scenario}: fabric.cubes.slices: there is no {name}; there are {there}", 2
+        )
+    chosen, cubes = slices_there[name], part.cubes
+    by_cube = {cube: list(cubes.gpus_of(cube)) for cube in chosen.cubes}
+    return {"gpus": by_cube, "ring": list(cubes.ring(chosen.shape, chosen.cubes))}
 
 
 @slices.command("create")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ringlight.experiments.analysis.result import analyse, document
-from ringlight.experiments.analysis.rows import Label
+from ringlight.experiments.analysis.rows import Label, Row
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
@@ -24,6 +24,7 @@ from ringlight.experiments.record.events import (
     WorkerReady,
 )
 from ringlight.experiments.record.lab_records import PortRate
+from ringlight.experiments.report import words
 from ringlight.experiments.report.perfetto import write_trace
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import jobs as jobs_section
@@ -528,3 +529,11 @@ compare: {baseline: slow, job: j1, metrics: [jct]}
     assert "failed ones, and those that took longest" in page
     # In the scenario, as it was written.
     assert page.count("j19") == 1
+
+
+def test_figures_are_written_as_a_person_would() -> None:
+    assert words.seconds(0.99996) == "1.00\u00a0s"
+    assert words.seconds(0.9998) == "999.8\u00a0ms"
+    row = Row("a", "run", "x", 1.0, "1", "simulated", spread=1.1e-16)
+    assert words.figure(row) == "1 ± 0"
+    assert words.figure(replace(row, spread=0.01)) == "1 ± 0.01"

@@ -184,9 +184,9 @@ class SimulationBackend:
                 f"{ETHERNET_BYTES} of Ethernet around them: what the emulated links' shapers count",
             ),
             (
-                "latency of a transfer",
+                "latency of a transfer, besides costs.latency",
                 format_time(self.latency_s),
-                "before its first byte counts, besides costs.latency. Without that key: "
+                "before its first byte counts. By default costs.latency is "
                 f"{format_time(NETWORK_S)} over packet switches and other planes that set up no light, "
                 "which NCCL's model has for a step of a ring between servers in its protocol for small "
                 "messages (hwLat, network, ring, LL, in NVIDIA/nccl@01afd20 src/graph/tuning.cc), inside "

@@ -173,7 +173,7 @@ def _ratio(pair: Compared, metric: str) -> str:
         f" ± {row.spread:.4f}" if row is not None and row.spread is not None else ""
     )
     return f"{pair.ratio(metric) or 0:.4f}{spread}" + (
-        f"<br><small>each: {each}</small>" if each else ""
+        f'<br><small class="each">each: {each}</small>' if each else ""
     )
 
 

@@ -170,7 +170,7 @@ def _job(job: Figures) -> JobRun:
 
 def _placed(job: JobRun) -> str:
     if len(job.gpus) > _MOST_GPUS:
-        return f"{len(job.gpus)}: {job.gpus[0]} to {job.gpus[-1]}"
+        return f"{len(job.gpus)}: {job.gpus[0]} … {job.gpus[-1]}"
     return " ".join(job.gpus) + (
         f" → {' '.join(job.last_gpus)}" if job.last_gpus != job.gpus else ""
     )

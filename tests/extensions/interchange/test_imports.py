@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from typer.testing import CliRunner
 
 from ringlight.experiments.cli.app import add_commands, app
+from ringlight.experiments.cli.common import UserError
 from ringlight.extensions.interchange.draft import (
     Defaults,
     Draft,
@@ -241,9 +242,9 @@ def test_commands_write_a_scenario_and_name_what_is_missing(tmp_path: Path) -> N
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [
         f"ringlight: {out}: written",
-        "ringlight: by default: 1 GPU a node, gpu, at 100 Gbit/s",
-        "ringlight: by default: numbers of ports",
-        "ringlight: by default: the job: one ring all-reduce of 100 MB",
+        "ringlight: chosen: 1 GPU a node, gpu, at 100 Gbit/s",
+        "ringlight: chosen: numbers of ports",
+        "ringlight: chosen: the job: one ring all-reduce of 100 MB",
     ]
     again = CliRunner().invoke(app, ["graph", str(out), "-f", "slurm-tree"])
     assert again.exit_code == 0, again.output
@@ -251,6 +252,13 @@ def test_commands_write_a_scenario_and_name_what_is_missing(tmp_path: Path) -> N
     assert again.stderr.startswith(
         "ringlight: slurm-tree does not carry: rates and ports"
     )
+
+
+def test_a_text_of_no_format_is_refused_with_the_formats(tmp_path: Path) -> None:
+    file = tmp_path / "fabric.mmd"
+    file.write_text("%% a drawing\nflowchart LR\n")
+    with pytest.raises(UserError, match=r"line 1: .*name one by --format: infragraph"):
+        CliRunner().invoke(app, ["import", str(file)], catch_exceptions=False)
 
 
 def test_graph_takes_a_point_of_a_scenario(tmp_path: Path) -> None:
@@ -312,14 +320,14 @@ MODEL_CHANGES: list[Change] = [
     ),
 ]
 DUMP_CHANGES: list[Change] = [
-    ("</system>", "", "line 17: no element found"),
+    ("</system>", "", "line 17: not XML: no element found"),
     ("system", "topology", "topology: a dump of NCCL is a <system>"),
     ('speed="400000"', 'speed="fast"', "net[0].speed: 'fast' is no number of Mbit/s"),
     ('name="mlx5_0" ', "", "nic[0].net[0].name: missing"),
     ('name="mlx5_1"', 'name="mlx5_0"', "net[0].name: there is a net mlx5_0 already"),
     ('dev="2" sm', 'dev="1" sm', "gpu[0].dev: there is a gpu 1 already"),
     ("<net ", "<fibre ", "system: it has no <net> beside its <gpu>"),
-    ("<gpu ", "<tpu ", "line 5: mismatched tag"),
+    ("<gpu ", "<tpu ", "line 5: not XML: mismatched tag"),
     ("<nic>", "<nic><!DOCTYPE x>", "line 6: "),
     (
         "<system",

@@ -213,8 +213,17 @@ def test_trees_of_sums_are_corrected_on_blackwell_with_x86_alone():
 
 
 def test_hardware_without_sums_refuses_them():
-    with pytest.raises(ValueError, match="no nvls"):
+    with pytest.raises(
+        ValueError, match="nvls: NCCL makes no sums in the switch of 8 a100"
+    ):
         predict(cluster("a100", 1), 1 << 20, algorithm="nvls")
+    for servers, algorithm, message in (
+        (2, "nvls", "nvls is for a job on one server, this is on 2; take nvls-tree"),
+        (1, "nvls-tree", "nvls-tree is for a job on several servers"),
+        (1, "sharp", "sharp is for a job on several servers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predict(cluster("h100", servers), 1 << 20, algorithm=algorithm)
 
 
 def test_a_nic_without_a_stated_share_is_refused():

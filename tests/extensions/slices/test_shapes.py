@@ -8,9 +8,11 @@ from collections import Counter
 
 import networkx as nx
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.containers.image import ROOT
 from ringlight.extensions.slices.cubes import Cubes
 from ringlight.extensions.slices.light import moves
 from ringlight.extensions.slices.pool import Pool
@@ -24,6 +26,7 @@ from ringlight.extensions.slices.shapes import (
 from ringlight.fabric.building import build_fabric
 from ringlight.fabric.schema import FabricSpec
 from ringlight.fabric.topology import circuit_cross_connects
+from tests.unit.test_cli import one_line, ringlight
 
 CUBE = (4, 4, 4)
 #: Sides of cubes, in GPUs.
@@ -244,3 +247,19 @@ def test_slices_of_a_file_that_there_cannot_be_are_named(
     cubes = {"cube": "2x2x1", "count": 2, "gpu": "a", "rate": "1 Gbit/s"}
     with pytest.raises(ValueError, match=message):
         FabricSpec.model_validate({"cubes": {**cubes, "slices": slices}})
+
+
+OTHER = "scenarios/disaggregation.yaml"
+EXAMPLE = "scenarios/examples/slices.yaml"
+
+
+def test_the_command_prints_the_ring_of_a_scenarios_slice_without_a_lab() -> None:
+    done = ringlight("slices", "gpus", "red", "--scenario", EXAMPLE)
+    assert done.returncode == 0, done.stderr
+    ring = done.stdout.splitlines()[-1].split()
+    job = yaml.safe_load((ROOT / EXAMPLE).read_text())["jobs"]["red"]
+    assert ring == ["ring", *job["ranks"]]
+    for scenario, there in ((EXAMPLE, "red, blue"), (OTHER, "none")):
+        done = ringlight("slices", "gpus", "green", "--scenario", scenario)
+        assert done.returncode == 2
+        assert f"there is no green; there are {there}" in one_line(done)
