@@ -25,8 +25,8 @@ class Fluid:
     ``forward``: by link, in the order of the way, its share of the flow's bytes. ``shares``: the same, and for
     the links of its acknowledgements their bytes for each byte of the flow. ``left_bytes``: at ``since_s``.
 
-    ``bound`` and ``rate``: largest and present rate, bytes per second. ``tightest``: the first link that
-    limits it. Its queue stands at its first link, except ``moved_bytes`` of it, at ``moved_link``, which
+    ``bound`` and ``rate``: largest and present rate, bytes per second. ``narrowest``: the first link that
+    limits it alone, ``tightest``: among the others. Its queue stands at its first link, except ``moved_bytes`` of it, at ``moved_link``, which
     grow by ``drift`` bytes per second.
     """
 
@@ -37,6 +37,7 @@ class Fluid:
     left_bytes: float
     window_bytes: float
     bound: float
+    narrowest: int
     since_s: float
     rate: float = 0.0
     tightest: int = -1
@@ -59,11 +60,6 @@ class Fluid:
     def last(self) -> int:
         """Return the last link of its way."""
         return next(reversed(self.forward))
-
-    @cached_property
-    def place(self) -> dict[int, int]:
-        """Return the place of each link on its way."""
-        return {link: place for place, link in enumerate(self.shares)}
 
     def move(self, link: int, moved_bytes: float) -> None:
         """Let so much of the queue stand at a link."""
@@ -119,7 +115,7 @@ class Sharing:
         for link in flow.shares:
             self._users[link][flow] = None
         self._commit(flow, 1)
-        return self._share([flow], flow.start_s)
+        return self._share(self._met([flow]), flow.start_s)
 
     def remove(self, flow: Fluid, now_s: float) -> list[Fluid]:
         """Remove a flow. Return all flows whose rates changed."""
@@ -128,6 +124,7 @@ class Sharing:
         for link in flow.shares:
             del self._users[link][flow]
         self._commit(flow, -1)
+        # All that these meet they met before: without the flow no more links are contended.
         return self._share([other for other in met if other is not flow], now_s)
 
     def displace(
@@ -186,15 +183,15 @@ class Sharing:
                         queue.append(other)
         return list(seen)
 
-    def _share(self, flows: Iterable[Fluid], now_s: float) -> list[Fluid]:
-        met, contended = self._met(flows), self.contended
+    def _share(self, met: Sequence[Fluid], now_s: float) -> list[Fluid]:
+        """Give flows new rates, which meet no others on contended links."""
+        contended = self.contended
         # In the order of the way: of equally tight links the first counts.
         ways = [
             {
-                link: flow.shares[link]
-                for link in sorted(
-                    flow.shares.keys() & contended, key=flow.place.__getitem__
-                )
+                link: share
+                for link, share in flow.shares.items()
+                if link in contended
             }
             for flow in met
         ]
@@ -202,7 +199,7 @@ class Sharing:
         for flow, (rate, link) in zip(
             met, fill(ways, self._capacity, [flow.bound for flow in met]), strict=True
         ):
-            tightest = link if link >= 0 else self.bound(flow.shares)[1]
+            tightest = link if link >= 0 else flow.narrowest
             if abs(rate - flow.rate) > SAME * flow.rate or tightest != flow.tightest:
                 flow.advance(now_s)
                 self._set(flow, rate, tightest)

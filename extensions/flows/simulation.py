@@ -133,7 +133,7 @@ class _Run:
     def _start_fluid(self, number: int, way: Way) -> None:
         flow, now_s = self._flows[number], self._now_s
         shares = way.shares | self._acknowledging(flow)
-        bound, _ = self._sharing.bound(shares)
+        bound, narrowest = self._sharing.bound(shares)
         wire_bytes = self._transport.wire_bytes(flow.size_bytes)
         fluid = Fluid(
             number,
@@ -143,6 +143,7 @@ class _Run:
             wire_bytes,
             self._window_bytes,
             bound,
+            narrowest,
             now_s,
         )
         self._round_trips[number] = way, self._round_trip_s(way)
@@ -219,6 +220,7 @@ class _Run:
         the queue there becomes as long as the longest wait so far.
         """
         packet_bytes, now_s = self._transport.packet_bytes, self._now_s
+        longest: dict[Fluid, float] = {}
         for link, share in ended.forward.items():
             users = self._sharing.users(link)
             # Of the first and the last link all passes, and its packets keep their order.
@@ -231,10 +233,14 @@ class _Run:
                     continue
                 met_s = now_s - max(fluid.start_s, ended.start_s)
                 packets = met_s * fluid.bound * part / packet_bytes
-                longest = longest_wait(load / rate - fluid.rate * part / rate, packets)
-                if longest * packet_bytes > fluid.moved_at(now_s):
-                    fluid.advance(now_s)
-                    fluid.move(fluid.last, longest * packet_bytes)
+                others = load / rate - fluid.rate * part / rate
+                if packets * others > 1:
+                    wait = longest_wait(others, packets)
+                    longest[fluid] = max(wait, longest.get(fluid, 0.0))
+        for fluid, wait in longest.items():
+            if wait * packet_bytes > fluid.moved_at(now_s):
+                fluid.advance(now_s)
+                fluid.move(fluid.last, wait * packet_bytes)
 
     # Times of ways without other traffic.
 
@@ -262,10 +268,12 @@ class _Run:
     def _standing_bytes(self, link: int) -> float:
         """Return the bytes of long flows in the queue of a link: their windows less what is on the way."""
         return sum(
-            fluid.standing(link, self._queued_bytes(fluid), self._now_s)
-            * fluid.forward[link]
-            for fluid in self._sharing.users(link)
-            if link in fluid.forward
+            [
+                fluid.standing(link, self._queued_bytes(fluid), self._now_s)
+                * fluid.forward[link]
+                for fluid in self._sharing.users(link)
+                if link in (fluid.first, fluid.moved_link)
+            ]
         )
 
     def _queued_bytes(self, fluid: Fluid) -> float:

@@ -63,7 +63,12 @@ class Ways:
         self._number: dict[Port, int] = {}
         self.bytes_per_s: list[float] = []
         self.delay_s: list[float] = []
+        #: The links of GPUs that have one, to their switch and from there.
+        self._out: dict[str, Hop | None] = {}
+        self._into: dict[str, Hop | None] = {}
         for edge in graph.edges:
+            for gpu, links in ((edge.out.node, self._out), (edge.into.node, self._into)):
+                links[gpu] = None if gpu in links else edge
             self._number[edge.out] = len(self.bytes_per_s)
             self.bytes_per_s.append(edge.rate_bps / 8)
             passed = {
@@ -97,9 +102,11 @@ class Ways:
 
     def _sprayed(self, source: str, destination: str) -> Way:
         """Return all shortest paths; each switch divides packets evenly over its next links."""
-        path = self._router.path(source, destination)
-        first, last = self._number[path[0].out], self._number[path[-1].out]
-        ends = path[0].into.node, path[-1].out.node
+        out, into = self._out.get(source), self._into.get(destination)
+        if not out or not into or (out.into.node, into.out.node) not in self._between:
+            out, *_, into = self._router.path(source, destination)
+        first, last = self._number[out.out], self._number[into.out]
+        ends = out.into.node, into.out.node
         if ends not in self._between:
             self._between[ends] = self._middle(ends, destination)
         hops, following = self._between[ends]
