@@ -26,6 +26,8 @@ CLASSES: Mapping[int, str] = {
         prefix for prefix in ("", "k", "M", "G", "T") for _ in range(3)
     )
 }
+#: Times of a flow from which on it is unlike its simulation, as the house has it for jobs.
+MOST_APART = 1.25
 _WHAT = "From a flow's start until it is complete"
 _TIMES = {
     f"flow_time_{short}": f"{_WHAT}, {words}"
@@ -55,7 +57,17 @@ def run_times_s(run: Run) -> FloatArray | None:
 
 
 def simulated_times_s(context: Context) -> FloatArray | None:
-    """Return the same of the simulation of a measured run, as :func:`run_times_s`; None in a simulation."""
+    """Return the times of :func:`run_times_s` in the simulation of a measured run's workers; None if there is
+    none.
+    """
+    foretold = context.foretold
+    return None if foretold is None or foretold.run is None else run_times_s(foretold.run)
+
+
+def packet_times_s(context: Context) -> FloatArray | None:
+    """Return the times of a measured run's flows as ``simulate`` has them, packet by packet; None if there are
+    none.
+    """
     if context.foretold is None:
         return None
     for record in context.foretold.computed:
@@ -105,24 +117,63 @@ def flows_completed(context: Context) -> int | None:
     return None if times_s is None else int(np.isfinite(times_s).sum())
 
 
+_OVER = {
+    "flow_time_ratio": "Completion time of an emulated flow over that in the simulation of its workers",
+    "flow_time_packet_ratio": "Completion time of an emulated flow over that of its simulated packets",
+}
+_OF_FLOWS = {"": "median of flows", "_least": "least of flows", "_most": "most of flows"}
+
+
 @metric(
     "1",
     makes={
-        "flow_time_ratio": "Completion time of an emulated flow over its simulated time, median of flows",
-        "flow_time_ratio_least": "The same, least of all flows",
-        "flow_time_ratio_most": "The same, most of all flows",
+        f"{name}{ending}": f"{what}, {words}"
+        for name, what in _OVER.items()
+        for ending, words in _OF_FLOWS.items()
     },
 )
 def flow_ratios(context: Context) -> Mapping[str, float]:
     """Return measured over simulated times, by metric; empty in a simulation."""
-    measured_s, simulated_s = run_times_s(context.run), simulated_times_s(context)
+    if not _emulated(context):
+        return {}
+    simulated = simulated_times_s(context), packet_times_s(context)
+    made: dict[str, float] = {}
+    for name, times_s in zip(_OVER, simulated, strict=True):
+        ratios = _ratios(context, times_s)
+        if len(ratios):
+            figures = np.median(ratios), ratios.min(), ratios.max()
+            made |= {
+                f"{name}{ending}": float(figure)
+                for ending, figure in zip(_OF_FLOWS, figures, strict=True)
+            }
+    return made
+
+
+def _emulated(context: Context) -> bool:
+    return not context.simulated and isinstance(context.run.plan.source, FlowsPlan)
+
+
+def _ratios(context: Context, simulated_s: FloatArray | None) -> FloatArray:
+    """Return measured over simulated times of the flows that ended in both [flows]."""
+    measured_s = run_times_s(context.run)
     if measured_s is None or simulated_s is None:
+        return np.empty(0)
+    ratios: FloatArray = measured_s / simulated_s
+    return ratios[np.isfinite(ratios)]
+
+
+@metric(
+    "count",
+    makes={
+        "flows_apart": "Emulated flows whose time is beyond 0.8 to 1.25 times that in the simulation of their "
+        "workers"
+    },
+    condemning={"flows_apart": "flows unlike their simulation"},
+)
+def apart(context: Context) -> Mapping[str, int]:
+    """Return the number of such flows, by metric; empty in a simulation."""
+    if not _emulated(context):
         return {}
-    ratios = (measured_s / simulated_s)[np.isfinite(measured_s)]
-    if not len(ratios):
-        return {}
-    return {
-        "flow_time_ratio": float(np.median(ratios)),
-        "flow_time_ratio_least": float(ratios.min()),
-        "flow_time_ratio_most": float(ratios.max()),
-    }
+    ratios = _ratios(context, simulated_times_s(context))
+    far = (ratios > MOST_APART) | (ratios < 1 / MOST_APART)
+    return {"flows_apart": int(far.sum())} if len(ratios) else {}

@@ -64,13 +64,18 @@ def flows_beside(view: View, draw: Draw) -> str:
         [
             ARM,
             ("flows", "flows_completed"),
-            ("measured / simulated, median", "flow_time_ratio"),
+            ("over workers'", "flow_time_ratio"),
             ("least", "flow_time_ratio_least"),
             ("most", "flow_time_ratio_most"),
+            ("over packets'", "flow_time_packet_ratio"),
+            ("least", "flow_time_packet_ratio_least"),
+            ("most", "flow_time_packet_ratio_most"),
         ],
     )
     return shown + quiet(
-        "Simulated as by <code>simulate</code>, with the emulation's frames: no loss, no congestion control."
+        "Measured completion times over simulated ones: median, least and most of the flows. Workers: "
+        "connections share links fairly, and flows of a pair wait for each other. Packets: as "
+        "<code>simulate</code> has them, with windows of the emulation's frames. Neither has losses."
     )
 
 

@@ -27,7 +27,8 @@ class Fluid:
 
     ``bound`` and ``rate``: largest and present rate, bytes per second. ``narrowest``: the first link that
     limits it alone, ``tightest``: among the others. Its queue stands at its first link, except ``moved_bytes`` of it, at ``moved_link``, which
-    grow by ``drift`` bytes per second.
+    grow by ``drift`` bytes per second. ``contended``: the shares on contended links, None until they are
+    needed.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Fluid:
     drift: float = 0.0
     moved_link: int = -1
     version: int = 0
+    contended: dict[int, float] | None = None
 
     @property
     def shared(self) -> bool:
@@ -164,10 +166,12 @@ class Sharing:
         """Add a flow's largest rate to its links, or with ``sign`` -1 take it away."""
         for link, share in flow.shares.items():
             self._potential[link] += sign * share * flow.bound
-            if self._potential[link] > self._capacity[link] * (1 + SAME):
-                self.contended.add(link)
-            else:
-                self.contended.discard(link)
+            exceeds = self._potential[link] > self._capacity[link] * (1 + SAME)
+            if exceeds == (link in self.contended):
+                continue
+            (self.contended.add if exceeds else self.contended.discard)(link)
+            for user in self._users[link]:
+                user.contended = None
 
     def _met(self, flows: Iterable[Fluid]) -> list[Fluid]:
         """Return flows and all that they meet on contended links, directly or through others."""
@@ -183,18 +187,21 @@ class Sharing:
                         queue.append(other)
         return list(seen)
 
-    def _share(self, met: Sequence[Fluid], now_s: float) -> list[Fluid]:
-        """Give flows new rates, which meet no others on contended links."""
-        contended = self.contended
-        # In the order of the way: of equally tight links the first counts.
-        ways = [
-            {
+    def _contended_by(self, flow: Fluid) -> dict[int, float]:
+        """Return a flow's shares on contended links, in the order of its way: of equally tight ones the first
+        counts.
+        """
+        if flow.contended is None:
+            flow.contended = {
                 link: share
                 for link, share in flow.shares.items()
-                if link in contended
+                if link in self.contended
             }
-            for flow in met
-        ]
+        return flow.contended
+
+    def _share(self, met: Sequence[Fluid], now_s: float) -> list[Fluid]:
+        """Give flows new rates, which meet no others on contended links."""
+        ways = [self._contended_by(flow) for flow in met]
         changed = []
         for flow, (rate, link) in zip(
             met, fill(ways, self._capacity, [flow.bound for flow in met]), strict=True

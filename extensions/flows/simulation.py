@@ -221,6 +221,8 @@ class _Run:
         """
         packet_bytes, now_s = self._transport.packet_bytes, self._now_s
         longest: dict[Fluid, float] = {}
+        #: Of each flow the load and the packets of its longest wait so far: with less of both it waits less.
+        most: dict[Fluid, tuple[float, float]] = {}
         for link, share in ended.forward.items():
             users = self._sharing.users(link)
             # Of the first and the last link all passes, and its packets keep their order.
@@ -234,7 +236,9 @@ class _Run:
                 met_s = now_s - max(fluid.start_s, ended.start_s)
                 packets = met_s * fluid.bound * part / packet_bytes
                 others = load / rate - fluid.rate * part / rate
-                if packets * others > 1:
+                before, met = most.get(fluid, (0.0, 0.0))
+                if packets * others > 1 and (others > before or packets > met):
+                    most[fluid] = others, packets
                     wait = longest_wait(others, packets)
                     longest[fluid] = max(wait, longest.get(fluid, 0.0))
         for fluid, wait in longest.items():
@@ -308,8 +312,8 @@ class _Run:
         between_s = 0.0 if link in burst.way.hops[0] else busy * serve_s
         self._free_s[link] = start_s + serve_s + between_s
         at_s = start_s + serve_s + self._ways.delay_s[link]
-        options = burst.way.next_links.get(link)
-        if options is None:
+        options = burst.way.after(link)
+        if not options:
             self._arrive(burst, at_s)
         else:
             self._push(at_s, "packet", burst, (self._next(link, options), size))
@@ -350,8 +354,8 @@ class _Run:
                 + self._ways.delay_s[link]
                 + self._wait_s(link)
             )
-            options = way.next_links.get(link)
-            if options is None:
+            options = way.after(link)
+            if not options:
                 return total_s
             link = self._next(link, options)
 
