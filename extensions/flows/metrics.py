@@ -61,7 +61,9 @@ def simulated_times_s(context: Context) -> FloatArray | None:
     none.
     """
     foretold = context.foretold
-    return None if foretold is None or foretold.run is None else run_times_s(foretold.run)
+    return (
+        None if foretold is None or foretold.run is None else run_times_s(foretold.run)
+    )
 
 
 def packet_times_s(context: Context) -> FloatArray | None:
@@ -92,9 +94,7 @@ def flow_times(context: Context) -> Mapping[str, float]:
     ended = np.isfinite(times_s)
     made = _percentiles(times_s[ended], "")
     for least in np.unique(classes).tolist():
-        made |= _percentiles(
-            times_s[ended & (classes == least)], f".{CLASSES[least]}"
-        )
+        made |= _percentiles(times_s[ended & (classes == least)], f".{CLASSES[least]}")
     return made
 
 
@@ -121,7 +121,11 @@ _OVER = {
     "flow_time_ratio": "Completion time of an emulated flow over that in the simulation of its workers",
     "flow_time_packet_ratio": "Completion time of an emulated flow over that of its simulated packets",
 }
-_OF_FLOWS = {"": "median of flows", "_least": "least of flows", "_most": "most of flows"}
+_OF_FLOWS = {
+    "": "median of flows",
+    "_least": "least of flows",
+    "_most": "most of flows",
+}
 
 
 @metric(

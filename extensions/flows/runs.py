@@ -60,9 +60,7 @@ class FlowsRun:
 
 def flows_run(plan: RunPlan) -> FlowsRun:
     """Return the flows of a run plan as data."""
-    return FlowsRun(
-        run_started(plan), plan.title, flows_of(plan), plan.setting.fabric
-    )
+    return FlowsRun(run_started(plan), plan.title, flows_of(plan), plan.setting.fabric)
 
 
 def times_over_fabric_s(

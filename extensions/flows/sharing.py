@@ -26,9 +26,9 @@ class Fluid:
     the links of its acknowledgements their bytes for each byte of the flow. ``left_bytes``: at ``since_s``.
 
     ``bound`` and ``rate``: largest and present rate, bytes per second. ``narrowest``: the first link that
-    limits it alone, ``tightest``: among the others. Its queue stands at its first link, except ``moved_bytes`` of it, at ``moved_link``, which
-    grow by ``drift`` bytes per second. ``contended``: the shares on contended links, None until they are
-    needed.
+    limits it alone, ``tightest``: among the others. Its queue stands at its first link, except
+    ``moved_bytes`` of it, at ``moved_link``, which grow by ``drift`` bytes per second. ``contended``: the
+    shares on contended links, None until they are needed.
     """
 
     number: int

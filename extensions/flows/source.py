@@ -69,7 +69,9 @@ class FlowJobs:
             return "jobs.flows: over rotors they are only simulated"
         count = len(flows_of(plan).flows)
         if count > MOST_EMULATED:
-            return f"jobs.flows.file: {count:,} flows; workers send up to {MOST_EMULATED}"
+            return (
+                f"jobs.flows.file: {count:,} flows; workers send up to {MOST_EMULATED}"
+            )
         return None
 
     def batch(self, plan: RunPlan) -> Any:

@@ -87,7 +87,10 @@ class Ways:
         self._out: dict[str, Edge | None] = {}
         self._into: dict[str, Edge | None] = {}
         for edge in graph.edges:
-            for gpu, links in ((edge.out.node, self._out), (edge.into.node, self._into)):
+            for gpu, links in (
+                (edge.out.node, self._out),
+                (edge.into.node, self._into),
+            ):
                 links[gpu] = None if gpu in links else edge
             self._number[edge.out] = len(self.bytes_per_s)
             self.bytes_per_s.append(edge.rate_bps / 8)
@@ -128,7 +131,10 @@ class Ways:
             ends, ports = (out.into.node, into.out.node), (out.out, into.out)
         else:
             path = self._router.path(source, destination)
-            ends, ports = (path[0].into.node, path[-1].out.node), (path[0].out, path[-1].out)
+            ends, ports = (
+                (path[0].into.node, path[-1].out.node),
+                (path[0].out, path[-1].out),
+            )
         first, last = self._number[ports[0]], self._number[ports[1]]
         if ends not in self._between:
             self._between[ends] = self._middle(ends, destination)

@@ -150,8 +150,8 @@ def test_whole_shares_give_the_rates_of_the_core(ways):
 def test_rates_after_flows_came_and_went_are_those_of_a_new_start(ways, random):
     sharing, flows = Sharing(CAPACITY), []
     for number, way in enumerate(ways):
-        bound, _ = sharing.bound(way)
-        flow = Fluid(number, way, way, 0.0, 100.0, 1.0, bound, 0.0)
+        bound, narrowest = sharing.bound(way)
+        flow = Fluid(number, way, way, 0.0, 100.0, 1.0, bound, narrowest, 0.0)
         sharing.add(flow)
         flows.append(flow)
         if random.random() < 0.4:
