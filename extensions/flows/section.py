@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ringlight.experiments.record.runs import Run
-from ringlight.experiments.report.charts import LOOKS, chart, legend
+from ringlight.experiments.report.charts import LOOKS, chart, legend, plain_ticks
 from ringlight.experiments.report.columns import ARM, arm_title, cell, figures
 from ringlight.experiments.report.page import Columns, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
@@ -20,7 +20,10 @@ from ringlight.extensions.flows.metrics import (
     run_times_s,
 )
 from ringlight.extensions.flows.plan import FlowsPlan, flows_of
+from ringlight.fabric.units import format_size
 
+#: Most flows that are drawn of each arm.
+MOST_DOTS = 2000
 #: Heads of the columns by percentile.
 _HEADS = {"median": "median", "p90": "90 %", "p99": "99 %"}
 
@@ -47,7 +50,7 @@ def flows(view: View, draw: Draw) -> str:
     ]
     group = (lambda row: arm_title(row[0])) if len(runs) > 1 else None
     titles = {arm: view.title(arm) for arm in runs}
-    caption = f"Completion times of flows by size, {view.label}; each dot is a flow."
+    caption = f"Completion times of flows by size, {view.label}; a dot is a flow."
     note = f"From a flow's start until its receiver has all bytes, {tag(view.label)}."
     return (
         table_of(rows, columns, 1, group=group)
@@ -85,7 +88,7 @@ def _counts(run: Run) -> dict[int, int]:
 
 
 def _size(least: int) -> str:
-    return text(f"{CLASSES[least]} and more")
+    return text(f"{format_size(least)} and more")
 
 
 def _cell(short: str, row: tuple[Figures, int, int]) -> str:
@@ -96,16 +99,23 @@ def _dots(runs: Mapping[str, Run], titles: Mapping[str, str]) -> Figure:
     figure, axis = chart(3.0, left=0.75, bottom=0.5)
     for (arm, run), (_, colour) in zip(runs.items(), LOOKS, strict=False):
         times_s = run_times_s(run)
-        sizes = [flow.size_bytes for flow in flows_of(run.plan).flows]
+        if times_s is None:
+            continue
+        kilobytes = (
+            np.array([flow.size_bytes for flow in flows_of(run.plan).flows]) / 1e3
+        )
+        every = -(-len(times_s) // MOST_DOTS)
         axis.plot(
-            sizes,
-            np.full(len(sizes), np.nan) if times_s is None else times_s,
+            kilobytes[::every],
+            times_s[::every],
             color=colour,
             linestyle="",
             marker="o",
             label=titles[arm],
         )
-    axis.set(xscale="log", yscale="log", xlabel="bytes", ylabel="completion, s")
+    axis.set(xscale="log", yscale="log", xlabel="size, kB", ylabel="completion, s")
+    for one in (axis.xaxis, axis.yaxis):
+        plain_ticks(one, *one.get_data_interval())
     axis.grid(axis="x", visible=True)
     if len(runs) > 1:
         legend(figure, "arm", columns=4)
