@@ -1,8 +1,8 @@
 """Long flows as a fluid: max-min fair rates over links that each passes with a share of its bytes.
 
 Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2). A link on which all flows together could
-not exceed the capacity is no limit. So a flow that comes or goes concerns the flows that it meets on other
-links, directly or through others; all others keep their rates.
+not exceed the capacity is no limit. When a flow comes or goes, only those are shared anew whose rates would be
+unfair without it; all others keep theirs.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.experiments.analysis.metrics import Context
+from ringlight.experiments.analysis.metrics import Context, table
 from ringlight.experiments.analysis.prediction import Foretold
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record import lines
 from ringlight.experiments.record.events import RunFailed
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.experiment import one_alone
@@ -232,3 +233,10 @@ def test_the_file_of_the_example_is_read():
     assert len(flows) == 9
     document = FLOWS.document(FULL)
     assert FLOWS.line(document) == "9 flows of 1.2 GB in all, which start within 0.06 s"
+
+
+def test_the_page_lists_every_metric_and_record():
+    """To bring it up to date, put what both ``table`` give in place of its tables."""
+    page = (ROOT / "docs" / "flows.md").read_text()
+    assert f"\n{table('ringlight.extensions.flows')}" in page
+    assert f"\n{lines.table('ringlight.extensions.flows.records')}" in page
