@@ -2,4 +2,12 @@
 
 from ringlight.fabric.extension import Extension
 
-EXTENSION = Extension(name="flows", requires=("sip_ml",), commands="cli:register")
+EXTENSION = Extension(
+    name="flows",
+    requires=("sip_ml",),
+    commands="cli:register",
+    metrics=("metrics",),
+    sections=("section:flows", "section:flows_beside"),
+    events=("records",),
+    jobs={"flows": "source:FLOWS"},
+)

@@ -89,8 +89,7 @@ def fct(
     from ringlight.experiments.language.expand import load
     from ringlight.experiments.runner.machine import real_scale
     from ringlight.extensions.flows.flow_file import read_flows
-    from ringlight.extensions.flows.rotors import rotor_times_s, slotted_rotors
-    from ringlight.extensions.flows.simulation import completion_times_s
+    from ringlight.extensions.flows.runs import times_over_fabric_s
     from ringlight.extensions.flows.summary import by_size, lines_of, write_times
     from ringlight.extensions.flows.transport import Transport
 
@@ -112,11 +111,7 @@ def fct(
     try:
         given = read_flows(file, fabric.gpus)
         with patience(f"simulating {len(given):,} flows"):
-            rotors = slotted_rotors(fabric, transport)
-            if rotors is None:
-                times_s = completion_times_s(fabric, given, transport, seed)
-            else:
-                times_s = rotor_times_s(rotors, fabric, given)
+            times_s = times_over_fabric_s(fabric, given, transport, seed)
     except ValueError as error:
         fail(str(error), 2)
     classes = by_size(given, times_s)

@@ -15,7 +15,7 @@ from ringlight.testbed.simulation.arrays import FloatArray
 def slotted_rotors(fabric: Fabric, transport: Transport) -> SlottedRotors | None:
     """Return the rotors of a fabric of rotors, each GPU a rack; None for packet switches.
 
-    Raises ValueError for another interconnect.
+    Raises ValueError for another interconnect, and for rotors as a fluid.
     """
     interconnect = fabric.parts.get("interconnect")
     if interconnect is None:
@@ -23,6 +23,10 @@ def slotted_rotors(fabric: Fabric, transport: Transport) -> SlottedRotors | None
     if not isinstance(interconnect, Rotors):
         raise ValueError(
             f"fabric.interconnect.kind: {interconnect.kind}; flows pass packet switches or rotors"
+        )
+    if interconnect.model == "fluid":
+        raise ValueError(
+            "fabric.interconnect.model: fluid is for long transfers of jobs; flows need slots"
         )
     rotor = interconnect.rotor
     return SlottedRotors(

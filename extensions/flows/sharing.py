@@ -1,8 +1,8 @@
 """Long flows as a fluid: max-min fair rates over links that each passes with a share of its bytes.
 
 Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2). A link on which all flows together could
-not exceed the capacity is no limit. So a flow that comes or goes concerns the flows that it meets on other
-links, directly or through others; all others keep their rates.
+not exceed the capacity is no limit. When a flow comes or goes, only those are shared anew whose rates would be
+unfair without it; all others keep theirs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from functools import cached_property
 SAME = 1e-9
 #: Share of its capacity from which a link is full.
 FULL = 1 - 1e-6
+#: Bytes per second of a flow, and the link that limits it, -1 for its own bound.
+Rate = tuple[float, int]
 
 
 @dataclass(eq=False)
@@ -25,9 +27,10 @@ class Fluid:
     ``forward``: by link, in the order of the way, its share of the flow's bytes. ``shares``: the same, and for
     the links of its acknowledgements their bytes for each byte of the flow. ``left_bytes``: at ``since_s``.
 
-    ``bound`` and ``rate``: largest and present rate, bytes per second. ``tightest``: the first link that
-    limits it. Its queue stands at its first link, except ``moved_bytes`` of it, at ``moved_link``, which
-    grow by ``drift`` bytes per second.
+    ``bound`` and ``rate``: largest and present rate, bytes per second. ``narrowest``: the first link that
+    limits it alone, ``tightest``: among the others. Its queue stands at its first link, except
+    ``moved_bytes`` of it, at ``moved_link``, which grow by ``drift`` bytes per second. ``contended``: the
+    shares on contended links, None until they are needed.
     """
 
     number: int
@@ -37,6 +40,7 @@ class Fluid:
     left_bytes: float
     window_bytes: float
     bound: float
+    narrowest: int
     since_s: float
     rate: float = 0.0
     tightest: int = -1
@@ -44,11 +48,17 @@ class Fluid:
     drift: float = 0.0
     moved_link: int = -1
     version: int = 0
+    contended: dict[int, float] | None = None
 
     @property
     def shared(self) -> bool:
         """Return whether other flows hold it below its largest rate."""
         return 0 < self.rate < self.bound * FULL
+
+    @property
+    def alone(self) -> bool:
+        """Return whether it has its largest rate, and others limit it nowhere."""
+        return self.tightest == self.narrowest and self.rate >= self.bound * (1 - SAME)
 
     @cached_property
     def first(self) -> int:
@@ -59,11 +69,6 @@ class Fluid:
     def last(self) -> int:
         """Return the last link of its way."""
         return next(reversed(self.forward))
-
-    @cached_property
-    def place(self) -> dict[int, int]:
-        """Return the place of each link on its way."""
-        return {link: place for place, link in enumerate(self.shares)}
 
     def move(self, link: int, moved_bytes: float) -> None:
         """Let so much of the queue stand at a link."""
@@ -123,12 +128,17 @@ class Sharing:
 
     def remove(self, flow: Fluid, now_s: float) -> list[Fluid]:
         """Remove a flow. Return all flows whose rates changed."""
-        met = self._met([flow])
         self._set(flow, 0.0, -1)
         for link in flow.shares:
             del self._users[link][flow]
         self._commit(flow, -1)
-        return self._share([other for other in met if other is not flow], now_s)
+        held = dict.fromkeys(
+            other
+            for link in flow.shares
+            for other in self.limited[link]
+            if not other.alone
+        )
+        return self._share(held, now_s)
 
     def displace(
         self, shares: Mapping[int, float], wire_bytes: float, now_s: float
@@ -167,48 +177,88 @@ class Sharing:
         """Add a flow's largest rate to its links, or with ``sign`` -1 take it away."""
         for link, share in flow.shares.items():
             self._potential[link] += sign * share * flow.bound
-            if self._potential[link] > self._capacity[link] * (1 + SAME):
-                self.contended.add(link)
-            else:
-                self.contended.discard(link)
+            exceeds = self._potential[link] > self._capacity[link] * (1 + SAME)
+            if exceeds == (link in self.contended):
+                continue
+            (self.contended.add if exceeds else self.contended.discard)(link)
+            for user in self._users[link]:
+                user.contended = None
 
-    def _met(self, flows: Iterable[Fluid]) -> list[Fluid]:
-        """Return flows and all that they meet on contended links, directly or through others."""
-        seen = dict.fromkeys(flows)
-        queue = list(seen)
-        links: set[int] = set()
-        while queue:
-            for link in queue.pop().shares.keys() & self.contended - links:
-                links.add(link)
-                for other in self._users[link]:
-                    if other not in seen:
-                        seen[other] = None
-                        queue.append(other)
-        return list(seen)
+    def _contended_by(self, flow: Fluid) -> dict[int, float]:
+        """Return a flow's shares on contended links, in the order of its way: of equally tight ones the first
+        counts.
+        """
+        if flow.contended is None:
+            flow.contended = {
+                link: share
+                for link, share in flow.shares.items()
+                if link in self.contended
+            }
+        return flow.contended
 
     def _share(self, flows: Iterable[Fluid], now_s: float) -> list[Fluid]:
-        met, contended = self._met(flows), self.contended
-        # In the order of the way: of equally tight links the first counts.
-        ways = [
-            {
-                link: flow.shares[link]
-                for link in sorted(
-                    flow.shares.keys() & contended, key=flow.place.__getitem__
-                )
-            }
-            for flow in met
-        ]
+        """Give flows new rates, and all others whose rates these change. Return those with other rates.
+
+        All others keep their rates while some are shared anew; those whose rates then are not max-min fair any
+        more are shared anew with them, until there are none.
+        """
+        results: dict[Fluid, Rate] = {}
+        more = list(flows)
+        while more:
+            solved = [*results, *more]
+            left = self._left(solved)
+            ways = [self._contended_by(flow) for flow in solved]
+            rates = fill(ways, left, [flow.bound for flow in solved])
+            results = dict(zip(solved, rates, strict=True))
+            more = self._unfair(results, left)
         changed = []
-        for flow, (rate, link) in zip(
-            met, fill(ways, self._capacity, [flow.bound for flow in met]), strict=True
-        ):
-            tightest = link if link >= 0 else self.bound(flow.shares)[1]
+        for flow, (rate, link) in results.items():
+            tightest = link if link >= 0 else flow.narrowest
             if abs(rate - flow.rate) > SAME * flow.rate or tightest != flow.tightest:
                 flow.advance(now_s)
                 self._set(flow, rate, tightest)
                 flow.version += 1
                 changed.append(flow)
         return changed
+
+    def _left(self, flows: Iterable[Fluid]) -> dict[int, float]:
+        """Return the bytes per second that all other flows leave on contended links of some."""
+        left: dict[int, float] = {}
+        for flow in flows:
+            for link, share in self._contended_by(flow).items():
+                if link not in left:
+                    left[link] = self._capacity[link] - self.load[link]
+                left[link] += share * flow.rate
+        return {link: max(0.0, rate) for link, rate in left.items()}
+
+    def _unfair(
+        self, results: Mapping[Fluid, Rate], left: Mapping[int, float]
+    ) -> list[Fluid]:
+        """Return other flows whose rates are not max-min fair, or have another tightest link, beside new ones.
+
+        A flow's rate is fair if a link is full on which none has more (Bertsekas and Gallager, 6.5.2).
+        """
+        rest, highest, limit = dict(left), dict.fromkeys(left, 0.0), dict[int, float]()
+        for flow, (rate, tightest) in results.items():
+            for link, share in self._contended_by(flow).items():
+                rest[link] -= share * rate
+                highest[link] = max(highest[link], rate)
+            if tightest >= 0:
+                limit[tightest] = rate
+        more: dict[Fluid, None] = {}
+        for link, rate in rest.items():
+            if rate > self._capacity[link] * SAME:
+                others = [flow for flow in self.limited[link] if not flow.alone]
+            else:
+                most = limit.get(link, math.inf) * (1 + SAME)
+                top = highest[link] * (1 - SAME)
+                others = [
+                    flow
+                    for flow in self._users[link]
+                    if flow.rate > most or (flow.rate < top) == (flow.tightest == link)
+                ]
+            more |= dict.fromkeys(flow for flow in others if flow not in results)
+        return list(more)
 
     def _set(self, flow: Fluid, rate: float, tightest: int) -> None:
         for link, share in flow.shares.items():
@@ -231,12 +281,13 @@ class Sharing:
 
 def fill(
     ways: Sequence[Mapping[int, float]],
-    capacity: Sequence[float],
+    capacity: Mapping[int, float] | Sequence[float],
     bounds: Sequence[float],
-) -> list[tuple[float, int]]:
+) -> list[Rate]:
     """Return the max-min fair rate of each flow, and the link that limits it, -1 for its own bound.
 
-    ``ways``: of each flow the share of its bytes by link. ``bounds``: the largest rate of each flow.
+    ``ways``: of each flow the share of its bytes by link. ``bounds``: the largest rate of each flow. Of equally
+    tight links the first counts.
     """
     result = [(0.0, -1)] * len(ways)
     left = {link: capacity[link] for way in ways for link in way}
@@ -247,26 +298,28 @@ def fill(
             for link, share in ways[k].items():
                 total[link] += share
         level = {link: left[link] / sum_ for link, sum_ in total.items() if sum_ > 0}
-        tightest = {}
-        for k in active:
-            rate, limit = bounds[k], -1
-            for link in ways[k]:
-                if level[link] < rate:
-                    rate, limit = level[link], link
-            tightest[k] = rate, limit
+        tightest = {
+            k: min([level[link] for link in ways[k]], default=math.inf) for k in active
+        }
         least = dict.fromkeys(level, math.inf)
         for k in active:
+            rate = min(tightest[k], bounds[k])
             for link in ways[k]:
-                least[link] = min(least[link], tightest[k][0])
+                least[link] = min(least[link], rate)
         full = {
             link for link, rate in level.items() if rate <= least[link] * (1 + SAME)
         }
         staying = []
         for k in active:
-            rate, limit = tightest[k]
-            if limit >= 0 and full.isdisjoint(ways[k]):
-                staying.append(k)
-                continue
+            rate, limit = bounds[k], -1
+            if tightest[k] * (1 + SAME) < bounds[k]:
+                if full.isdisjoint(ways[k]):
+                    staying.append(k)
+                    continue
+                rate, limit = (
+                    tightest[k],
+                    next(link for link in ways[k] if link in full),
+                )
             result[k] = rate, limit
             for link, share in ways[k].items():
                 left[link] = max(0.0, left[link] - share * rate)

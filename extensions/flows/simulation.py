@@ -133,7 +133,7 @@ class _Run:
     def _start_fluid(self, number: int, way: Way) -> None:
         flow, now_s = self._flows[number], self._now_s
         shares = way.shares | self._acknowledging(flow)
-        bound, _ = self._sharing.bound(shares)
+        bound, narrowest = self._sharing.bound(shares)
         wire_bytes = self._transport.wire_bytes(flow.size_bytes)
         fluid = Fluid(
             number,
@@ -143,6 +143,7 @@ class _Run:
             wire_bytes,
             self._window_bytes,
             bound,
+            narrowest,
             now_s,
         )
         self._round_trips[number] = way, self._round_trip_s(way)
@@ -219,6 +220,9 @@ class _Run:
         the queue there becomes as long as the longest wait so far.
         """
         packet_bytes, now_s = self._transport.packet_bytes, self._now_s
+        longest: dict[Fluid, float] = {}
+        #: Of each flow the load and the packets of its longest wait so far: with less of both it waits less.
+        most: dict[Fluid, tuple[float, float]] = {}
         for link, share in ended.forward.items():
             users = self._sharing.users(link)
             # Of the first and the last link all passes, and its packets keep their order.
@@ -231,10 +235,16 @@ class _Run:
                     continue
                 met_s = now_s - max(fluid.start_s, ended.start_s)
                 packets = met_s * fluid.bound * part / packet_bytes
-                longest = longest_wait(load / rate - fluid.rate * part / rate, packets)
-                if longest * packet_bytes > fluid.moved_at(now_s):
-                    fluid.advance(now_s)
-                    fluid.move(fluid.last, longest * packet_bytes)
+                others = load / rate - fluid.rate * part / rate
+                before, met = most.get(fluid, (0.0, 0.0))
+                if packets * others > 1 and (others > before or packets > met):
+                    most[fluid] = others, packets
+                    wait = longest_wait(others, packets)
+                    longest[fluid] = max(wait, longest.get(fluid, 0.0))
+        for fluid, wait in longest.items():
+            if wait * packet_bytes > fluid.moved_at(now_s):
+                fluid.advance(now_s)
+                fluid.move(fluid.last, wait * packet_bytes)
 
     # Times of ways without other traffic.
 
@@ -262,10 +272,12 @@ class _Run:
     def _standing_bytes(self, link: int) -> float:
         """Return the bytes of long flows in the queue of a link: their windows less what is on the way."""
         return sum(
-            fluid.standing(link, self._queued_bytes(fluid), self._now_s)
-            * fluid.forward[link]
-            for fluid in self._sharing.users(link)
-            if link in fluid.forward
+            [
+                fluid.standing(link, self._queued_bytes(fluid), self._now_s)
+                * fluid.forward[link]
+                for fluid in self._sharing.users(link)
+                if link in (fluid.first, fluid.moved_link)
+            ]
         )
 
     def _queued_bytes(self, fluid: Fluid) -> float:
@@ -300,8 +312,8 @@ class _Run:
         between_s = 0.0 if link in burst.way.hops[0] else busy * serve_s
         self._free_s[link] = start_s + serve_s + between_s
         at_s = start_s + serve_s + self._ways.delay_s[link]
-        options = burst.way.next_links.get(link)
-        if options is None:
+        options = burst.way.after(link)
+        if not options:
             self._arrive(burst, at_s)
         else:
             self._push(at_s, "packet", burst, (self._next(link, options), size))
@@ -342,8 +354,8 @@ class _Run:
                 + self._ways.delay_s[link]
                 + self._wait_s(link)
             )
-            options = way.next_links.get(link)
-            if options is None:
+            options = way.after(link)
+            if not options:
                 return total_s
             link = self._next(link, options)
 

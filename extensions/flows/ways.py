@@ -11,6 +11,7 @@ from ringlight.extensions.flows.transport import Transport
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.topology import (
+    Edge,
     Fabric,
     circuit_cross_connects,
     electrical_graph,
@@ -21,7 +22,8 @@ from ringlight.fabric.topology import (
 class Way:
     """The hops of a flow: of each hop its links with the share of packets, which together are 1.
 
-    ``next_links``: by link, the links that packets may take next.
+    ``next_links``: by link, the links that packets may take next, where these are not the whole second or the
+    whole last hop.
     """
 
     hops: tuple[dict[int, float], ...]
@@ -30,7 +32,23 @@ class Way:
     @cached_property
     def shares(self) -> dict[int, float]:
         """Return the share of packets by link."""
-        return {link: share for hop in self.hops for link, share in hop.items()}
+        return dict(itertools.chain.from_iterable(hop.items() for hop in self.hops))
+
+    def after(self, link: int) -> tuple[int, ...]:
+        """Return the links that a packet may take after a link; () after the last hop."""
+        if (known := self.next_links.get(link)) is not None:
+            return known
+        if link in self.hops[-1]:
+            return ()
+        return self._second if link in self.hops[0] else self._last
+
+    @cached_property
+    def _second(self) -> tuple[int, ...]:
+        return tuple(self.hops[1])
+
+    @cached_property
+    def _last(self) -> tuple[int, ...]:
+        return tuple(self.hops[-1])
 
 
 class DirectedLinks(Protocol):
@@ -46,6 +64,8 @@ class DirectedLinks(Protocol):
 
 #: Hops between two switches, and by link the links that packets may take next.
 Middle = tuple[list[dict[int, float]], dict[int, tuple[int, ...]]]
+#: Links from a switch, and the nodes to which they lead.
+Next = tuple[tuple[int, ...], tuple[str, ...]]
 
 
 class Ways:
@@ -63,7 +83,15 @@ class Ways:
         self._number: dict[Port, int] = {}
         self.bytes_per_s: list[float] = []
         self.delay_s: list[float] = []
+        #: The links of GPUs that have one, to their switch and from there.
+        self._out: dict[str, Edge | None] = {}
+        self._into: dict[str, Edge | None] = {}
         for edge in graph.edges:
+            for gpu, links in (
+                (edge.out.node, self._out),
+                (edge.into.node, self._into),
+            ):
+                links[gpu] = None if gpu in links else edge
             self._number[edge.out] = len(self.bytes_per_s)
             self.bytes_per_s.append(edge.rate_bps / 8)
             passed = {
@@ -76,6 +104,7 @@ class Ways:
             self.delay_s.append(propagation_s + sum(link.delay_s for link in passed))
         self._ways: dict[tuple[str, str], Way] = {}
         self._between: dict[tuple[str, str], Middle] = {}
+        self._options: dict[tuple[str, str], Next] = {}
 
     def way(self, source: str, destination: str) -> Way:
         """Return the way from one GPU to another. Raises NoPathError."""
@@ -97,15 +126,20 @@ class Ways:
 
     def _sprayed(self, source: str, destination: str) -> Way:
         """Return all shortest paths; each switch divides packets evenly over its next links."""
-        path = self._router.path(source, destination)
-        first, last = self._number[path[0].out], self._number[path[-1].out]
-        ends = path[0].into.node, path[-1].out.node
+        out, into = self._out.get(source), self._into.get(destination)
+        if out and into and (out.into.node, into.out.node) in self._between:
+            ends, ports = (out.into.node, into.out.node), (out.out, into.out)
+        else:
+            path = self._router.path(source, destination)
+            ends, ports = (
+                (path[0].into.node, path[-1].out.node),
+                (path[0].out, path[-1].out),
+            )
+        first, last = self._number[ports[0]], self._number[ports[1]]
         if ends not in self._between:
             self._between[ends] = self._middle(ends, destination)
         hops, following = self._between[ends]
-        begin = {first: tuple(hops[0]) if hops else (last,)}
-        end = dict.fromkeys(hops[-1], (last,)) if hops else {}
-        return Way(({first: 1.0}, *hops, {last: 1.0}), following | begin | end)
+        return Way(({first: 1.0}, *hops, {last: 1.0}), following)
 
     def _middle(self, ends: tuple[str, str], destination: str) -> Middle:
         """Return the hops between two switches, and the next links by link."""
@@ -116,15 +150,20 @@ class Ways:
             hop: dict[int, float] = {}
             further: dict[str, float] = {}
             for switch, share in frontier.items():
-                options = self._router.options(switch, destination)
-                for option in options:
-                    link, part = self._number[option.out], share / len(options)
-                    hop[link] = part
-                    further[option.into.node] = (
-                        further.get(option.into.node, 0.0) + part
-                    )
-                    after = self._router.options(option.into.node, destination)
-                    following[link] = tuple(self._number[next_.out] for next_ in after)
+                links, nodes = self._next(switch, ends[1], destination)
+                for link, node in zip(links, nodes, strict=True):
+                    hop[link] = part = share / len(links)
+                    further[node] = further.get(node, 0.0) + part
+                    if node != ends[1]:
+                        following[link], _ = self._next(node, ends[1], destination)
             hops.append(hop)
             frontier = further
         return hops, following
+
+    def _next(self, switch: str, end: str, destination: str) -> Next:
+        """Return the links on shortest paths from a switch to another, that of ``destination``."""
+        if (switch, end) not in self._options:
+            hops = self._router.options(switch, destination)
+            links = tuple(self._number[hop.out] for hop in hops)
+            self._options[switch, end] = links, tuple(hop.into.node for hop in hops)
+        return self._options[switch, end]

@@ -41,6 +41,8 @@ def check_run(interconnect: Interconnect, run: Draft) -> None:
     One that is built for what jobs send has to know it, and each GPU's light is that of one job. Raises
     ValueError, ``key: what is wrong``.
     """
+    if run.jobs and (why := interconnect.refuses_jobs) is not None:
+        raise ValueError(f"{run.where}.interconnect.{why}")
     holder: dict[str, str] = {}
     for job in run.jobs:
         if interconnect.built == "once":

@@ -85,6 +85,11 @@ class Interconnect:
         return None
 
     @property
+    def refuses_jobs(self) -> str | None:
+        """Return why no job can run on it, ``key: reason``; None if jobs can."""
+        return None
+
+    @property
     def set_up_s(self) -> float:
         """Seconds before each step of a collective whose circuits differ from the step before."""
         return 0.0

@@ -68,12 +68,22 @@ class Rotor:
 
 @dataclass(frozen=True)
 class Rotors(Interconnect):
-    """Round-robin matchings: straight, or over one GPU in between (``indirect``)."""
+    """Round-robin matchings: straight, or over one GPU in between (``indirect``).
+
+    ``model``: ``slots``, only for flows, or ``fluid``, only for jobs; None for both, each with its own.
+    """
 
     kind: ClassVar[str] = "rotor"
 
     rotor: Rotor
     indirect: bool = False
+    model: str | None = None
+
+    @property
+    def refuses_jobs(self) -> str | None:
+        if self.model == "slots":
+            return "model: slots are for flows (jobs.flows); jobs with collectives need fluid"
+        return None
 
     @property
     def gpu_bps(self) -> float:

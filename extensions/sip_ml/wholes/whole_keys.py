@@ -173,13 +173,15 @@ class OneShotSpec(_InterconnectSpec):
 
 
 class RotorSpec(_InterconnectSpec):
-    """``slot``: how long a matching stands, the ``dark`` time at its beginning included."""
+    """``slot``: how long a matching stands, the ``dark`` time at its beginning included. ``model``: slots, of
+    flows, or fluid, of jobs; by default the one that what is sent has."""
 
     kind: Literal["rotor"]
     ports: int = Field(ge=1, le=1024)
     slot: Duration
     dark: Duration = 0.0
     indirect: bool = False
+    model: Literal["fluid", "slots"] | None = None
 
     def made(self) -> Interconnect:
         if not self.dark < self.slot:
@@ -193,6 +195,7 @@ class RotorSpec(_InterconnectSpec):
         return Rotors(
             Rotor(self.gpus, self.ports, self.rate / self.ports, self.slot, self.dark),
             self.indirect,
+            self.model,
         )
 
 

@@ -146,18 +146,40 @@ def test_whole_shares_give_the_rates_of_the_core(ways):
 
 
 @settings(deadline=None)
-@given(WAYS, st.randoms())
+@given(
+    st.lists(
+        st.dictionaries(
+            st.integers(0, 5), st.sampled_from([0.25, 0.5, 1.0]), min_size=1
+        ),
+        min_size=1,
+        max_size=24,
+    ),
+    st.randoms(),
+)
 def test_rates_after_flows_came_and_went_are_those_of_a_new_start(ways, random):
     sharing, flows = Sharing(CAPACITY), []
     for number, way in enumerate(ways):
-        bound, _ = sharing.bound(way)
-        flow = Fluid(number, way, way, 0.0, 100.0, 1.0, bound, 0.0)
+        bound, narrowest = sharing.bound(way)
+        flow = Fluid(number, way, way, 0.0, 100.0, 1.0, bound, narrowest, 0.0)
         sharing.add(flow)
         flows.append(flow)
         if random.random() < 0.4:
             sharing.remove(flows.pop(random.randrange(len(flows))), 0.0)
     anew = fill([f.shares for f in flows], CAPACITY, [f.bound for f in flows])
-    assert [f.rate for f in flows] == pytest.approx([rate for rate, _ in anew])
+    assert [f.rate for f in flows] == pytest.approx(
+        [rate for rate, _ in anew], rel=1e-9
+    )
+    for flow in flows:
+        assert_held_back(flow, flows)
+
+
+def assert_held_back(flow: Fluid, flows: list[Fluid]) -> None:
+    """A flow has its largest rate, or its tightest link is full and gives no other flow more."""
+    users = [other for other in flows if flow.tightest in other.shares]
+    load = sum(other.rate * other.shares[flow.tightest] for other in users)
+    if flow.rate < flow.bound * (1 - 1e-6):
+        assert load >= CAPACITY[flow.tightest] * (1 - 1e-6)
+        assert flow.rate >= max(other.rate for other in users) * (1 - 1e-6)
 
 
 def test_the_longest_wait_grows_with_load_and_number():
