@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
+from pathlib import Path
 
 from ringlight.extensions.judge.contract import Claim, Comparison
 from ringlight.extensions.judge.judging import Judged
 
+_TITLE = "Judged by others"
 _INTRODUCTION = """\
-# Judged by others
+# {title}
 
 Others measured these figures, on their clusters or in their packet simulators. `ringlight judge` predicts each
 of them from the stated hardware alone. It writes all predictions before it reads an outcome; the SHA-256 below
 is that of the JSON of a judge's predictions (`predictions.json` of its folder). This page is made by
 
-    ./ringlight judge --page docs/judges.md
+    {command}
 
 A verdict is *within* if every claim of the judge holds, *outside* if a claim does not hold, and *cannot be
 said* if the published data do not decide it. Constants come from sources other than the judged table. The
@@ -23,9 +25,17 @@ tables, their sources and their licences are in [extensions/judge/data](../exten
 """
 
 
-def page_of(judged: Sequence[Judged]) -> str:
-    """Return the page with all judges."""
-    return "\n".join([_INTRODUCTION, _summary(judged), *map(section_of, judged)])
+def page_of(
+    judged: Sequence[Judged],
+    names: Sequence[str] = (),
+    page: Path | None = Path("docs/judges.md"),
+) -> str:
+    """Return the page with these judges. ``names``, ``page``: arguments of the command that makes it."""
+    title = f"{_TITLE}: {', '.join(names)}" if names else _TITLE
+    ending = () if page is None else ("--page", str(page))
+    command = " ".join(("./ringlight judge", *names, *ending))
+    introduction = _INTRODUCTION.format(title=title, command=command)
+    return "\n".join([introduction, _summary(judged), *map(section_of, judged)])
 
 
 def _summary(judged: Iterable[Judged]) -> str:
