@@ -18,7 +18,9 @@ PROCESSES = 2
 def judge(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]…", help="Judges; default: all that need no root."),
+        typer.Argument(
+            metavar="[NAME]…", help="Judges; default: all that need no root."
+        ),
     ] = None,
     page: Annotated[
         Path | None,

@@ -17,11 +17,11 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.bench.measuring import bench_plan, measured
 from ringlight.extensions.servers.hardware import GpuCluster
-from ringlight.extensions.servers.model import predict
+from ringlight.extensions.servers.model import bus_bandwidth_bps, predict
 from ringlight.workloads.graph import Collective
 
-#: Seconds that all calls on a rack take in the emulation, and the rates of all its GPUs together, bits per
-#: second. Two processors carry them; the same for all racks.
+#: Seconds that all calls on a rack take in the emulation, and what all its GPUs send together, bits per second,
+#: the same for all racks: little enough for two processors.
 RUN_S, TRAFFIC_BPS = 50.0, 0.2e9
 #: Timed calls of each size, after one that does not count.
 CALLS = 2
@@ -60,7 +60,8 @@ def plan_of(rack: Rack) -> RunPlan:
     }
     time = RUN_S / ((1 + CALLS) * sum(real_s.values()))
     last = rack.sizes[-1]
-    real_bps = 8 * rack.cluster.ranks * last / real_s[last]
+    ranks = rack.cluster.ranks
+    bus_bps = bus_bandwidth_bps("all-reduce", ranks, last, real_s[last])
     section: dict[str, Any] = {
         "gpu_servers": {
             "count": rack.cluster.servers,
@@ -73,7 +74,7 @@ def plan_of(rack: Rack) -> RunPlan:
         },
         "paths": "even",
     }
-    scale = {"time": time, "payload": max(1.0, real_bps / TRAFFIC_BPS / time)}
+    scale = {"time": time, "payload": max(1.0, ranks * bus_bps / TRAFFIC_BPS / time)}
     text = yaml.safe_dump({"name": "rack", "scale": scale, "fabric": section})
     (plan,) = parse(text, f"{rack.name}.yaml").plans
     collective = Collective("all-reduce", rack.algorithm)

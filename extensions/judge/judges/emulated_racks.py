@@ -23,8 +23,8 @@ from ringlight.extensions.judge.contract import (
     Row,
 )
 from ringlight.extensions.judge.judges.nccl import cluster_of
-from ringlight.extensions.judge.rack_lab import Bandwidths, Rack, bandwidths
-from ringlight.extensions.judge.reading import STATED, read_table, table_reader
+from ringlight.extensions.judge.rack_lab import Bandwidths, Rack, bandwidths, plan_of
+from ringlight.extensions.judge.reading import STATED, table_reader
 from ringlight.extensions.servers.hardware import GpuCluster
 from ringlight.extensions.servers.model import bus_bandwidth_bps, predict
 from ringlight.testbed.forkserver import forking
@@ -36,7 +36,8 @@ _CASES, _CLUSTERS = "nccl/cases.csv", "nccl/clusters.csv"
 TABLES = ("h100_2x4_ring_4nic200_all_reduce", "h800_2x4_ring_crossnic0_all_reduce")
 #: Latency may change a ratio by this part, by the model; beyond it no claim is made.
 MOST_LATENCY = 0.05
-#: The largest difference of a ratio, and of a link from its rate, per cent.
+#: The largest difference of a ratio, as either of two racks may be off by 5 %, the limit of a good emulation; and
+#: of a link from its rate. Per cent.
 REACH_PERCENT, LINK_PERCENT = 10.0, 10.0
 #: A size at which bytes take all of the time.
 _ENDLESS = 1 << 50
@@ -107,9 +108,7 @@ def ratios(
         yield between, rack.name, bus[rack.name][rack.sizes[-1]] / whole
 
 
-def rows_of(
-    stated: Sequence[Rack], results: Mapping[str, Bandwidths]
-) -> Iterator[Row]:
+def rows_of(stated: Sequence[Rack], results: Mapping[str, Bandwidths]) -> Iterator[Row]:
     """Yield a row for each ratio and for the slowest link of each rack."""
     bus = {name: result.bus_bps for name, result in results.items()}
     for table, case, ratio in ratios(stated, bus):
@@ -143,20 +142,35 @@ def compare(rows: Sequence[Row], read: ReadTable) -> Judgement:
     published = {
         (table, case): ratio for table, case, ratio in ratios(stated, measured)
     }
+    scales = {rack.name: _scale(rack) for rack in stated}
     comparisons = []
     for row in rows:
         if row.table == _LINKS:
             continue
         key = row.table, row.case
         clear = abs(1 - _pairs()[key]) <= MOST_LATENCY
-        reach, note = (REACH_PERCENT, "") if clear else (None, _LATENCY)
-        ratio = published[key]
-        comparisons.append(Comparison(*key, row.value, ratio, row.unit, reach, note))
+        notes = (scales.get(row.table), None if clear else _LATENCY)
+        comparisons.append(
+            Comparison(
+                *key,
+                row.value,
+                published[key],
+                row.unit,
+                REACH_PERCENT if clear else None,
+                "; ".join(filter(None, notes)),
+            )
+        )
     links = [row.value for row in rows if row.table == _LINKS]
     slowest = 100 * max(0.0, 1 - min(links))
     claims = _claims(comparisons, sound=slowest <= LINK_PERCENT)
     link = Claim("emulated links below their rate", slowest, LINK_PERCENT)
     return Judgement(tuple(comparisons), (*claims, link))
+
+
+def _scale(rack: Rack) -> str:
+    """Return the scale of a rack's emulation in words."""
+    scale = plan_of(rack).setting.scale
+    return f"emulated {scale.time:,.0f} times slower, with payloads of 1/{scale.payload:,.0f}"
 
 
 def _measured_bps(rack: Rack, read: ReadTable) -> dict[int, float]:
@@ -201,9 +215,10 @@ JUDGE = Judge(
         "over the largest shows that the fabric loses no rate with size; the racks over each other, whether NICs "
         "(H100) or NVLink (H800) limit the rings",
         "latency": "the emulation has the latency of its own software over the time scale, and not that of GPUs "
-        f"and NICs. Where the model has latency change a ratio by more than {MOST_LATENCY:.0%}, nothing can be said",
+        "and NICs. Where the model has latency change a ratio by more than "
+        f"{100 * MOST_LATENCY:g} %, nothing can be said",
         "evidence": "the tables were chosen by their stated hardware, and limits set before the first emulation; "
-        "the author had seen the published figures. An emulation is not repeated to the digit, so neither is its hash",
+        "the author had seen the published figures. Each emulation differs in its last digits, and so in its hash",
     },
     predict=predicted,
     compare=compare,
