@@ -34,12 +34,12 @@ def judge(
     """Predict figures that others published, before their outcomes are read; report the differences.
 
     Exit code 1 if a claim of a judge does not hold. The predictions, with their SHA-256, and the page are in
-    a new folder.
+    a new folder. Judges of emulations run only by name, and need root and Docker.
 
     Examples:
         ringlight judge
         ringlight judge astra_sim
-        sudo ringlight judge emulated_racks
+        ringlight judge emulated_racks
     """
     from ringlight.experiments.record.folder import new_folder
     from ringlight.experiments.record.writing import write_whole

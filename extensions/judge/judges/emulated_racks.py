@@ -41,7 +41,7 @@ MOST_LATENCY = 0.05
 REACH_PERCENT, LINK_PERCENT = 10.0, 10.0
 #: A size at which bytes take all of the time.
 _ENDLESS = 1 << 50
-_LATENCY = "latency counts in reality; the emulation has that of its own software"
+_LATENCY = "no claim, as latency counts"
 _LINKS = "links"
 _BETWEEN = "largest sizes, over {}"
 
@@ -72,7 +72,7 @@ def bytes_share(cluster: GpuCluster, size: int) -> float:
 def _pairs() -> Mapping[tuple[str, str], float]:
     """Return the ratios by table and case, with the factor by which latency changes each."""
     stated = racks(table_reader(STATED, (_CASES, _CLUSTERS)))
-    first, *others = stated
+    first, *more = stated
     pairs = {}
     for rack in stated:
         *sizes, last = rack.sizes
@@ -80,7 +80,7 @@ def _pairs() -> Mapping[tuple[str, str], float]:
         for size in sizes:
             pairs[rack.name, _case(size)] = bytes_share(rack.cluster, size) / whole
     whole = bytes_share(first.cluster, first.sizes[-1])
-    for rack in others:
+    for rack in more:
         share = bytes_share(rack.cluster, rack.sizes[-1])
         pairs[_BETWEEN.format(first.name), rack.name] = share / whole
     return pairs
@@ -101,9 +101,9 @@ def ratios(
         *sizes, last = rack.sizes
         for size in sizes:
             yield rack.name, _case(size), bus[rack.name][size] / bus[rack.name][last]
-    first, *others = stated
+    first, *more = stated
     whole = bus[first.name][first.sizes[-1]]
-    for rack in others:
+    for rack in more:
         between = _BETWEEN.format(first.name)
         yield between, rack.name, bus[rack.name][rack.sizes[-1]] / whole
 
@@ -209,16 +209,15 @@ JUDGE = Judge(
     inputs=(_CASES, _CLUSTERS),
     outcomes=tuple(f"nccl/{table}.csv" for table in TABLES),
     needs={
-        "racks": "two servers of four GPUs, a container for each, NVLink switches and four rails as Open vSwitch; "
-        "four rings at once, one for each NIC; usable rates over the scale",
-        "ratios": "of each size over the table's largest, and of the racks' largest sizes over each other. A size "
-        "over the largest shows that the fabric loses no rate with size; the racks over each other, whether NICs "
-        "(H100) or NVLink (H800) limit the rings",
-        "latency": "the emulation has the latency of its own software over the time scale, and not that of GPUs "
-        "and NICs. Where the model has latency change a ratio by more than "
-        f"{100 * MOST_LATENCY:g} %, nothing can be said",
-        "evidence": "the tables were chosen by their stated hardware, and limits set before the first emulation; "
-        "the author had seen the published figures. Each emulation differs in its last digits, and so in its hash",
+        "racks": "two servers of four GPUs. A GPU is a container; NVLink switches and four rails are packet "
+        "switches (Open vSwitch). Four rings at once, one for each NIC. Links have their usable rates, divided by the scale",
+        "ratios": "a size over the table's largest size shows whether the fabric loses rate with size. The largest "
+        "sizes of the racks over each other show whether NICs (H100) or NVLink (H800) limit the rings",
+        "latency": "the emulation has the latency of its own software, divided by the time scale, in place of that "
+        f"of GPUs and NICs. A ratio that latency changes by more than {100 * MOST_LATENCY:g} %, by the model, is no "
+        "claim",
+        "evidence": "tables were chosen by their stated hardware, and limits set before the first emulation; their "
+        "author had seen the published figures. Two emulations differ in their last digits, and so in their hash",
     },
     predict=predicted,
     compare=compare,

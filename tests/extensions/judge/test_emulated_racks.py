@@ -20,7 +20,8 @@ from ringlight.extensions.judge.reading import OUTCOMES, STATED, table_reader
 from tests.unit.test_cli import one_line, ringlight
 
 H100, H800 = judge.TABLES
-RAILS = str(Path(__file__).resolve().parents[3] / "scenarios/examples/rails.yaml")
+ROOT = Path(__file__).resolve().parents[3]
+RAILS = str(ROOT / "scenarios/examples/rails.yaml")
 BETWEEN = f"largest sizes, over {H100}"
 
 
@@ -103,6 +104,16 @@ def test_a_backend_that_refuses_is_named_with_the_rack(racks):
 
     with pytest.raises(BackendError, match=f"{H100}: no"):
         bandwidths(Refusing(), racks[0], Reporter(quiet=True))
+
+
+def test_the_page_has_what_the_predictions_need():
+    text = (ROOT / "docs/judges-emulated.md").read_text()
+    assert (
+        page_of([], [JUDGE.name], Path("docs/judges-emulated.md")).split("| judge")[0]
+        in text
+    )
+    for name, need in JUDGE.needs.items():
+        assert f"- {name}: {need}\n" in text
 
 
 def test_it_runs_by_name_only():
