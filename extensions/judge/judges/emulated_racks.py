@@ -210,12 +210,13 @@ JUDGE = Judge(
     outcomes=tuple(f"nccl/{table}.csv" for table in TABLES),
     needs={
         "racks": "two servers of four GPUs. A GPU is a container; NVLink switches and four rails are packet "
-        "switches (Open vSwitch). Four rings at once, one for each NIC. Links have their usable rates, divided by the scale",
+        "switches (Open vSwitch). Four rings at once, one for each NIC. Links have their usable rates, divided "
+        "by the scale",
         "ratios": "a size over the table's largest size shows whether the fabric loses rate with size. The largest "
         "sizes of the racks over each other show whether NICs (H100) or NVLink (H800) limit the rings",
         "latency": "the emulation has the latency of its own software, divided by the time scale, in place of that "
-        f"of GPUs and NICs. A ratio that latency changes by more than {100 * MOST_LATENCY:g} %, by the model, is no "
-        "claim",
+        f"of GPUs and NICs. A ratio that latency changes by more than {100 * MOST_LATENCY:g} %, by the model, is "
+        "no claim",
         "evidence": "tables were chosen by their stated hardware, and limits set before the first emulation; their "
         "author had seen the published figures. Two emulations differ in their last digits, and so in their hash",
     },
