@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from statistics import mean
 
-from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.judge.contract import (
@@ -129,6 +128,9 @@ def predicted(read: ReadTable) -> list[Row]:
     check_packages()
     reporter = Reporter()
     with forking(lab_modules()):
+        # Other judges need no package of labs.
+        from ringlight.experiments.backends.emulation.backend import EmulationBackend
+
         backend = EmulationBackend()
         backend.check_ready()
         backend.prepare([], None, reporter.say, {})
