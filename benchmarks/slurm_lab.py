@@ -1,4 +1,4 @@
-"""Measures what a Slurm cluster adds to ``up`` and ``down``, and an all-reduce under srun. Needs root, and Slurm.
+"""Measures the time that a Slurm cluster adds to ``up`` and ``down``, and an all-reduce under srun. Needs root.
 
 The all-reduce has the GPUs, the bytes, the algorithm and the light of a job of Ringlight that follows it: the
 prolog's claim has brought four GPUs to two packet switches, and light stays.

@@ -133,7 +133,7 @@ class Controller:
         self.inventory = inventory
         self.plane = plane
         self.bus = EventBus()
-        self._store = store = Store(state / "controller")
+        self.store = store = Store(state / "controller")
         try:
             drivers = {
                 name: make_driver(
@@ -222,6 +222,9 @@ class Controller:
         self.started_at = time.monotonic()
         #: Called with the application that answers REST calls, when it is made.
         self.app_parts: list[Callable[[FastAPI], None]] = []
+        #: Called at the end of :meth:`start`, and at the beginning of :meth:`stop`.
+        self.on_start: list[Callable[[], None]] = []
+        self.on_stop: list[Callable[[], None]] = []
         for add_to in loaded("controller"):
             add_to(self)
 
@@ -257,12 +260,14 @@ class Controller:
             provider.start()
         self.reconciler.start()
         self.statistics.start()
+        for begin in self.on_start:
+            begin()
         self.bus.publish("controller", state="up", lab=self.inventory.lab)
 
     def _count_start(self) -> int:
         try:
-            before = int(self._store.read(_STARTS) or 0)
-            self._store.write(_STARTS, before + 1)
+            before = int(self.store.read(_STARTS) or 0)
+            self.store.write(_STARTS, before + 1)
         except (OSError, ValueError, TypeError) as error:
             raise StartError(f"the state directory cannot be used: {error}") from error
         return before
@@ -270,6 +275,8 @@ class Controller:
     def stop(self) -> None:
         """End every thread and session. Rules, light and workers stay as they are."""
         self.bus.publish("controller", state="stopping")
+        for end in self.on_stop:
+            end()
         self.regroups.stop()
         self.claims.stop()
         self.announcer.stop()
@@ -283,7 +290,7 @@ class Controller:
         self.site.close()
         self.plane.stop()
         self.bus.close()
-        self._store.close()
+        self.store.close()
         self.intents.close()
 
     def health(self, foreign: Others = NO_OTHERS) -> Health:

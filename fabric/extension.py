@@ -57,7 +57,8 @@ class Extension:
     executors: Mapping[str, str] = field(default_factory=dict)
     #: Functions that are called with the ``controller.service.Controller`` once its parts are made, before it
     #: starts. What they append to its ``app_parts`` is called with the FastAPI application when that is made:
-    #: routes that they add are as the core's; middleware that they add is asked before the token is.
+    #: routes that they add are as the core's; middleware that they add is asked before the token is. What they
+    #: append to ``on_start`` and ``on_stop`` begins and ends their threads.
     controller: tuple[str, ...] = ()
     #: By its file's name in a run folder, an ``experiments.runner.page_kinds.PageKind``: a page that shows
     #: runs beside their report, and a lab. Its flag is an option of commands that build a lab, so its module

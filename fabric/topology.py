@@ -12,9 +12,9 @@ packets do not see it. What can be reached over it is known to the planes that h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -139,7 +139,14 @@ def trace(
     somewhere, else the optical port where it goes dark or where its colour decides (a WSS). Raises ValueError
     when the light runs in a loop.
     """
-    return _trace(fabric, _by_ingress(cross_connects), source)
+    return tracer(fabric, cross_connects)(source)
+
+
+def tracer(
+    fabric: Fabric, cross_connects: CrossConnects
+) -> Callable[[Port], tuple[Port, ...]]:
+    """Return :func:`trace` as a function of the source, for many sources of one light."""
+    return partial(_trace, fabric, _by_ingress(cross_connects))
 
 
 def _by_ingress(cross_connects: CrossConnects) -> dict[tuple[str, int], CrossConnect]:
@@ -234,9 +241,9 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> Electrica
     """
     gpus, switches = tuple(sorted(fabric.gpus)), tuple(sorted(fabric.packet_switches))
     joined: dict[str, dict[str, list[Edge]]] = {name: {} for name in (*gpus, *switches)}
-    by_ingress = _by_ingress(cross_connects)
+    path_from = tracer(fabric, cross_connects)
     for port in fabric.electrical_ports:
-        path = _trace(fabric, by_ingress, port)
+        path = path_from(port)
         end = path[-1]
         if end == port or not is_electrical(fabric, end):
             continue

@@ -403,8 +403,10 @@ class ClaimManager:
         try:
             self._save()
         except OSError as error:
-            if before is None:
+            if before is None or before.state == "FAILED":
                 del self._claims[claim.name]
+                if before is not None:
+                    self._claims[claim.name] = before
                 raise
             # The next controller looks at the light.
             log.error("claim %s is not stored: %s", claim.name, error)

@@ -16,7 +16,7 @@ from ringlight.fabric.topology import (
     Fabric,
     is_electrical,
     port_name,
-    trace,
+    tracer,
 )
 
 
@@ -25,10 +25,11 @@ def attachments(
 ) -> dict[Port, Port | None]:
     """Return the electrical port that light from each plugged packet-switch port reaches; None if dark."""
     ends: dict[Port, Port | None] = {}
+    path_from = tracer(fabric, cross_connects)
     for port in fabric.link_at:
         if port.node not in fabric.packet_switches:
             continue
-        end = trace(fabric, cross_connects, port)[-1]
+        end = path_from(port)[-1]
         ends[port] = end if end != port and is_electrical(fabric, end) else None
     return ends
 
@@ -65,10 +66,11 @@ def lit_circuits(
     """Return the lit circuits, each once. ``lost``: GPUs that a fault has taken."""
     circuits: list[Circuit] = []
     seen: set[frozenset[Port]] = set()
+    path_from = tracer(fabric, cross_connects)
     for port in sorted(
         fabric.electrical_ports, key=lambda p: (p.node not in fabric.gpus, p)
     ):
-        path = trace(fabric, cross_connects, port)
+        path = path_from(port)
         end = path[-1]
         if (
             len(path) < 4
@@ -77,7 +79,7 @@ def lit_circuits(
         ):
             continue
         seen.add(frozenset((port, end)))
-        duplex = trace(fabric, cross_connects, end)[-1] == port
+        duplex = path_from(end)[-1] == port
         names = port_name(fabric, port), port_name(fabric, end)
         is_lost = not {port.node, end.node}.isdisjoint(lost)
         circuits.append(Circuit(names, [str(p) for p in path], duplex, is_lost))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from inspect import iscoroutinefunction
 from typing import Annotated, Any
 
@@ -67,6 +67,27 @@ class PlainRoute(APIRoute):
             for status, response in self.responses.items()
             if "model" in response
         }
+
+
+class AlwaysJson(PlainRoute):
+    """Route that reads every body as JSON: clients of other APIs declare a form, as ``curl -d``, or nothing."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def read(request: Request) -> Response:
+            kept = [
+                (key, value)
+                for key, value in request.scope["headers"]
+                if key != b"content-type"
+            ]
+            scope = {
+                **request.scope,
+                "headers": [*kept, (b"content-type", b"application/json")],
+            }
+            return await handle(Request(scope, request.receive))
+
+        return read
 
 
 def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:

@@ -36,7 +36,7 @@ def latency_words(plans: Iterable[RunPlan], environment: Mapping[str, Any]) -> s
     words = dict.fromkeys(
         word
         for plan in plans
-        if plan.source is None
+        if not plan.computed
         for word in _words(plan, more_s, DEFAULT in environment)
     )
     return "; ".join(words) or "not counted: their source computes the jobs together"

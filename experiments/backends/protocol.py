@@ -56,10 +56,12 @@ CAPABILITIES: Mapping[str, str] = {
 class BuiltLab(Protocol):
     """One setting, built. Methods raise ``BackendError`` with one line where something did not come about.
 
-    ``real_time``: its clock goes on by itself, so that waits need deadlines.
+    ``real_time``: its clock goes on by itself, so that waits need deadlines. ``own_queue``: jobs wait in the
+    lab, which takes each when it arrives and reports when the job has its GPUs (``GpusGranted``).
     """
 
     real_time: bool
+    own_queue: bool
 
     def now_s(self) -> float:
         """Return the time of the lab's clock in seconds."""

@@ -17,6 +17,7 @@ from ringlight.fabric.extension import entries
 from ringlight.fabric.values import Strict
 
 T = TypeVar("T")
+Lab = TypeVar("Lab")
 
 
 class Files(Protocol):
@@ -72,7 +73,13 @@ class JobSource(Protocol):
         ...
 
     def batch(self, plan: RunPlan) -> Any:
-        """Return a run as data that another process can compute: ``backends.protocol.Batch``."""
+        """Return a run as data that another process can compute: ``backends.protocol.Batch``. Called if
+        ``SourcePlan.computed``."""
+        ...
+
+    def lab(self, plan: RunPlan, lab: Any) -> Any:
+        """Return the source's own lab in front of a given one, each a ``backends.protocol.BuiltLab``. Called
+        unless ``SourcePlan.computed``."""
         ...
 
 
@@ -91,6 +98,12 @@ def source_of(jobs: Any) -> str | None:
         ):
             return key
     return None
+
+
+def lab_of(plan: RunPlan, lab: Lab) -> Lab:
+    """Return the lab as the jobs of a run use it: as it is, or with what their source has in front of it."""
+    source = made_by(plan)
+    return lab if source is None or plan.computed else source.lab(plan, lab)
 
 
 def made_by(plan: RunPlan) -> JobSource | None:

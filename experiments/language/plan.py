@@ -294,10 +294,14 @@ class EventPlan:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """Plan from which a source makes a run's jobs (``job_sources``), in place of jobs by name. ``key``: the
-    source's."""
+    """Plan from which a source makes a run's jobs (``job_sources``), in place of jobs by name.
+
+    ``key``: the source's. ``computed``: in a simulation the source computes all jobs of a run together; else
+    they run in the simulated lab.
+    """
 
     key: ClassVar[str]
+    computed: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -337,6 +341,11 @@ class RunPlan:
         if self.costs.latency_s is not None:
             return self.costs.latency_s
         return plane.times.latency_s if self.setting.scale == Scale() else 0.0
+
+    @property
+    def computed(self) -> bool:
+        """Return whether in a simulation the source of the jobs computes them together, without a lab."""
+        return self.source is not None and self.source.computed
 
     def job(self, name: str) -> JobPlan:
         """Return the job with this name. Raises KeyError."""

@@ -60,7 +60,7 @@ class Foreteller:
         backend = replace(self._backend, most_events=limit, events=0)
         if (why := backend.refuses(plan)) is not None:
             return _none(why)
-        source = made_by(plan)
+        source = made_by(plan) if plan.computed else None
         computed = () if source is None else source.batch(plan).compute()
         records: list[Record] = []
         try:

@@ -16,6 +16,7 @@ from ringlight.experiments.backends.protocol import (
     BackendError,
     BuiltLab,
 )
+from ringlight.experiments.language.job_sources import lab_of
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, When
 from ringlight.experiments.record.events import (
     ENDED,
@@ -126,7 +127,8 @@ class _Run:
     def __init__(
         self, lab: BuiltLab, plan: RunPlan, write: Write, reporter: Reporter
     ) -> None:
-        self._lab, self._plan, self._reporter, self._write = lab, plan, reporter, write
+        self._lab, self._plan = lab_of(plan, lab), plan
+        self._reporter, self._write = reporter, write
         awaited = [
             (when.job, when.iteration) for when in (event.when for event in plan.events)
         ]
@@ -222,13 +224,13 @@ class _Run:
     def _admit(self, patience_s: float = 0.0) -> None:
         """First come, first served: a job that finds no room holds up those behind it."""
         deadline_s = self._lab.now_s() + patience_s
+        while self._queue and self._lab.own_queue:
+            self._lab.submit(self._queue.popleft())
         while self._queue:
             granting = self._granting()
             self._no_room = None if granting else self._lab.submit(self._queue[0])
             if self._no_room is None and not granting:
-                name = self._queue.popleft().name
-                self._granted.add(name)
-                self._note(GpusGranted, job=name)
+                self._note(GpusGranted, job=self._queue.popleft().name)
                 self._fire(lambda when: when.granted in self._granted)
             elif self._lab.now_s() >= deadline_s:
                 return
@@ -445,6 +447,8 @@ class _Run:
             self._write(records)
         for record in records:
             self._at.take(record)
+            if isinstance(record, GpusGranted):
+                self._granted.add(record.job)
             if isinstance(record, JobState) and record.state == "FAILED":
                 self._reporter.say(
                     f"  job {record.job} {self._at.state_in_words(record.job)}",

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, Protocol
 
 from ringlight.fabric.gpu_choice import Key, fewest_parts
 from ringlight.fabric.steps import FloatArray
-
-if TYPE_CHECKING:
-    pass
 
 
 def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
@@ -47,6 +44,7 @@ Placement = Literal[
     "rings-aligned",
     "controller",
     "blocks",
+    "slices",
 ]
 LightMoves = Literal[
     "none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"
@@ -140,12 +138,35 @@ def _boxes(cells: int, dimensions: int) -> list[tuple[int, ...]]:
     ]
 
 
+class Slices(Protocol):
+    """Units of GPUs of which a job has whole ones: any that are free, as light joins them.
+
+    Units have names; those of a job belong together as a shape, of which ``cubes`` is their number.
+    """
+
+    def shape_for(self, gpus: int, sides: Sequence[int] = ()) -> Any:
+        """Return the shape of a job of so many GPUs, with the ``sides`` that it requests."""
+
+    def fits(self, shape: Any) -> bool:
+        """Return whether enough units are free."""
+
+    def chosen(self, shape: Any) -> tuple[str, ...]:
+        """Return free units for a shape that fits."""
+
+    def take(self, name: str, shape: Any, cubes: Sequence[str]) -> None:
+        """Give units to a job, by its name."""
+
+    def give(self, name: str) -> None:
+        """Take all units from a job."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """``gpus``: of each leaf, a switch. ``parts``: of each level, the part that each leaf is in; the first
     level's parts are the leaves. ``capacity``: of each level, what can leave each of its parts, and come in,
     as GPUs' rates; above the last level nothing is short. ``names``: of the leaves. ``lattice``: where jobs
-    have blocks; then it has one leaf.
+    have blocks; then it has one leaf. ``slices``: makes the units of which jobs have whole ones; each is a leaf,
+    by its name.
     """
 
     gpus: tuple[int, ...]
@@ -153,6 +174,7 @@ class Cluster:
     capacity: tuple[tuple[float, ...], ...]
     names: tuple[str, ...] = ()
     lattice: Lattice | None = None
+    slices: Callable[[], Slices] | None = field(default=None, kw_only=True)
 
     @property
     def size(self) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ from ringlight.extensions.cluster.clusters import (
     Pool,
     Queueing,
     Sharing,
+    Slices,
 )
 from ringlight.extensions.cluster.fault_traces import FaultTrace
 from ringlight.extensions.cluster.formats.fault_traces import read_fault_trace
@@ -280,7 +282,13 @@ class TraceSpec(Strict):
         own = self.light == "controller" or self.trains is not None
         needed = cluster.lattice is not None and cluster.lattice.needed
         placement = self.placement or (
-            "controller" if own else "blocks" if needed else "pack"
+            "controller"
+            if own
+            else "slices"
+            if cluster.slices
+            else "blocks"
+            if needed
+            else "pack"
         )
         if self.light == "controller" and placement != "controller":
             raise ValueError(
@@ -338,7 +346,8 @@ def planned(
             "scale: a trace is replayed in real time where its jobs do not train; leave it out, or give "
             "jobs.trace.trains"
         )
-    trace, faults = _jobs_read(spec, files), _faults_read(spec, files)
+    has_shapes = spec.placement == "blocks" or "cubes" in setting.fabric.parts
+    trace, faults = _jobs_read(spec, files, has_shapes), _faults_read(spec, files)
     lost = tuple(
         LostGpu(event.when.at_s, event.target.names[0])
         for event in events
@@ -363,15 +372,15 @@ def planned(
     return plan
 
 
-def _jobs_read(spec: TraceSpec, files: Files) -> JobTrace | None:
+def _jobs_read(spec: TraceSpec, files: Files, keep_shapes: bool) -> JobTrace | None:
     if spec.file is None:
         return None
-    skip, blocks = spec.bad_rows == "skip", spec.placement == "blocks"
+    skip = spec.bad_rows == "skip"
     with at_key("jobs.trace.file"):
         return files.read(
             spec.file,
-            lambda path: read_job_trace(path, skip_bad=skip, keep_shapes=blocks),
-            (skip, blocks),
+            lambda path: read_job_trace(path, skip_bad=skip, keep_shapes=keep_shapes),
+            (skip, keep_shapes),
         )
 
 
@@ -503,6 +512,16 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
             raise ValueError(
                 "jobs.trace.faults: if the controller places jobs, GPUs are lost by events (do: lose)"
             )
+    if (cluster.slices is not None) != (policies.placement == "slices"):
+        raise ValueError(
+            "jobs.trace.placement: slices are of cubes that light joins, and all of their jobs are"
+        )
+    if cluster.slices is not None and policies.light not in ("none", "ideal"):
+        raise ValueError(
+            f"jobs.trace.light: {policies.light}: each slice has light of its own; leave this key out"
+        )
+    if cluster.slices is not None and has_faults:
+        raise ValueError("jobs.trace.faults: which cube a server is in is not known")
     if lattice is None:
         if policies.placement == "blocks":
             raise ValueError(
@@ -521,6 +540,10 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
         raise ValueError(
             f"jobs.trace.faults: which block of {lattice.name} a server is in is not known"
         )
+
+
+def _has_slice(slices: Slices, gpus: int, sides: Sequence[int]) -> bool:
+    return slices.fits(slices.shape_for(gpus, sides))
 
 
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
@@ -548,14 +571,18 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
             iterations_of(duration_s, plan.trains) * plan.trains.iteration_s
         ).astype(np.float64)
     jobs = replace(jobs, arrival_s=jobs.arrival_s * plan.time, duration_s=duration_s)
-    if plan.policies.placement != "blocks":
+    lattice, slices = plan.cluster.lattice, plan.cluster.slices
+    has_place: Callable[[int, Sequence[int]], object]
+    if slices is not None:
+        name, has_place = "the cubes", partial(_has_slice, slices())
+    elif plan.policies.placement == "blocks":
+        assert lattice is not None
+        name, has_place = lattice.name, lattice.orders
+    else:
         return jobs
-    assert plan.cluster.lattice is not None
     kinds = list(zip(jobs.gpus.tolist(), jobs.shapes or [()] * len(jobs), strict=True))
-    fits = {kind: bool(plan.cluster.lattice.orders(*kind)) for kind in set(kinds)}
+    fits = {kind: bool(has_place(*kind)) for kind in set(kinds)}
     ever = np.array([fits[kind] for kind in kinds], dtype=np.bool_)
     if not ever.any():
-        raise ValueError(
-            f"no job of the trace has a block in {plan.cluster.lattice.name}"
-        )
+        raise ValueError(f"no job of the trace has a block in {name}")
     return jobs.picked(ever, no_block=int((~ever).sum()))

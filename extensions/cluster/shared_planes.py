@@ -58,8 +58,20 @@ def _servers(servers: Any, gpus: int) -> Cluster:
     return Cluster((each,) * count, (tuple(range(count)),), ((leaves,) * count,))
 
 
+def _packets(plane: Any) -> Cluster:
+    """Return the switches of a fabric as a tree, or the cubes that light joins into slices."""
+    for part in plane.fabric.parts.get("cubes", {}).values():
+        if part.slices:
+            raise ValueError(f"slice {min(part.slices)}: a trace needs all cubes")
+        cubes = part.cubes
+        return Cluster(
+            (cubes.size,) * cubes.count, (), (), cubes.names, slices=part.pool
+        )
+    return cluster_of(plane.fabric)
+
+
 _PLANES: Mapping[str, Callable[[Any], Cluster]] = {
-    "packets": lambda plane: cluster_of(plane.fabric),
+    "packets": _packets,
     "grid": _grid,
     "ring": _ring,
     "interconnect": _interconnect,

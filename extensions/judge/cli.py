@@ -67,7 +67,7 @@ def judge(
         )
     except TableError as error:
         fail(str(error))
-    text = page_of(judged, names or (), page)
+    text = page_of(judged, names or ())
     write_whole(folder / "judges.md", text)
     if page is not None:
         write_whole(page, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from pathlib import Path
 
 from ringlight.extensions.judge.contract import Claim, Comparison
 from ringlight.extensions.judge.judging import Judged
@@ -25,15 +24,10 @@ tables, their sources and their licences are in [extensions/judge/data](../exten
 """
 
 
-def page_of(
-    judged: Sequence[Judged],
-    names: Sequence[str] = (),
-    page: Path | None = Path("docs/judges.md"),
-) -> str:
-    """Return the page with these judges. ``names``, ``page``: arguments of the command that makes it."""
+def page_of(judged: Sequence[Judged], names: Sequence[str] = ()) -> str:
+    """Return the page with these judges. ``names``: those that the command names, none for all by default."""
     title = f"{_TITLE}: {', '.join(names)}" if names else _TITLE
-    ending = () if page is None else ("--page", str(page))
-    command = " ".join(("./ringlight judge", *names, *ending))
+    command = " ".join(("./ringlight judge", *names, "--page FILE"))
     introduction = _INTRODUCTION.format(title=title, command=command)
     return "\n".join([introduction, _summary(judged), *map(section_of, judged)])
 

@@ -9,15 +9,15 @@ and so is a match field or an action that there is not (Ryu leaves it out).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Response
 from pydantic import BaseModel
 
 from ringlight.controller.errors import ConflictError, NotFoundError, UnsupportedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
-from ringlight.controller.rest.common import PlainRoute, answers
+from ringlight.controller.rest.common import AlwaysJson, answers
 from ringlight.controller.service import Controller
 from ringlight.controller.web.refusals import errors
 from ringlight.extensions.ofctl import shapes
@@ -39,29 +39,6 @@ _MOST = 0xFFFFFFFF
 _SLAVE = (3, "SLAVE", "OFPCR_ROLE_SLAVE")
 
 
-class _AlwaysJson(PlainRoute):
-    """Route that reads every body as JSON: ``curl -d`` declares it as a form, other
-    scripts declare nothing.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def read(request: Request) -> Response:
-            kept = [
-                (key, value)
-                for key, value in request.scope["headers"]
-                if key != b"content-type"
-            ]
-            scope = {
-                **request.scope,
-                "headers": [*kept, (b"content-type", b"application/json")],
-            }
-            return await handle(Request(scope, request.receive))
-
-        return read
-
-
 def add(controller: Controller) -> None:
     """Add the routes below ``/stats``; what cannot be read there is answered 400."""
 
@@ -80,7 +57,7 @@ def router(
 
     ``writing``: context, given a datapath id, for each change of a switch's flows.
     """
-    routes = APIRouter(prefix=PREFIX, tags=["ofctl_rest"], route_class=_AlwaysJson)
+    routes = APIRouter(prefix=PREFIX, tags=["ofctl_rest"], route_class=AlwaysJson)
     ofctl = Ofctl(plane)
 
     def known(dpid: int | str) -> int:

@@ -31,7 +31,7 @@ def write_beside(folder: Path) -> None:
     from ringlight.extensions.page.single_file import single_file
 
     try:
-        if all(plan.source for plan in experiment_of(folder).plans):
+        if all(plan.computed for plan in experiment_of(folder).plans):
             return
         page = single_file([Recorded(folder)], most_bytes=MOST_BESIDE)
     except ScenarioError:

@@ -4,8 +4,12 @@ from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
     name="slurm",
-    requires=("interchange",),
+    requires=("interchange", "cluster"),
     commands="commands:register",
     processes={"slurm": "program:SLURM"},
     controller=("health:add", "follower_routes:add"),
+    metrics=("experiment_metrics",),
+    sections=("experiment_section:queue",),
+    events=("experiment_records",),
+    jobs={"slurm": "experiment:SLURM"},
 )

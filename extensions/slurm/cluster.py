@@ -174,7 +174,7 @@ class ClusterProcesses:
         while not self._stopping.is_set() and time.monotonic() < deadline:
             with suppress(SlurmError):
                 report = call(self._site, "GET", FOLLOWER_PATH)
-                if report["generation"] is not None or self._settings.leads:
+                if report["generation"] is not None or not self._settings.follows:
                     return
             self._stopping.wait(_LOOK_S)
 

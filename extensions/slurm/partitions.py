@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 #: ``lead``: light follows Slurm, as a prolog claims the GPUs of each job. ``follow``: Slurm follows light, as
-#: its topology file names the switch that each GPU's light reaches.
-Mode = Literal["lead", "follow"]
+#: its topology file names the switch that each GPU's light reaches. ``stand``: neither knows of the other.
+Mode = Literal["lead", "follow", "stand"]
 
 #: A name that Slurm's hostlists take for one node.
 _NODE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")

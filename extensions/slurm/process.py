@@ -6,7 +6,9 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from ringlight.extensions.slurm.partitions import Mode
 
 if TYPE_CHECKING:
     from ringlight.testbed.lab import Lab
@@ -37,7 +39,7 @@ class SlurmCluster:
     ``port``: of slurmctld. ``controller``: URL of our REST API. ``token_file``, ``cacert``: for calls there.
     """
 
-    mode: Literal["lead", "follow"]
+    mode: Mode
     port: int
     partition: str
     controller: str

@@ -126,16 +126,25 @@ def release(site: Site, name: str) -> None:
             raise
 
 
+def note(environment: Mapping[str, str], text: str) -> None:
+    """Write a line into the job of a script's environment. Raises SlurmError.
+
+    Slurm then stores its state, which it does not at the start of every job. A slurmctld that is killed would
+    start the job again.
+    """
+    job = environment["SLURM_JOB_ID"]
+    slurm("scontrol", "update", f"JobId={job}", f"AdminComment=ringlight: {text}")
+
+
 def note_refusal(site: Site, environment: Mapping[str, str], reason: str) -> None:
     """Write the reason of a refusal into the job, which Slurm then requeues, or hold the job after the last.
 
     Raises SlurmError.
     """
-    job = environment["SLURM_JOB_ID"]
     refusals = int(environment.get("SLURM_JOB_RESTART_COUNT") or 0) + 1
-    slurm("scontrol", "update", f"JobId={job}", f"AdminComment=ringlight: {reason}")
+    note(environment, reason)
     if refusals >= site.refusals:
-        slurm("scontrol", "requeuehold", job)
+        slurm("scontrol", "requeuehold", environment["SLURM_JOB_ID"])
 
 
 def main() -> int:
@@ -144,7 +153,7 @@ def main() -> int:
     site = None
     try:
         site = read_site(directory_of(environment))
-        claim(site, environment)
+        claimed = claim(site, environment)
     except SlurmError as error:
         reason = " ".join(str(error).split())
         sys.stderr.write(f"ringlight: {reason}\n")
@@ -152,6 +161,10 @@ def main() -> int:
             with suppress(SlurmError):
                 note_refusal(site, environment, reason)
         return 1
+    if claimed is not None:
+        moved = claimed["fibres_moved"]
+        with suppress(SlurmError):
+            note(environment, f"claim {claimed['name']}, {moved} fibres moved")
     return 0
 
 

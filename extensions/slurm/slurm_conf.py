@@ -92,11 +92,13 @@ PlugStackConfig={directory}/{PLUGINS}
 """
 
 
-_TIMES = """\
+#: When the scheduler looks at its queue.
+PARAMETERS = "sched_interval=1,bf_interval=1,sched_min_interval=0"
+_TIMES = f"""\
 SchedulerType=sched/backfill
-# The scheduler looks at requeued and pending jobs every second, not every 60 s and 30 s, and at once when a
-# job ends or the topology changes. A job whose GPU is lost then runs again after 6 to 8 s, not after 26 s.
-SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0
+# The scheduler looks at requeued and pending jobs every second, not every 60 s and 30 s, and often at once when
+# a job ends. A job whose GPU is lost then runs again after 6 to 8 s, not after 26 s.
+SchedulerParameters={PARAMETERS}
 # A cluster on one machine has no other node to hand over to, so a node that comes back is used again.
 ReturnToService=2
 # A job that no partition can ever run is refused when it is submitted.
@@ -110,8 +112,13 @@ KillWait=5
 def _topology(settings: ClusterSettings) -> str:
     select = "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n"
     if not settings.follows:
+        why = (
+            "Light follows Slurm: it can bring any GPUs together, so"
+            if settings.leads
+            else "Light stands, and"
+        )
         return f"""\
-{select}# Light follows Slurm: it can bring any GPUs together, so Slurm sees no switches.
+{select}# {why} Slurm sees no switches.
 TopologyPlugin=topology/none
 """
     return f"""\

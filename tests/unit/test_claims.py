@@ -181,4 +181,13 @@ def test_a_claim_that_cannot_be_stored_is_none(
     with pytest.raises(OSError, match="no space left"):
         asked(claims)
     assert claims.all() == []
+    # A failed claim of the name keeps no GPUs, so the new one is new, too.
+    monkeypatch.undo()
+    bench.driver.refuse_add = True
+    assert asked(claims).state == "FAILED"
+    bench.driver.refuse_add = False
+    monkeypatch.setattr(Store, "write", full)
+    with pytest.raises(OSError, match="no space left"):
+        asked(claims)
+    assert [claim.state for claim in claims.all()] == ["FAILED"]
     claims.stop()

@@ -13,12 +13,13 @@ from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
 from ringlight.experiments.language.expand import Experiment, parse
-from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
     EventLate,
+    GpusGranted,
     Iteration,
     JobArrived,
     JobRecovered,
@@ -587,3 +588,53 @@ def test_a_lab_is_taken_down_though_nobody_reads_the_progress() -> None:
     with pytest.raises(BrokenPipeError):
         list(run_group(Backend(), found.plans, lambda records: None, Gone(quiet=True)))
     assert len(closed) == 1
+
+
+class OwnQueue(SimulatedLab):
+    """Gives GPUs to whichever waiting job has room."""
+
+    own_queue = True
+
+    def begin(self, plan: RunPlan) -> None:
+        super().begin(plan)
+        self._waiting: list[JobPlan] = []
+
+    def submit(self, job: JobPlan) -> str | None:
+        self._waiting.append(job)
+        self._give()
+        return None
+
+    def next(self, until_s: float) -> Sequence[Record]:
+        records = super().next(until_s)
+        self._give()
+        return records
+
+    def _give(self) -> None:
+        for job in [
+            job for job in self._waiting if SimulatedLab.submit(self, job) is None
+        ]:
+            self._waiting.remove(job)
+            self._tell(GpusGranted, job=job.name)
+
+
+def test_a_lab_with_a_queue_of_its_own_decides_who_is_next() -> None:
+    class Backend(SimulationBackend):
+        def open(
+            self, setting: Setting, emit: Callable[[Record], None]
+        ) -> SimulatedLab:
+            return OwnQueue(setting, 1.0, 0.0, lambda events: None)
+
+    found = experiment(
+        """
+jobs:
+  first: {gpus: 4, start: {at: 1 ms}}
+  wide: {gpus: 5, start: {at: 2 ms}}
+  small: {gpus: 2, start: {at: 3 ms}}
+"""
+    )
+    records, failures = one_alone(Backend(), found.plans[0])
+    assert not failures
+    arrived = [record.job for record in records if isinstance(record, JobArrived)]
+    granted = [record.job for record in records if isinstance(record, GpusGranted)]
+    assert arrived == ["first", "wide", "small"]
+    assert granted == ["first", "small", "wide"]

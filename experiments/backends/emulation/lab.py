@@ -72,7 +72,7 @@ _TOLD = ("READY", "RUNNING", "RECOVERING", *ENDED)
 class EmulatedLab:
     """``facts``: what is on record of this lab, with ``controller_restarts``, which are counted here."""
 
-    real_time = True
+    real_time, own_queue = True, False
 
     def __init__(
         self,

@@ -63,7 +63,9 @@ class SimulationBackend:
 
     def refuses(self, plan: RunPlan) -> str | None:
         if (source := made_by(plan)) is not None:
-            return source.refused(plan, simulated=True)
+            why = source.refused(plan, simulated=True)
+            if why is not None or plan.computed:
+                return why
         if (missing := lacking(self, plan)) is not None:
             return missing
         faults = plan.control
@@ -141,9 +143,9 @@ class SimulationBackend:
         sourced: list[Batch] = [
             source.batch(plan)
             for plan in plans
-            if (source := made_by(plan)) is not None
+            if plan.computed and (source := made_by(plan)) is not None
         ]
-        plans = [plan for plan in plans if plan.source is None]
+        plans = [plan for plan in plans if not plan.computed]
         single = [plan for plan in plans if alone(plan)]
         if not single:
             return sourced, list(plans)

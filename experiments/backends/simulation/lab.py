@@ -57,7 +57,7 @@ class SimulatedLab:
     """Implements ``backends.protocol.BuiltLab``. ``share``: payload's of a link's rate. ``count`` is told how
     many events each run took, and none may take more than ``most_events``."""
 
-    real_time = False
+    real_time = own_queue = False
 
     def __init__(
         self,

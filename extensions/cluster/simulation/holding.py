@@ -7,6 +7,8 @@ afterwards, since light may yet move the job.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ringlight.extensions.cluster.clusters import Cluster, Lattice, Policies
@@ -87,6 +89,42 @@ class InBlocks(Holding):
     def give(self, job: int, placed: Placed) -> None:
         super().give(job, placed)
         self._blocks.free[self._cells.pop(job)] = True
+
+
+class InSlices(Holding):
+    """A job has whole cubes that light joins, wherever they are."""
+
+    def __init__(
+        self, cluster: Cluster, policies: Policies, seed: int, trace: JobTrace
+    ) -> None:
+        super().__init__(cluster, policies, seed)
+        assert cluster.slices is not None
+        self._slices, self._trace = cluster.slices(), trace
+        self._leaf = {name: leaf for leaf, name in enumerate(cluster.names)}
+
+    def _shape(self, job: int, count: int) -> Any:
+        return self._slices.shape_for(
+            count, self._trace.shapes[job] if self._trace.shapes else ()
+        )
+
+    def fits(self, job: int, count: int) -> bool:
+        return self._slices.fits(self._shape(job, count))
+
+    def choose(self, job: int, count: int) -> Placed:
+        """Return the GPUs of a job by cube; what is left of its last cubes stays idle."""
+        shape = self._shape(job, count)
+        cubes = self._slices.chosen(shape)
+        self._slices.take(str(job), shape, cubes)
+        placed: Placed = {}
+        for cube in cubes:
+            leaf = self._leaf[cube]
+            placed[leaf] = min(count, self.cluster.gpus[leaf])
+            count -= placed[leaf]
+        return {leaf: taken for leaf, taken in placed.items() if taken}
+
+    def give(self, job: int, placed: Placed) -> None:
+        super().give(job, placed)
+        self._slices.give(str(job))
 
 
 class InUnits(Holding):

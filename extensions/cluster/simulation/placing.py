@@ -182,4 +182,6 @@ PLACEMENTS: Mapping[str, Placement] = {
     # On a torus, where a job's block is found before it starts (``blocks.Torus``): there all GPUs are one
     # leaf's.
     "blocks": first_fit,
+    # Of cubes that light joins, which are whole a job's: ``holding.InSlices`` chooses them.
+    "slices": first_fit,
 }

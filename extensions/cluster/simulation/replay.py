@@ -31,6 +31,7 @@ from ringlight.extensions.cluster.simulation.holding import (
     ByName,
     Holding,
     InBlocks,
+    InSlices,
     InUnits,
 )
 from ringlight.extensions.cluster.simulation.moving import (
@@ -134,6 +135,8 @@ def _holding(
                 "faults: which GPUs of a block fail is not known; place by count"
             )
         return InBlocks(cluster, policies, seed, trace, cluster.lattice)
+    if cluster.slices is not None:
+        return InSlices(cluster, policies, seed, trace)
     if faults is not None:
         return InUnits(cluster, policies, seed, faults.policies.unit_gpus)
     return Holding(cluster, policies, seed)

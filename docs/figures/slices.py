@@ -1,0 +1,41 @@
+"""Blocks of slices of cubes: two on the testbed, and a trace of requests for them."""
+
+from __future__ import annotations
+
+from docs.figures.cluster import hours
+from docs.figures.parts import Block, Cell, Middle, Table, measured, of, simulated
+from docs.figures.words import apart, seconds
+
+
+def _job(title: str, job: str) -> list[Cell]:
+    figures = (simulated("both", "jct", job), measured("both", "jct", job))
+    return [
+        title,
+        *(of(seconds, measured("both", name, job)) for name in ("iteration", "allreduce", "jct")),
+        of(seconds, figures[0]),
+        of(apart, *figures),
+    ]
+
+
+def _requests(title: str, arm: str) -> list[Cell]:
+    metrics = ("waited_mean", "waited_p95", "completion_mean")
+    return [title, *(of(hours, Middle("simulated", arm, name, {}, ())) for name in metrics)]
+
+
+BLOCKS: dict[str, Block] = {
+    "slices": Table(
+        "examples/slices",
+        "slice | iteration | all-reduce | job | job, simulated | difference",
+        [_job("red, 2x2x2 of two cubes", "job red"), _job("blue, 2x2x1 of one cube", "job blue")],
+    ),
+    "slices-64": Table(
+        "slices_64",
+        "64 cubes of 4 × 4 × 4 | waited, mean | waited, 95 % within | from request to end, mean",
+        [
+            _requests("blocks of a fixed torus", "torus"),
+            _requests("slices of any cubes", "cubes"),
+            _requests("blocks of a fixed torus, backfilled", "torus-backfill"),
+            _requests("slices of any cubes, backfilled", "cubes-backfill"),
+        ],
+    ),
+}

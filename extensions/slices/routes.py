@@ -1,0 +1,86 @@
+"""REST: slices, with the fields of GKE's Slice."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Path, Query
+
+from ringlight.controller.rest.common import AlwaysJson, PlainRoute, answers
+from ringlight.controller.web.refusals import errors
+from ringlight.extensions.slices.manager import SliceManager
+from ringlight.extensions.slices.resource import (
+    API_VERSION,
+    SliceBody,
+    SliceDocument,
+    SliceGpus,
+    SliceList,
+    SwapBody,
+)
+
+SliceName = Annotated[str, Path(description="Name of a slice", examples=["red"])]
+Wait = Annotated[
+    float, Query(ge=0, le=20, description="Longest wait for the light, seconds")
+]
+
+
+#: Beginning of the paths of a Kubernetes API server.
+KUBERNETES = f"/apis/{API_VERSION}/slices"
+
+
+def add_slice_routes(app: FastAPI, slices: SliceManager) -> None:
+    """Add the routes, also where clients of Kubernetes expect them; these declare no type of a body."""
+    for prefix, route in (("/v1/slices", PlainRoute), (KUBERNETES, AlwaysJson)):
+        app.include_router(_router(slices, prefix, route))
+
+
+def _router(slices: SliceManager, prefix: str, route: type[PlainRoute]) -> APIRouter:
+    routes = APIRouter(prefix=prefix, tags=["slices"], route_class=route)
+
+    @routes.get("", **answers(SliceList))
+    def all_slices() -> Any:
+        """All slices, and the newest that could not be made."""
+        return SliceList(API_VERSION, "SliceList", slices.all())
+
+    @routes.post(
+        "",
+        status_code=201,
+        response_model=None,
+        responses={201: {"model": SliceDocument}, **errors(409, 415, 422, 503)},
+    )
+    def create(body: SliceBody, wait_s: Wait = 0.0) -> Any:
+        """Join cubes into a torus by light.
+
+        The condition Ready has the state. 201 with reason SliceCreationFailed: there is no such slice here, and
+        the message says why. 409: there is a slice of this name.
+        """
+        return slices.create(
+            body.metadata.name,
+            body.metadata.annotations,
+            body.spec.type,
+            body.spec.topology,
+            body.spec.partition_ids,
+            wait_s,
+        )
+
+    @routes.get("/{name}", **answers(SliceDocument, 404))
+    def get_slice(name: SliceName) -> Any:
+        """One slice, as it is now."""
+        return slices.get(name)
+
+    @routes.delete("/{name}", **answers(SliceDocument, 404, 409, 422))
+    def delete(name: SliceName, wait_s: Wait = 0.0) -> Any:
+        """End a slice. Its circuits are removed. 409: a job or a claim has GPUs of it."""
+        return slices.delete(name, wait_s)
+
+    @routes.get("/{name}/gpus", **answers(SliceGpus, 404, 409))
+    def gpus(name: SliceName) -> Any:
+        """GPUs of a slice, by cube, and in the order of a ring through its torus."""
+        return slices.gpus(name)
+
+    @routes.post("/{name}/swap", **answers(SliceDocument, 404, 409, 415, 422))
+    def swap(name: SliceName, body: SwapBody, wait_s: Wait = 0.0) -> Any:
+        """Put a spare cube in the place of one. Light of other slices is not touched."""
+        return slices.swap(name, body.partition, body.spare, wait_s)
+
+    return routes

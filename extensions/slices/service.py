@@ -1,0 +1,49 @@
+"""Slices' part in the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ringlight.extensions.slices.fabric_key import cubes_of
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from ringlight.controller.service import Controller
+
+
+def add_slices(controller: Controller) -> None:
+    """Have the controller keep slices, if its fabric has cubes."""
+    from ringlight.extensions.slices.manager import SliceManager
+
+    part = cubes_of(controller.fabric)
+    if part is None:
+        return
+
+    def users() -> Mapping[str, str]:
+        jobs = controller.jobs.holders()
+        claims = controller.claims.holders()
+        return {gpu: f"claim {name}" for gpu, name in claims.items()} | {
+            gpu: f"job {name}" for gpu, name in jobs.items()
+        }
+
+    manager = SliceManager(
+        controller.fabric,
+        part,
+        controller.circuits,
+        users,
+        lambda: controller.jobs.lost_gpus,
+        controller.bus,
+        controller.store,
+    )
+
+    def add_to(app: FastAPI) -> None:
+        from ringlight.extensions.slices.routes import add_slice_routes
+
+        add_slice_routes(app, manager)
+
+    controller.app_parts.append(add_to)
+    controller.complaints.append(lambda: manager.complaint)
+    controller.on_start.append(manager.start)
+    controller.on_stop.append(manager.stop)
