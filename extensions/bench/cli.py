@@ -117,10 +117,9 @@ def bench(
     except benching.RanksError as error:
         fail(f"--ranks: {error}", 2)
     except ValueError as error:
-        fail(
-            f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}",
-            2,
-        )
+        # Without a kind it is an all-reduce, which has no fault.
+        named = algorithm and (not collective or benching.is_file(algorithm))
+        fail(f"{'--algorithm' if named else '--collective'}: {error}", 2)
     if simulate:
         refuse(context, remote_options(), "not with --simulate")
     with (

@@ -3,5 +3,7 @@
 from ringlight.fabric.extension import Extension
 
 EXTENSION = Extension(
-    name="judge", requires=("flows", "sip_ml", "servers"), commands="cli:register"
+    name="judge",
+    requires=("flows", "sip_ml", "servers", "bench"),
+    commands="cli:register",
 )

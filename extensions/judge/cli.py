@@ -18,7 +18,9 @@ PROCESSES = 2
 def judge(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]…", help="Judges; default: all."),
+        typer.Argument(
+            metavar="[NAME]…", help="Judges; default: all that need no root."
+        ),
     ] = None,
     page: Annotated[
         Path | None,
@@ -32,11 +34,12 @@ def judge(
     """Predict figures that others published, before their outcomes are read; report the differences.
 
     Exit code 1 if a claim of a judge does not hold. The predictions, with their SHA-256, and the page are in
-    a new folder.
+    a new folder. Judges of emulations run only by name, and need root and Docker.
 
     Examples:
         ringlight judge
         ringlight judge astra_sim
+        ringlight judge emulated_racks
     """
     from ringlight.experiments.record.folder import new_folder
     from ringlight.experiments.record.writing import write_whole
@@ -49,7 +52,11 @@ def judge(
     known = all_judges()
     if unknown := [name for name in names or () if name not in known]:
         fail(f"there is no judge {unknown[0]}; there are {', '.join(known)}", 2)
-    chosen = [judge for name, judge in known.items() if not names or name in names]
+    chosen = [
+        judge
+        for name, judge in known.items()
+        if (name in names if names else judge.by_default)
+    ]
     folder = new_folder(runs, "judge")
     try:
         judged = judge_all(
@@ -60,7 +67,7 @@ def judge(
         )
     except TableError as error:
         fail(str(error))
-    text = page_of(judged)
+    text = page_of(judged, names or ())
     write_whole(folder / "judges.md", text)
     if page is not None:
         write_whole(page, text)

@@ -91,6 +91,7 @@ class Judge:
     ``inputs`` and ``outcomes``: files below ``data/stated`` and ``data/outcomes``. ``source``: the
     publication, with its revision. ``needs``: by case, the parts of the model that its prediction uses.
     ``predict`` reads its inputs only. ``compare`` gets the predicted rows and reads its outcomes.
+    ``by_default``: false for a judge that only runs by name, and in the process that called it.
     """
 
     name: str
@@ -101,3 +102,4 @@ class Judge:
     needs: Mapping[str, str]
     predict: Callable[[ReadTable], Sequence[Row]]
     compare: Callable[[Sequence[Row], ReadTable], Judgement]
+    by_default: bool = True

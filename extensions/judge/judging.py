@@ -80,7 +80,9 @@ def _predicted(
     chosen: Sequence[Judge], processes: int
 ) -> Iterator[tuple[tuple[Row, ...], float]]:
     """Yield the rows of each judge, and the seconds that predicting took."""
-    if processes <= 1 or len(chosen) <= 1:
+    # A judge that builds labs owns processes of its own.
+    alone = not all(judge.by_default for judge in chosen)
+    if processes <= 1 or len(chosen) <= 1 or alone:
         yield from map(_predict, chosen)
         return
     with ProcessPoolExecutor(processes) as pool:

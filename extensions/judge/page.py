@@ -8,14 +8,15 @@ from itertools import chain, groupby
 from ringlight.extensions.judge.contract import Claim, Comparison
 from ringlight.extensions.judge.judging import Judged
 
+_TITLE = "Judged by others"
 _INTRODUCTION = """\
-# Judged by others
+# {title}
 
 Others measured these figures, on their clusters or in their packet simulators. `ringlight judge` predicts each
 of them from the stated hardware alone. It writes all predictions before it reads an outcome; the SHA-256 below
 is that of the JSON of a judge's predictions (`predictions.json` of its folder). This page is made by
 
-    ./ringlight judge --page FILE
+    {command}
 
 A verdict is *within* if every claim of the judge holds, *outside* if a claim does not hold, and *cannot be
 said* if the published data do not decide it. Constants come from sources other than the judged table, but for
@@ -24,9 +25,12 @@ their licences are in [extensions/judge/data](../extensions/judge/data/README.md
 """
 
 
-def page_of(judged: Sequence[Judged]) -> str:
-    """Return the page with all judges."""
-    return "\n".join([_INTRODUCTION, _summary(judged), *map(section_of, judged)])
+def page_of(judged: Sequence[Judged], names: Sequence[str] = ()) -> str:
+    """Return the page with these judges. ``names``: those that the command names, none for all by default."""
+    title = f"{_TITLE}: {', '.join(names)}" if names else _TITLE
+    command = " ".join(("./ringlight judge", *names, "--page FILE"))
+    introduction = _INTRODUCTION.format(title=title, command=command)
+    return "\n".join([introduction, _summary(judged), *map(section_of, judged)])
 
 
 def _summary(judged: Iterable[Judged]) -> str:
