@@ -114,8 +114,8 @@ def _dots(runs: Mapping[str, Run], titles: Mapping[str, str]) -> Figure:
             label=titles[arm],
         )
     axis.set(xscale="log", yscale="log", xlabel="size, kB", ylabel="completion, s")
-    for one in (axis.xaxis, axis.yaxis):
-        plain_ticks(one, *one.get_data_interval())
+    for side in (axis.xaxis, axis.yaxis):
+        plain_ticks(side, *side.get_data_interval())
     axis.grid(axis="x", visible=True)
     if len(runs) > 1:
         legend(figure, "arm", columns=4)
