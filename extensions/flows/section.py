@@ -28,7 +28,7 @@ MOST_DOTS = 2000
 _HEADS = {"median": "median", "p90": "90 %", "p99": "99 %"}
 
 
-@section("jobs", "Flows", needs=("flow_time_median",))
+@section("training", "Flows", needs=("flow_time_median",))
 def flows(view: View, draw: Draw) -> str:
     """Return HTML with completion times by size under each arm, and their distribution."""
     runs = {
