@@ -21,10 +21,9 @@ PERCENTILES: Mapping[str, tuple[int, str]] = {
 }
 #: Classes of sizes by their least bytes: powers of ten.
 CLASSES: Mapping[int, str] = {
-    10**power: f"{10 ** (power % 3)}{prefix}B"
-    for power, prefix in enumerate(
-        prefix for prefix in ("", "k", "M", "G", "T") for _ in range(3)
-    )
+    10 ** (3 * thousands + tens): f"{count}{unit}"
+    for thousands, unit in enumerate(("b", "kb", "mb", "gb", "tb"))
+    for tens, count in enumerate(("", "ten_", "hundred_"))
 }
 #: Times of a flow from which on it is unlike its simulation, as the house has it for jobs.
 MOST_APART = 1.25
@@ -34,7 +33,7 @@ _TIMES = {
     for short, (_, words) in PERCENTILES.items()
 }
 _BY_SIZE = {
-    f"flow_time_{short}.{name}": f"{_WHAT}, flows of {name} to ten times that, {words}"
+    f"flow_time_{short}.{name}": f"{_WHAT}, sizes from the named one up to ten times that, {words}"
     for name in CLASSES.values()
     for short, (_, words) in PERCENTILES.items()
 }

@@ -28,7 +28,7 @@ MOST_DOTS = 2000
 _HEADS = {"median": "median", "p90": "90 %", "p99": "99 %"}
 
 
-@section("jobs", "Flows", needs=("flow_time_median",))
+@section("training", "Flows", needs=("flow_time_median",))
 def flows(view: View, draw: Draw) -> str:
     """Return HTML with completion times by size under each arm, and their distribution."""
     runs = {
@@ -114,8 +114,8 @@ def _dots(runs: Mapping[str, Run], titles: Mapping[str, str]) -> Figure:
             label=titles[arm],
         )
     axis.set(xscale="log", yscale="log", xlabel="size, kB", ylabel="completion, s")
-    for scale in (axis.xaxis, axis.yaxis):
-        plain_ticks(scale, *scale.get_data_interval())
+    for side in (axis.xaxis, axis.yaxis):
+        plain_ticks(side, *side.get_data_interval())
     axis.grid(axis="x", visible=True)
     if len(runs) > 1:
         legend(figure, "arm", columns=4)

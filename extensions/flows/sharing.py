@@ -248,16 +248,16 @@ class Sharing:
         more: dict[Fluid, None] = {}
         for link, rate in rest.items():
             if rate > self._capacity[link] * SAME:
-                affected = [flow for flow in self.limited[link] if not flow.alone]
+                unfair = [flow for flow in self.limited[link] if not flow.alone]
             else:
                 most = limit.get(link, math.inf) * (1 + SAME)
                 top = highest[link] * (1 - SAME)
-                affected = [
+                unfair = [
                     flow
                     for flow in self._users[link]
                     if flow.rate > most or (flow.rate < top) == (flow.tightest == link)
                 ]
-            more |= dict.fromkeys(flow for flow in affected if flow not in results)
+            more |= dict.fromkeys(flow for flow in unfair if flow not in results)
         return list(more)
 
     def _set(self, flow: Fluid, rate: float, tightest: int) -> None:

@@ -235,13 +235,11 @@ class _Run:
                     continue
                 met_s = now_s - max(fluid.start_s, ended.start_s)
                 packets = met_s * fluid.bound * part / packet_bytes
-                load_beside = load / rate - fluid.rate * part / rate
+                busy = load / rate - fluid.rate * part / rate
                 before, met = most.get(fluid, (0.0, 0.0))
-                if packets * load_beside > 1 and (
-                    load_beside > before or packets > met
-                ):
-                    most[fluid] = load_beside, packets
-                    wait = longest_wait(load_beside, packets)
+                if packets * busy > 1 and (busy > before or packets > met):
+                    most[fluid] = busy, packets
+                    wait = longest_wait(busy, packets)
                     longest[fluid] = max(wait, longest.get(fluid, 0.0))
         for fluid, wait in longest.items():
             if wait * packet_bytes > fluid.moved_at(now_s):

@@ -173,8 +173,8 @@ class OneShotSpec(_InterconnectSpec):
 
 
 class RotorSpec(_InterconnectSpec):
-    """``slot``: how long a matching stands, the ``dark`` time at its beginning included. ``model``: slots, of
-    flows, or fluid, of jobs; by default the one that what is sent has."""
+    """``slot``: how long a matching stands, the ``dark`` time at its beginning included. ``model``: ``slots``,
+    only for flows, or ``fluid``, only for jobs; by default each has its own."""
 
     kind: Literal["rotor"]
     ports: int = Field(ge=1, le=1024)
