@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 #: Columns of a file; further columns are ignored.
 COLUMNS = ("source", "destination", "bytes", "start_s")
+_N = TypeVar("_N", int, float)
 #: Most flows of a file.
 MOST_FLOWS = 5_000_000
 
@@ -32,7 +34,7 @@ def read_flows(path: Path, gpus: Collection[str]) -> list[SizedFlow]:
     """Return the flows of a file. ``gpus``: names that may stand there. Raises FlowFileError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, restval="")
             missing = [
                 name for name in COLUMNS if name not in (reader.fieldnames or ())
             ]
@@ -51,13 +53,26 @@ def _flows(
             raise FlowFileError(f"{path}: more than {MOST_FLOWS:,} flows")
         try:
             yield _flow(row, gpus)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise FlowFileError(f"{path}:{number}: {error}") from None
+
+
+def _number(
+    row: dict[str, str], column: str, convert: Callable[[str], _N], kind: str
+) -> _N:
+    """Return a column's number. Raises ValueError that names the column."""
+    try:
+        return convert(row[column])
+    except ValueError:
+        raise ValueError(f"{column}: {row[column]!r:.40} is not {kind}") from None
 
 
 def _flow(row: dict[str, str], gpus: Collection[str]) -> SizedFlow:
     flow = SizedFlow(
-        row["source"], row["destination"], int(row["bytes"]), float(row["start_s"])
+        row["source"],
+        row["destination"],
+        _number(row, "bytes", int, "a whole number of bytes"),
+        _number(row, "start_s", float, "a number of seconds"),
     )
     for name in (flow.source, flow.destination):
         if name not in gpus:
