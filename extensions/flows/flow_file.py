@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ringlight.workloads.formats.files import read_bytes
 
 #: Columns of a file; further columns are ignored.
 COLUMNS = ("source", "destination", "bytes", "start_s")
+_N = TypeVar("_N", int, float)
 #: Most flows of a file, and most bytes of the file and of a flow, which floats carry exactly.
 MOST_FLOWS = 5_000_000
 FILE_BYTES, FLOW_BYTES = 512 << 20, 1 << 53
@@ -40,7 +42,7 @@ def read_flows(path: Path, gpus: Collection[str]) -> list[SizedFlow]:
         raise FlowFileError(str(error)) from None
     try:
         text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
-        reader = csv.DictReader(text)
+        reader = csv.DictReader(text, restval="")
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise FlowFileError(f"{path}: the head line has no column {missing[0]}")
@@ -57,13 +59,26 @@ def _flows(
             raise FlowFileError(f"{path}: more than {MOST_FLOWS:,} flows")
         try:
             yield _flow(row, gpus)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise FlowFileError(f"{path}:{number}: {error}") from None
+
+
+def _number(
+    row: dict[str, str], column: str, convert: Callable[[str], _N], kind: str
+) -> _N:
+    """Return a column's number. Raises ValueError that names the column."""
+    try:
+        return convert(row[column])
+    except ValueError:
+        raise ValueError(f"{column}: {row[column]!r:.40} is not {kind}") from None
 
 
 def _flow(row: dict[str, str], gpus: Collection[str]) -> SizedFlow:
     flow = SizedFlow(
-        row["source"], row["destination"], int(row["bytes"]), float(row["start_s"])
+        row["source"],
+        row["destination"],
+        _number(row, "bytes", int, "a whole number of bytes"),
+        _number(row, "start_s", float, "a number of seconds"),
     )
     for name in (flow.source, flow.destination):
         if name not in gpus:

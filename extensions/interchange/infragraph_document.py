@@ -127,8 +127,8 @@ class InfraDevice(Strict):
     name: str
     description: str = ""
     components: tuple[Component, ...] = Field(min_length=1)
-    links: tuple[LinkKind, ...] = ()
-    edges: tuple[DeviceEdge, ...] = ()
+    links: tuple[LinkKind, ...]
+    edges: tuple[DeviceEdge, ...]
 
 
 class Instance(Strict):

@@ -134,6 +134,12 @@ def test_a_comparison_shows_ratio_limit_and_what_is_published(tmp_path: Path) ->
     assert re.search(r"Fast: \d\.\d+ times as fast as slow", shown)
 
 
+def test_only_a_shorter_time_of_work_is_called_faster(tmp_path: Path) -> None:
+    scenario = TWO_ARMS.replace("metrics: [jct", "metrics: [makespan")
+    shown = text_of(Page(render(simulated(scenario), tmp_path)))
+    assert re.search(r"Fast: makespan 0\.\d+ times that of slow", shown)
+
+
 def test_what_the_simulation_refuses_is_named(tmp_path: Path) -> None:
     view = simulated(
         ONE_JOB + "arms:\n  base: {}\n"

@@ -26,6 +26,8 @@ from ringlight.experiments.report.words import (
 _MOST_CARDS = 6
 #: A ratio so near to 1 is none.
 _ALIKE = 0.01
+#: Times of work. An arm with half of such a time is twice as fast; with half of a waiting time it is not.
+_WORK = ("jct", "iteration", "allreduce", "exchange")
 _WORKERS = {
     "docker": "Docker containers",
     "namespace": "network namespaces, no containers",
@@ -167,7 +169,7 @@ def _compared(view: View, pair: Compared, ratio: float) -> str:
         sentence = f"{called(metric)} not told apart from that of {theirs}, as more depends on when jobs begin"
     elif abs(ratio - 1) < _ALIKE:
         sentence = f"{called(metric)} as with {theirs}, to within 1 %"
-    elif (row := pair.row(metric)) is not None and row.unit == "s" and ratio < 1:
+    elif metric in _WORK and ratio < 1:
         sentence = f"{_times(1 / ratio)} times as fast as {theirs}"
     else:
         sentence = f"{called(metric)} {_times(ratio)} times that of {theirs}"

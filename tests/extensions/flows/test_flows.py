@@ -211,8 +211,8 @@ def test_many_sizes_are_put_together_by_powers_of_ten():
         ("g0,g0,1,0", "flows.csv:2: g0 sends to itself"),
         ("g0,g1,0,0", "flows.csv:2: bytes: 0"),
         ("g0,g1,1,nan", "flows.csv:2: start_s: nan"),
-        ("g0,g1,x,0", "flows.csv:2: invalid literal"),
-        ("g0,g1", "flows.csv:2: "),
+        ("g0,g1,x,0", "flows.csv:2: bytes: 'x' is not a whole number of bytes"),
+        ("g0,g1", "flows.csv:2: bytes: '' is not a whole number of bytes"),
         (f"g0,g1,1{'0' * 400},0", "flows.csv:2: bytes: more than "),
     ],
 )

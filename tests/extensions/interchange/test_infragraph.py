@@ -209,6 +209,7 @@ CHANGES = [
     ("name: leaf\n", "name: dgx\n", "devices[2].name: there is a dgx already"),
     ("choice: xpu", "choice: tpu", "devices[1].components[0].choice: "),
     ("choice: xpu", "choice: xpu, nic: {}", "devices[1].components[0].nic: the choice is xpu"),
+    ("  links: [{name: internal}]\n", "", "devices[2].links: missing"),
     (", custom: {type: pcie}", "", "devices[0].components[0].custom: missing"),
     ("choice: port, count: 1}", "choice: port, counts: 1}", "devices[0].components[1].counts: unknown key"),
     ("name: pod", "name: pod\nprofile: mems", "profile: unknown key"),
