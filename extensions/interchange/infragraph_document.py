@@ -232,9 +232,9 @@ def _check_size(
     infrastructure: Infrastructure, devices: Mapping[str, InfraDevice]
 ) -> None:
     """Raise ValueError for edges inside devices that do not fit, and for more than the library can hold."""
-    parts: dict[str, int] = {}
+    sizes: dict[str, _Size] = {}
     for device in devices.values():
-        _count_parts(device, devices, parts, ())
+        _measure(device, devices, sizes, ())
     edges = {
         device.name: _check_device_edges(f"devices[{place}]", device, devices)
         for place, device in enumerate(infrastructure.devices)
@@ -244,9 +244,10 @@ def _check_size(
         name = instance.device
         if name not in devices:
             raise ValueError(f"instances[{place}].device: there is no device {name}")
-        total += instance.count * parts[name]
+        parts, _ = sizes[name]
+        total += instance.count * parts
         # The library adds a device's edges once for each of its components.
-        steps += instance.count * parts[name] * edges[name]
+        steps += instance.count * parts * edges[name]
         if total > MOST_PARTS or steps > MOST_STEPS:
             what = f"too large: {total} components and {steps} steps"
             raise ValueError(f"instances[{place}].count: {what}")
@@ -278,29 +279,35 @@ def _check_device(
             raise ValueError(f"{here}.name: there is no device {component.name}")
 
 
-def _count_parts(
+#: Components of a device, with those of devices in it, and levels of devices.
+_Size = tuple[int, int]
+
+
+def _measure(
     device: InfraDevice,
     devices: Mapping[str, InfraDevice],
-    parts: dict[str, int],
+    sizes: dict[str, _Size],
     above: tuple[str, ...],
-) -> int:
-    """Return the number of components of a device, with those of devices in it, and note it in ``parts``."""
+) -> _Size:
+    """Return the size of a device, and note it in ``sizes``. Raises ValueError."""
     if device.name in above:
         raise ValueError(f"devices: {device.name} is a part of itself")
+    too_deep = f"devices: more than {DEEPEST} levels deep"
     if len(above) > DEEPEST:
-        raise ValueError(f"devices: more than {DEEPEST} levels deep")
-    if device.name not in parts:
-        inside = (*above, device.name)
-        parts[device.name] = sum(
-            component.count
-            * (
-                _count_parts(devices[component.name], devices, parts, inside)
-                if component.choice == "device"
-                else 1
-            )
-            for component in device.components
-        )
-    return parts[device.name]
+        raise ValueError(too_deep)
+    if device.name not in sizes:
+        parts, below = 0, 0
+        for component in device.components:
+            size: _Size = (1, 0)
+            if component.choice == "device":
+                inside = devices[component.name]
+                size = _measure(inside, devices, sizes, (*above, device.name))
+            parts += component.count * size[0]
+            below = max(below, size[1])
+        if below >= DEEPEST:
+            raise ValueError(too_deep)
+        sizes[device.name] = parts, below + 1
+    return sizes[device.name]
 
 
 def _check_device_edges(

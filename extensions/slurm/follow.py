@@ -22,7 +22,7 @@ from ringlight.extensions.slurm.left_claims import LeftClaims
 from ringlight.extensions.slurm.partitions import SlurmError, check_partitions
 from ringlight.extensions.slurm.scheduler import Scheduler
 from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
-from ringlight.extensions.slurm.site import Site
+from ringlight.extensions.slurm.site import PROBLEM_LENGTH, Site
 
 #: Time between two checks of everything, and of two reports to the controller, seconds.
 CHECK_S = 2.0
@@ -125,7 +125,7 @@ class Follower:
         try:
             settled = self._follow()
         except _TROUBLE as error:
-            problem = " ".join(str(error).split())
+            problem = " ".join(str(error).split())[:PROBLEM_LENGTH]
             self._slurm.forget()
         self._report(problem)
         return settled

@@ -17,6 +17,7 @@ from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import Name
 from ringlight.controller.service import Controller
 from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
+from ringlight.extensions.slurm.site import PROBLEM_LENGTH
 
 #: A follower that has reported nothing for so long is not well, seconds. It reports every 2 s, or after its
 #: longest wait for Slurm.
@@ -32,7 +33,7 @@ class FollowerReport(Body):
 
     generation: int | None = Field(ge=0, le=2**53)
     drained: list[Name] = Field(max_length=65536)
-    problem: str | None = Field(max_length=1000)
+    problem: str | None = Field(max_length=PROBLEM_LENGTH)
 
 
 @dataclass(frozen=True)

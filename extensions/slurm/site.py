@@ -16,6 +16,8 @@ from ringlight.extensions.slurm.partitions import Partition, SlurmError
 FILE = "ringlight.json"
 #: Path of the REST API at which the follower reports.
 FOLLOWER_PATH = "/v1/slurm/follower"
+#: Most characters of a problem that it reports.
+PROBLEM_LENGTH = 1000
 #: Folder of slurm.conf if the environment names none.
 DIRECTORY = Path("/etc/slurm")
 #: Refusals after which a job is held.

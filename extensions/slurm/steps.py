@@ -26,11 +26,33 @@ def steps(directory: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         # It may end meanwhile.
         with suppress(OSError):
-            if (process / "comm").read_text(encoding="utf-8").strip() == _NAME:
-                files = [os.readlink(file) for file in process.glob("fd/*")]
-                if any(file.startswith(f"{directory}/") for file in files):
-                    pids.append(int(process.name))
+            comm = (process / "comm").read_text(encoding="utf-8").strip()
+            if comm == _NAME and any(
+                file.startswith(f"{directory}/") for file in _open(process)
+            ):
+                pids.append(int(process.name))
     return pids
+
+
+def _open(process: Path) -> list[str]:
+    """Return the files that a process has open. Raises OSError if it ends meanwhile."""
+    return [os.readlink(file) for file in process.glob("fd/*")]
+
+
+def end_left_steps(labs: Path) -> None:
+    """End the steps of labs that are gone, whose clusters were killed. ``labs``: folder of all labs' states.
+
+    Without slurmctld they would try for hours to report their ends.
+    """
+    names = set()
+    for pid in steps(labs):
+        with suppress(OSError):
+            for file in _open(Path("/proc", str(pid))):
+                if file.startswith(f"{labs}/"):
+                    names.add(Path(file).relative_to(labs).parts[0])
+    for name in sorted(names):
+        if not (labs / name).exists():
+            end_steps(labs / name)
 
 
 def end_tasks(directory: Path) -> None:

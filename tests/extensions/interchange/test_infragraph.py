@@ -255,6 +255,13 @@ def _nested(depth: int, reach: int) -> str:
     return json.dumps({"name": "pod", "devices": devices, "instances": instances})
 
 
+def test_a_long_chain_of_devices_is_refused_from_whichever_end_it_is_written() -> None:
+    document = json.loads(_nested(2000, 1))
+    document["devices"].reverse()
+    with pytest.raises(ValueError, match=r"^FILE: devices: more than 64 levels deep"):
+        READERS["infragraph"](json.dumps(document), "FILE", Defaults())
+
+
 @pytest.mark.parametrize(
     ("depth", "reach", "message"),
     [(48, 48, "too large"), (2000, 1, "devices: more than 64 levels deep")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from ringlight.experiments.record.events import JobState
 from ringlight.extensions.slurm.emulated_queue import EmulatedSlurm, _Job
 from ringlight.extensions.slurm.lab_cluster import LabCluster, LogEvent
 from ringlight.extensions.slurm.process import FOLDER
-from ringlight.extensions.slurm.steps import steps
+from ringlight.extensions.slurm.steps import end_left_steps, end_steps, steps
 
 
 def test_the_end_of_a_killed_cluster_ends_its_steps(tmp_path: Path) -> None:
@@ -37,6 +38,29 @@ def test_the_end_of_a_killed_cluster_ends_its_steps(tmp_path: Path) -> None:
             assert steps(folder) == []
         finally:
             step.kill()
+
+
+def test_a_new_cluster_ends_the_steps_of_labs_that_are_gone(tmp_path: Path) -> None:
+    shell = shutil.copy("/bin/sh", tmp_path / "slurmstepd")
+    labs = tmp_path / "labs"
+    started = {}
+    try:
+        for name in ("gone", "here"):
+            (labs / name).mkdir(parents=True)
+            with (labs / name / "slurmd.g0.log").open("wb") as log:
+                words = [shell, "-c", "sleep 60; true"]
+                started[name] = subprocess.Popen(words, stdout=log)
+        deadline = time.monotonic() + 10
+        while len(steps(labs)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        shutil.rmtree(labs / "gone")
+        end_left_steps(labs)
+        started["gone"].wait(5)
+        assert started["here"].poll() is None
+    finally:
+        end_steps(labs)
+        for step in started.values():
+            step.wait(5)
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -11,13 +13,17 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from ringlight.controller.bus import EventBus
+from ringlight.experiments.client import Unreachable
 from ringlight.extensions.slurm import follower_routes
+from ringlight.extensions.slurm.follow import Follower
 from ringlight.extensions.slurm.follower_routes import (
     FollowerReport,
     FollowerState,
     router,
 )
+from ringlight.extensions.slurm.partitions import Partition
 from ringlight.extensions.slurm.site import FOLLOWER_PATH as PATH
+from ringlight.extensions.slurm.site import Site
 
 
 def report(**changed: object) -> FollowerReport:
@@ -79,3 +85,19 @@ def test_each_new_report_is_an_event() -> None:
 def test_other_reports_are_refused(changed: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         report(**changed)
+
+
+def test_a_long_problem_is_reported_as_far_as_the_controller_takes_it(
+    tmp_path: Path,
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def get(path: str) -> None:
+        raise Unreachable("no answer " * 300)
+
+    site = Site("http://127.0.0.1:1", (Partition("a", "follow", ("g0",)),), {})
+    follower = Follower(site, tmp_path, lambda _: None)
+    follower._api = SimpleNamespace(get=get, put=lambda _, body: sent.append(body))  # type: ignore[assignment]
+    follower._attend()
+    report = FollowerReport.model_validate(sent[-1])
+    assert (report.problem or "").startswith("no answer no answer")
