@@ -35,8 +35,13 @@ def steps(directory: Path) -> list[int]:
 
 
 def _open(process: Path) -> list[str]:
-    """Return the files that a process has open. Raises OSError if it ends meanwhile."""
-    return [os.readlink(file) for file in process.glob("fd/*")]
+    """Return the files that a process has open."""
+    files = []
+    for file in process.glob("fd/*"):
+        # It may be closed meanwhile, and the others still tell whose process it is.
+        with suppress(OSError):
+            files.append(os.readlink(file))
+    return files
 
 
 def end_left_steps(labs: Path) -> None:
@@ -46,10 +51,9 @@ def end_left_steps(labs: Path) -> None:
     """
     names = set()
     for pid in steps(labs):
-        with suppress(OSError):
-            for file in _open(Path("/proc", str(pid))):
-                if file.startswith(f"{labs}/"):
-                    names.add(Path(file).relative_to(labs).parts[0])
+        for file in _open(Path("/proc", str(pid))):
+            if file.startswith(f"{labs}/"):
+                names.add(Path(file).relative_to(labs).parts[0])
     for name in sorted(names):
         if not (labs / name).exists():
             end_steps(labs / name)
