@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _CLAIMS = "claims"
 #: Plans that are made for one claim while others keep changing the light.
 _MOST_PLANS = 10
+#: Longest wait for the plans of others, seconds.
+_TURN_S = 60.0
 #: Longest wait for changes under way when the controller ends, seconds.
 _STOP_S = 30.0
 #: Failed claims that are remembered, the oldest forgotten first.
@@ -294,34 +296,48 @@ class ClaimManager:
     # Light
 
     def _activate(self, claim: Claim, who: str) -> None:
-        with self._planner.turn():
-            with self._changed:
-                goes_on = self._claims.get(claim.name) is claim and not self._stopping
-            if goes_on:
-                reason, undone, fibres = self._together(
-                    claim, f"{who}, claim {claim.name}"
-                )
-            with self._changed:
-                now = self._claims.get(claim.name)
-                if now is not claim:
-                    # Released meanwhile; another claim may have the name by now.
-                    if now is not None and now.asked_s == claim.asked_s:
-                        self._drop(now)
-                    return
-                if not goes_on:
-                    # The next controller ends it.
-                    return
-                self._keep(
-                    replace(
-                        claim,
-                        state="ACTIVE" if reason is None else "FAILED",
-                        reason=reason,
-                        undone=undone,
-                        fibres_moved=fibres,
-                        active_s=time.monotonic() if reason is None else None,
-                    )
-                )
+        try:
+            with self._planner.turn(_TURN_S):
+                with self._changed:
+                    goes_on = self._is_current(claim) and not self._stopping
+                outcome = None
+                if goes_on:
+                    outcome = self._together(claim, f"{who}, claim {claim.name}")
+                self._settle(claim, outcome)
+        except ConflictError as error:
+            self._settle(claim, (str(error), True, 0))
         self._looks.set()
+
+    def _is_current(self, claim: Claim) -> bool:
+        return self._claims.get(claim.name) is claim
+
+    def _settle(
+        self, claim: Claim, outcome: tuple[str | None, bool, int] | None
+    ) -> None:
+        """End the activation of a claim, or leave it to the next controller.
+
+        ``outcome``: see :meth:`_together`; None if light was not moved.
+        """
+        with self._changed:
+            if not self._is_current(claim):
+                # Released meanwhile; another claim may have the name by now.
+                now = self._claims.get(claim.name)
+                if now is not None and now.asked_s == claim.asked_s:
+                    self._drop(now)
+                return
+            if outcome is None:
+                return
+            reason, undone, fibres = outcome
+            self._keep(
+                replace(
+                    claim,
+                    state="ACTIVE" if reason is None else "FAILED",
+                    reason=reason,
+                    undone=undone,
+                    fibres_moved=fibres,
+                    active_s=time.monotonic() if reason is None else None,
+                )
+            )
 
     def _together(self, claim: Claim, who: str) -> tuple[str | None, bool, int]:
         """Move light for a claim. Return why that failed, if the light is as before, and the fibres moved."""

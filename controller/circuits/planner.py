@@ -61,10 +61,13 @@ class Planner:
         self._turn.release()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for the end of the plans under way, and hold off others meanwhile."""
-        with self._turn:
+    def turn(self, timeout_s: float) -> Iterator[None]:
+        """Hold off other plans, as :meth:`take_turn` and :meth:`end_turn` do. Raises ConflictError."""
+        self.take_turn(timeout_s)
+        try:
             yield
+        finally:
+            self.end_turn()
 
     def plan(self, rings: Iterable[RingJob], taken: Collection[str]) -> Planned:
         """Return a plan from the light as it is. Raises ValueError if there is no such regrouping.

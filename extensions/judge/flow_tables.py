@@ -55,13 +55,16 @@ def rows_of(table: str, flows: Sequence[SizedFlow], times_s: FloatArray) -> list
 
 
 def compared(
-    rows: Sequence[Row], outcomes: Iterable[dict[str, str]], percents: dict[str, float]
+    rows: Sequence[Row],
+    outcomes: Iterable[dict[str, str]],
+    percents: dict[str, float],
+    above_bytes: int = 0,
 ) -> Judgement:
     """Return predicted beside published percentiles of each size, with a claim for each key of ``percents``.
 
     Each table of ``rows`` is a draw; predicted percentiles, and times of flows, are means over the draws.
     ``percents``: the largest difference in per cent of ``median``, ``90 %``, ``99 %``, and ``every``, each
-    flow of at least 100 kB.
+    flow of at least 100 kB. Sizes up to ``above_bytes`` are listed without a claim.
     """
     published_rows = list(outcomes)
     draws = [
@@ -79,18 +82,18 @@ def compared(
             )
             theirs = np.percentile(published[of_size], percentile)
             case = f"{size:,} bytes, {of_size.sum():,} flows"
+            reach = percents.get(name) if size > above_bytes else None
             comparisons.append(
-                Comparison(
-                    name, case, float(ours), float(theirs), "ms", percents.get(name)
-                )
+                Comparison(name, case, float(ours), float(theirs), "ms", reach)
             )
+    above = f" above {above_bytes:,} bytes" if above_bytes else ""
     claims = [
         Claim(
-            f"{name} of each size",
+            f"{name} of each size{above}",
             max(
                 abs(line.difference_percent)
                 for line in comparisons
-                if line.table == name
+                if line.table == name and line.reach_percent is not None
             ),
             limit,
         )
@@ -111,7 +114,10 @@ def compared(
 def _matched(
     rows: Sequence[Row], outcomes: Iterable[dict[str, str]]
 ) -> tuple[FloatArray, FloatArray, FloatArray, int]:
-    """Return size, predicted and published time in ms of each published flow, and how many have no match."""
+    """Return size, predicted and published time in ms of each published flow, and how many have no match.
+
+    A prediction matches one published flow. Raises ValueError if no flow has a match.
+    """
     known: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for row in rows:
         source, destination, size, start_s = row.case.split()
@@ -126,13 +132,18 @@ def _matched(
             outcome["size_bytes"],
         )
         start_ms = float(outcome["start_ms"])
-        apart, value = min(
-            ((abs(begin - start_ms), value) for begin, value in known.get(key, ())),
-            default=(np.inf, 0.0),
+        candidates = known.get(key, [])
+        nearest = min(
+            candidates, key=lambda match: abs(match[0] - start_ms), default=None
         )
-        if apart > _START_DIGITS * max(1.0, start_ms):
+        if nearest is None or abs(nearest[0] - start_ms) > _START_DIGITS * max(
+            1.0, start_ms
+        ):
             missing += 1
             continue
-        matches.append((int(key[2]), value, float(outcome["fct_ms"])))
+        candidates.remove(nearest)
+        matches.append((int(key[2]), nearest[1], float(outcome["fct_ms"])))
+    if not matches:
+        raise ValueError("no published flow has a prediction")
     sizes, predicted, published = np.array(matches).T
     return sizes.astype(np.int64), predicted, published, missing

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ringlight.controller.circuits import claims as claims_module
 from ringlight.controller.circuits.claims import ClaimManager
 from ringlight.controller.circuits.planner import Planner
 from ringlight.controller.errors import ConflictError, NotFoundError
@@ -41,9 +42,11 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def manager(bench: Bench, jobs: NoJobs | None = None) -> ClaimManager:
+def manager(
+    bench: Bench, jobs: NoJobs | None = None, planner: Planner | None = None
+) -> ClaimManager:
     store = Store(bench.directory / "claims")
-    planner = Planner(FABRIC, bench.manager)
+    planner = planner or Planner(FABRIC, bench.manager)
     made = ClaimManager(
         FABRIC,
         bench.manager,
@@ -75,6 +78,22 @@ def test_a_claim_moves_light_and_outlasts_the_controller(bench: Bench) -> None:
     again = manager(bench)
     assert again.get("red") == made
     again.stop()
+
+
+def test_a_claim_fails_if_other_plans_take_too_long(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "_TURN_S", 0.1)
+    planner = Planner(FABRIC, bench.manager)
+    claims = manager(bench, planner=planner)
+    with planner.turn(1.0):
+        made = asked(claims)
+    assert (made.state, made.undone) == ("FAILED", True)
+    assert "other planned light" in str(made.reason)
+    assert claims.holders() == {}
+    # The turn is free again.
+    assert asked(claims).state == "ACTIVE"
+    claims.stop()
 
 
 def test_a_release_while_light_moves_ends_the_claim(bench: Bench) -> None:
