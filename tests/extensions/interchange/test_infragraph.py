@@ -248,6 +248,8 @@ def _nested(depth: int, reach: int) -> str:
                 for m in range(n + 1, min(depth, n + 1 + reach))
             ]
             or [{"name": "x", "choice": "xpu", "count": 1}],
+            "links": [],
+            "edges": [],
         }
         for n in range(depth)
     ]
