@@ -165,7 +165,7 @@ def main() -> int:
     if claimed is not None:
         moved = claimed["fibres_moved"]
         with suppress(SlurmError):
-            note(environment, f"claim {claimed['name']}, {moved} fibres moved")
+            note(environment, f"claim {claimed['name']}, fibres moved: {moved}")
     return 0
 
 

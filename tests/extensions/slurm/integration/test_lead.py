@@ -115,10 +115,15 @@ def test_two_jobs_at_once_both_have_their_light(lab: SlurmLab) -> None:
 def test_a_refused_job_runs_once_light_can_be_had(lab: SlurmLab) -> None:
     refuse_light(lab, 1)
     job = lab.submit("sleep 60", "-N2", "--nodelist=g0,g3")
+
+    def shown() -> str:
+        return lab.slurm("scontrol", "show", "job", job)
+
+    refused = "AdminComment=ringlight: optical switch ocs0: "
+    lab.until(lambda: refused in shown(), "the reason of the refusal")
     lab.until(lambda: lab.job(job)[0] == "RUNNING", "the job")
-    shown = lab.slurm("scontrol", "show", "job", job)
-    assert "Restarts=1" in shown
-    assert "AdminComment=ringlight: optical switch ocs0: " in shown
+    assert "Restarts=1" in shown()
+    assert f"AdminComment=ringlight: claim slurm-{job}, " in shown()
     assert set(lab.states().values()) <= {"IDLE", "ALLOCATED"}
 
 
