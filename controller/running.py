@@ -10,12 +10,10 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from ringlight.controller.errors import StartError
 from ringlight.controller.inventory import wait_for_inventory
@@ -61,8 +59,7 @@ def run(
                 started = beside.submit(controller.start, options.switches_timeout)
                 app = create_app(controller, tokens, names)
                 started.result()
-            server = HttpServer(app, rest, tls=tls)
-            _serve(server, controller, app.routes, rest, stopped)
+            _serve(HttpServer(app, rest, tls=tls), controller, rest, stopped)
         finally:
             controller.stop()
     finally:
@@ -72,7 +69,6 @@ def run(
 def _serve(
     server: HttpServer,
     controller: Controller,
-    routes: Sequence[Any],
     rest: socket.socket,
     stopped: threading.Event,
 ) -> None:
@@ -84,9 +80,8 @@ def _serve(
     gc.freeze()
     # A thread that a call needs waits no longer than this for one that computes.
     sys.setswitchinterval(_SWITCH_S)
-    solver = ["highspy"] if circuit_switches(controller.fabric) else []
-    prepare = partial(_prepare, solver, routes)
-    threading.Thread(target=prepare, name="prepare", daemon=True).start()
+    if circuit_switches(controller.fabric):
+        threading.Thread(target=_load_solver, name="solver", daemon=True).start()
     host, port = rest.getsockname()[:2]
     log.info(
         "REST on %s:%s, OpenFlow on %s:%s",
@@ -102,19 +97,9 @@ def _serve(
     server.stop()
 
 
-def _prepare(solver: Iterable[str], routes: Iterable[Any]) -> None:
-    """Make ready what the first calls need, which should not wait for it, and nothing before.
-
-    ``solver``: modules that plan the first regrouping.
-    """
-    # In which all calls run that may wait.
-    import_module("anyio._backends._asyncio")
-    for name in solver:
-        import_module(name)
-    for route in routes:
-        # FastAPI makes the forms of a router's routes when the first call looks for its own among them.
-        if (forms := getattr(route, "effective_candidates", None)) is not None:
-            forms()
+def _load_solver() -> None:
+    """Import what the first regroup needs, which should not wait for it, and nothing before."""
+    import_module("highspy")
     gc.freeze()
 
 

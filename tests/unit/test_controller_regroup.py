@@ -96,10 +96,10 @@ def test_a_regrouping_waits_for_other_planned_light(
     monkeypatch.setattr(regroup, "_TURN_S", 0.05)
     planner = Planner(FABRIC, bench.manager)
     regroups = manager(bench, MovedJobs(), planner)
-    with planner.turn(), pytest.raises(ConflictError, match="other planned light"):
+    with planner.turn(5.0), pytest.raises(ConflictError, match="other planned light"):
         regroups.start(["red"], dry_run=False, who="ann")
     assert regroups.all() == []
-    with planner.turn():
+    with planner.turn(5.0):
         assert regroups.start(["red"], dry_run=True, who="ann")["state"] == "PLANNED"
     made = regroups.start(["red"], dry_run=False, who="ann")
     assert (made["state"], made["unchanged"]) == ("APPLYING", None)

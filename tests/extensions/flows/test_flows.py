@@ -145,7 +145,8 @@ def test_whole_shares_give_the_rates_of_the_core(ways):
     assert found == pytest.approx(core.tolist())
 
 
-@settings(deadline=None)
+# Few examples have rates that change beyond the links of the flow that came or went.
+@settings(deadline=None, max_examples=2000)
 @given(
     st.lists(
         st.dictionaries(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.extensions.judge.contract import Claim, Comparison, Judge, Judgement, Row
+from ringlight.extensions.judge.flow_tables import compared
 from ringlight.extensions.judge.judging import (
     PREDICTIONS,
     all_judges,
@@ -153,3 +154,33 @@ def test_an_unknown_judge_is_one_line(tmp_path):
 def test_the_page_shows_predicted_beside_published(tables):
     text = page_of(judge_all([_judge("a", 1.05)], tables, print))
     assert "| case | 1.05 | 1 | +5.00 % |" in text
+
+
+def test_a_prediction_matches_one_published_flow():
+    rows = [Row("flows", "g0 g1 1000 0.000000001", 2.0, "ms")]
+    published = {"src_host": "0", "dst_host": "1", "size_bytes": "1000"}
+    outcomes = [{**published, "start_ms": "0.000001", "fct_ms": "2.0"}] * 2
+    judgement = compared(rows, outcomes, {"median": 5})
+    missing = next(claim for claim in judgement.claims if claim.unit == "flows")
+    assert (missing.measured, missing.verdict) == (1, "outside")
+    with pytest.raises(ValueError, match="no published flow has a prediction"):
+        compared([Row("flows", "g5 g6 1000 0.0", 2.0, "ms")], outcomes, {"median": 5})
+
+
+def test_sizes_that_are_no_evidence_are_listed_without_a_claim():
+    sizes = (1000, 20_000)
+    rows = [Row("flows", f"g0 g1 {size} 0.0", 2.0, "ms") for size in sizes]
+    outcomes = [
+        {
+            "src_host": "0",
+            "dst_host": "1",
+            "size_bytes": str(size),
+            "start_ms": "0",
+            "fct_ms": time_ms,
+        }
+        for size, time_ms in zip(sizes, ("1.0", "2.0"), strict=True)
+    ]
+    judgement = compared(rows, outcomes, {"median": 5}, above_bytes=10_000)
+    medians = [line for line in judgement.comparisons if line.table == "median"]
+    assert [line.reach_percent for line in medians] == [None, 5]
+    assert judgement.verdict == "within"
