@@ -23,6 +23,7 @@ from ringlight.controller.circuits.regroup import RegroupManager
 from ringlight.controller.errors import ControllerError, InvalidError, StartError
 from ringlight.controller.inventory import Inventory
 from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.jobs.reservation import Reservations
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.provider import LightContext, Provider, providers
 from ringlight.controller.openflow.errors import NotConnectedError
@@ -184,6 +185,7 @@ class Controller:
         self.lights: dict[str, Provider[Any]] = {
             provider.kind: provider(context) for provider in providers()
         }
+        self.reservations = Reservations()
         self.jobs = JobManager(
             fabric,
             agent,
@@ -193,7 +195,7 @@ class Controller:
             workloads=workloads,
             lights=self.lights,
             reaches=self._reaches,
-            claimed=lambda: self.claims.holders(),
+            reservations=self.reservations,
             flow_sockets={
                 gpu: place.flow
                 for gpu, place in inventory.onics.items()
@@ -203,7 +205,15 @@ class Controller:
         #: Real bits per second for each that the emulation carries.
         self.scale = inventory.time_dilation * inventory.payload_scale
         planner = Planner(fabric, self.circuits)
-        of_all = (fabric, self.circuits, planner, self.jobs, self.bus, store)
+        of_all = (
+            fabric,
+            self.circuits,
+            planner,
+            self.jobs,
+            self.bus,
+            store,
+            self.reservations,
+        )
         self.regroups = RegroupManager(*of_all, rate_divisor=self.scale)
         self.claims = ClaimManager(*of_all)
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)

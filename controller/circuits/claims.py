@@ -22,7 +22,12 @@ from ringlight.controller.circuits.planner import UNKNOWN_BYTES, Planned, Planne
 from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.jobs.reservation import (
+    CLAIM,
+    Holder,
+    Reservations,
+    reserve,
+)
 from ringlight.controller.packets.attachment import ports_by_node
 from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob
@@ -91,8 +96,11 @@ class ClaimManager:
         jobs: JobManager,
         bus: EventBus,
         store: Store,
+        reservations: Reservations,
     ) -> None:
         self._fabric, self._circuits, self._jobs = fabric, circuits, jobs
+        self._reservations = reservations
+        reservations.add(CLAIM, self.holders)
         self._planner, self._bus, self._store = planner, bus, store
         self._changed = threading.Condition()
         self._claims: dict[str, Claim] = {}
@@ -176,7 +184,7 @@ class ClaimManager:
         ``gpus_or_count``: GPUs in ring order, or their number. Raises InvalidError for GPUs that this fabric
         does not have or light does not move; ConflictError if one is lost or taken, or the name is.
         """
-        with self._jobs.choosing, self._changed:
+        with self._reservations.choosing, self._changed:
             known = self._claims.get(name)
             if known is not None and known.state != "FAILED":
                 raise ConflictError(f"there is a claim {name}")
@@ -207,23 +215,18 @@ class ClaimManager:
 
     def _reserved(self, gpus_or_count: Sequence[str] | int) -> tuple[str, ...]:
         """Return the GPUs of a claim, which are free. The caller holds the locks."""
-        lost, claimed = self._jobs.lost_gpus, self.holders()
-        taken = dict(self._jobs.holders())
-        if isinstance(gpus_or_count, int):
-            taken |= claimed | dict.fromkeys(lost, "none")
-        else:
-            for gpu in gpus_or_count:
-                if gpu in claimed:
-                    raise ConflictError(f"GPU {gpu} belongs to claim {claimed[gpu]}")
-                if gpu in lost:
-                    raise ConflictError(f"GPU {gpu} is lost")
-        return reserve(
+        lost = self._jobs.lost_gpus
+        gpus = reserve(
             self._fabric.packet_gpus,
-            taken,
+            self._reservations.holders(),
             self._jobs.switches(),
             gpus_or_count,
-            "gpus[{}]",
+            out=lost,
+            place="gpus[{}]",
         )
+        if gone := [gpu for gpu in gpus if gpu in lost]:
+            raise ConflictError(f"GPU {gone[0]} is lost")
+        return gpus
 
     def release(self, name: str) -> ClaimDocument:
         """Release a claim; light stays as it is. Return the claim. Raises NotFoundError, and ConflictError for
@@ -248,10 +251,11 @@ class ClaimManager:
 
     def get(self, name: str) -> ClaimDocument:
         """Return a claim as it is now, of a job or another. Raises NotFoundError."""
-        for claim in self.all():
-            if claim.name == name:
-                return claim
-        raise NotFoundError(f"there is no claim {name}")
+        named = [claim for claim in self.all() if claim.name == name]
+        if not named:
+            raise NotFoundError(f"there is no claim {name}")
+        # A job may have the name of a claim that failed.
+        return min(named, key=lambda claim: claim.state == "FAILED")
 
     def all(self) -> list[ClaimDocument]:
         """Return all claims, those of jobs last."""
@@ -362,8 +366,9 @@ class ClaimManager:
 
     def _plan(self, claim: Claim) -> Planned:
         """Return the plan that brings a claim's GPUs together. Raises ValueError if nothing can."""
-        taken = {gpu for gpu, other in self.holders().items() if other != claim.name}
-        taken |= self._jobs.holders().keys()
+        own = Holder(CLAIM, claim.name)
+        holders = self._reservations.holders()
+        taken = {gpu for gpu, holder in holders.items() if holder != own}
         ring = RingJob.all_reduce(claim.name, claim.gpus, float(UNKNOWN_BYTES), 0.0)
         return self._planner.plan([ring], taken)
 

@@ -20,6 +20,7 @@ from ringlight.controller.circuits.transaction import LeftoverDocument
 from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import Job, guest_of
 from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.jobs.reservation import JOB, Reservations
 from ringlight.controller.optical.model import CrossConnectResult
 from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.store import Store
@@ -118,6 +119,7 @@ class RegroupManager:
         jobs: JobManager,
         bus: EventBus,
         store: Store,
+        reservations: Reservations,
         *,
         rate_divisor: float = 1.0,
     ) -> None:
@@ -132,6 +134,7 @@ class RegroupManager:
         self._circuits = circuits
         self._planner = planner
         self._jobs = jobs
+        self._reservations = reservations
         self._bus = bus
         self._store = store
         self._lock = threading.Lock()
@@ -228,7 +231,8 @@ class RegroupManager:
         other_gpus = {
             gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus
         }
-        other_gpus |= self._jobs.claimed().keys()
+        holders = self._reservations.holders()
+        other_gpus |= {gpu for gpu, holder in holders.items() if holder.kind != JOB}
         try:
             planned = self._planner.plan([ring_job(job) for job in jobs], other_gpus)
         except ValueError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import guest_of
+from ringlight.controller.jobs.reservation import Holder
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.fabric.algorithms import parse_collective
 from ringlight.fabric.planes.base import Misfit, Plane
@@ -21,11 +22,11 @@ def check_request(
     spec: Mapping[str, Any],
     on_loss: str,
     spares: Sequence[str],
-    holders: Mapping[str, str],
+    holders: Mapping[str, Holder],
 ) -> None:
     """Check what does not depend on the job's light. Raises InvalidError, ConflictError.
 
-    ``gpus_or_count``: GPU names in rank order, or their number. ``holders``: the job that has each taken GPU.
+    ``gpus_or_count``: GPU names in rank order, or their number. ``holders``: holder of each taken GPU.
     """
     _check_stepless(fabric, gpus_or_count, spec, on_loss)
     _check_spares(
@@ -104,7 +105,7 @@ def _check_spares(
     fabric: Fabric,
     ranks: Sequence[str],
     spares: Sequence[str],
-    holders: Mapping[str, str],
+    holders: Mapping[str, Holder],
 ) -> None:
     for index, gpu in enumerate(spares):
         if gpu not in fabric.gpus:
@@ -112,4 +113,4 @@ def _check_spares(
         if gpu in ranks or gpu in spares[:index]:
             raise InvalidError(f"spares: GPU {gpu} is used twice")
         if gpu in holders:
-            raise ConflictError(f"spares: GPU {gpu} is reserved by job {holders[gpu]}")
+            raise ConflictError(f"spares: GPU {gpu} is reserved by {holders[gpu]}")

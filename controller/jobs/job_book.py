@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any
 
 from ringlight.controller.bus import EventBus
@@ -139,10 +139,10 @@ class JobBook:
             if other is not job
         )
 
-    def new_id(self, name: str) -> str:
-        """Return a job id that is free, made of a name."""
+    def new_id(self, name: str, taken: Container[str] = ()) -> str:
+        """Return a job id that no job has and that is not ``taken``, made of a name."""
         number, job_id = 1, name
-        while job_id in self.jobs:
+        while job_id in self.jobs or job_id in taken:
             number += 1
             job_id = f"{name}-{number}"
         return job_id

@@ -17,7 +17,7 @@ from ringlight.controller.errors import (
 )
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.light_provider import Light, LightProvider
-from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.jobs.reservation import Holder, placed, planes_for
 from ringlight.fabric.algorithms import steps_named
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes
@@ -44,12 +44,12 @@ class JobLights:
         gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         name: str | None,
-        holders: Mapping[str, str],
+        holders: Mapping[str, Holder],
     ) -> tuple[Plane, Light] | None:
         """Return the plane of such a job and the light that it would get there; None on packet switches.
 
         Everything that the light needs is checked, and nothing is changed. ``name``: name of the plane, if
-        given. ``holders``: the job that has each taken GPU. Raises InvalidError, ConflictError,
+        given. ``holders``: holder of each taken GPU. Raises InvalidError, ConflictError,
         UnavailableError.
         """
         refusals: list[ControllerError] = []
@@ -69,7 +69,7 @@ class JobLights:
         return None
 
     def plan_again(
-        self, job: Job, gpus: Sequence[str], other_holders: Mapping[str, str]
+        self, job: Job, gpus: Sequence[str], other_holders: Mapping[str, Holder]
     ) -> tuple[Plane, Light] | None:
         """Return the job's light on these GPUs; None on packet switches.
 
@@ -154,7 +154,7 @@ class JobLights:
         plane: Plane,
         gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
-        holders: Mapping[str, str],
+        holders: Mapping[str, Holder],
     ) -> Light:
         provider = self._provider(plane)
         light: Light = provider.plan(

@@ -39,7 +39,12 @@ from ringlight.controller.jobs.losses import (
     pending_losses,
 )
 from ringlight.controller.jobs.replacements import Replacements
-from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.jobs.reservation import (
+    JOB,
+    Holder,
+    Reservations,
+    reserve,
+)
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient, required_agent
 from ringlight.controller.store import Store
@@ -60,7 +65,7 @@ class JobManager:
     the packet switch that each GPU is lit to now. ``reaches``: returns whether packets get from a GPU to all
     of some other GPUs and back. ``lights``: providers of jobs' light, by kind of plane. ``flow_sockets``:
     socket at which a worker requests light, by GPU with an O-NIC. ``workloads``: workloads that jobs may
-    execute.
+    execute. ``reservations``: book of who has each GPU, into which the jobs go.
     """
 
     def __init__(
@@ -75,22 +80,20 @@ class JobManager:
         lights: Mapping[str, LightProvider[Any]] | None = None,
         flow_sockets: Mapping[str, str] | None = None,
         reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
-        claimed: Callable[[], Mapping[str, str]] = dict,
+        reservations: Reservations | None = None,
         busy_s: float = 0.1,
         idle_s: float = 0.5,
     ) -> None:
         self._fabric = fabric
         self._agent = agent
         self.switches = switch_of
-        #: Returns the claim of each claimed GPU, which no job gets.
-        self.claimed = claimed
+        self._reservations = reservations or Reservations()
         self.workloads = workloads
-        #: Held while GPUs are chosen, so that no two jobs or claims choose the same ones.
-        self.choosing = threading.Lock()
         self._born = time.monotonic()
         self._stop = threading.Event()
         self._background = Background()
         self._book = JobBook(store, bus)
+        self._reservations.add(JOB, self._book.holders)
         self._lights = JobLights(fabric, lights or {})
         self._cleanup = Cleanup(
             agent, self._book, self._lights, bus, self._background, self._stop
@@ -109,11 +112,18 @@ class JobManager:
             self._book,
             self._lights,
             self._cleanup,
-            Replacements(fabric, self._book, self._lights, switch_of, reaches, claimed),
+            Replacements(
+                fabric,
+                self._book,
+                self._lights,
+                switch_of,
+                reaches,
+                self._reservations,
+            ),
             self._background,
             workloads,
             flow_sockets or {},
-            self.choosing,
+            self._reservations.choosing,
             self._watch.look_soon,
             self._stop,
         )
@@ -179,8 +189,8 @@ class JobManager:
         that case. Raises InvalidError, ConflictError, UnavailableError.
         """
         agent = required_agent(self._agent)
-        with self.choosing:
-            holders = self.holders()
+        with self._reservations.choosing:
+            holders = self._reservations.holders()
             check_request(
                 self._fabric,
                 self.workloads,
@@ -191,11 +201,22 @@ class JobManager:
                 holders,
             )
             placement = self.light_plan(
-                gpus_or_count, spec, plane, holders | dict.fromkeys(spares, name)
+                gpus_or_count,
+                spec,
+                plane,
+                holders | dict.fromkeys(spares, Holder(JOB, name)),
             )
             check_place(self._fabric, placement and placement[0], spec, on_loss, spares)
             return self._submit(
-                name, gpus_or_count, spec, hold, placement, agent, on_loss, spares
+                name,
+                gpus_or_count,
+                spec,
+                hold,
+                placement,
+                agent,
+                on_loss,
+                spares,
+                holders,
             )
 
     def light_plan(
@@ -203,13 +224,13 @@ class JobManager:
         gpus_or_count: Sequence[str] | int,
         spec: Mapping[str, Any],
         name: str | None = None,
-        holders: Mapping[str, str] | None = None,
+        holders: Mapping[str, Holder] | None = None,
     ) -> tuple[Plane, Light] | None:
         """Return the plane of such a job and the light that it would get there; None on packet switches.
 
-        See :meth:`.JobLights.plan`. ``holders``: the job that has each taken GPU, if not as now.
+        See :meth:`.JobLights.plan`. ``holders``: holder of each taken GPU, if not as now.
         """
-        holders = self.holders() if holders is None else holders
+        holders = self._reservations.holders() if holders is None else holders
         return self._lights.plan(gpus_or_count, spec, name, holders)
 
     def _submit(
@@ -222,33 +243,26 @@ class JobManager:
         agent: AgentClient,
         on_loss: OnLoss,
         spares: Sequence[str],
+        holders: Mapping[str, Holder],
     ) -> JobDocument:
-        claimed = self.claimed()
-        for gpu in spares:
-            if gpu in claimed:
-                raise ConflictError(
-                    f"spares: GPU {gpu} belongs to claim {claimed[gpu]}"
-                )
+        taken_names = {holder.name for holder in holders.values()}
         with self._book.lock:
             if placement is None:
-                eligible, taken = tuple(self._fabric.gpus), self._book.holders()
-                if isinstance(gpus_or_count, int):
-                    # Without a plane a number means GPUs that packet switches join.
-                    eligible = packets(self._fabric).nodes
-                    out = {*self._book.dead_gpus, *spares, *claimed}
-                    taken |= dict.fromkeys(out, name)
-                gpus = reserve(eligible, taken, self.switches(), gpus_or_count)
-            else:
+                # Without a plane a number means GPUs that packet switches join.
+                counted = isinstance(gpus_or_count, int)
                 gpus = reserve(
-                    placement[1].nodes, self._book.holders(), {}, placement[1].nodes
+                    packets(self._fabric).nodes
+                    if counted
+                    else tuple(self._fabric.gpus),
+                    holders,
+                    self.switches(),
+                    gpus_or_count,
+                    out={*self._book.dead_gpus, *spares},
                 )
-            for rank, gpu in enumerate(gpus):
-                if gpu in claimed:
-                    raise ConflictError(
-                        f"rank {rank}: GPU {gpu} belongs to claim {claimed[gpu]}"
-                    )
+            else:
+                gpus = reserve(placement[1].nodes, holders, {}, placement[1].nodes)
             job = Job(
-                id=self._book.new_id(name),
+                id=self._book.new_id(name, taken_names),
                 name=name,
                 ranks=[Rank(rank, gpu) for rank, gpu in enumerate(gpus)],
                 spec=dict(spec),

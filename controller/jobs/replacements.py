@@ -10,6 +10,7 @@ from ringlight.controller.jobs.job import Job
 from ringlight.controller.jobs.job_book import JobBook
 from ringlight.controller.jobs.job_lights import JobLights
 from ringlight.controller.jobs.light_provider import Light
+from ringlight.controller.jobs.reservation import JOB, Holder, Reservations
 from ringlight.fabric.gpu_choice import spares_for
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
@@ -23,7 +24,7 @@ class Replacements:
     """GPUs in place of lost ones.
 
     ``switch_of``: returns the packet switch that each GPU is lit to now. ``reaches``: returns whether packets
-    get from a GPU to all of some other GPUs and back. ``claimed``: returns the claim of each claimed GPU.
+    get from a GPU to all of some other GPUs and back.
     """
 
     def __init__(
@@ -33,11 +34,11 @@ class Replacements:
         lights: JobLights,
         switch_of: Callable[[], Mapping[str, str | None]],
         reaches: Callable[[str, Collection[str]], bool],
-        claimed: Callable[[], Mapping[str, str]],
+        reservations: Reservations,
     ) -> None:
         self._fabric, self._book, self._lights = fabric, book, lights
         self._switch_of, self._reaches = switch_of, reaches
-        self._claimed = claimed
+        self._reservations = reservations
 
     def gpus_after(
         self, job: Job, lost: Collection[int]
@@ -47,12 +48,13 @@ class Replacements:
         Raises ControllerError.
         """
         left = [rank.gpu for rank in job.ranks if rank.rank not in lost]
+        own = Holder(JOB, job.id)
+        other_holders = {
+            gpu: holder
+            for gpu, holder in self._reservations.holders().items()
+            if holder != own
+        }
         with self._book.lock:
-            other_holders = {
-                gpu: holder
-                for gpu, holder in self._book.holders().items()
-                if holder != job.id
-            }
             busy = self._book.left_on()
         if job.on_loss == "shrink":
             if len(left) < 2:
@@ -62,7 +64,6 @@ class Replacements:
             other_holders,
             job.gpus,
             self._book.dead_gpus,
-            self._claimed(),
             (loss.gpu for loss in job.losses),
         )
         pool = job.spares or plane_of(self._fabric, job.gpus).nodes

@@ -1,8 +1,10 @@
-"""Choose the GPUs of a job or a claim. No I/O, no clock."""
+"""Reserve GPUs: one book of who has which, and the choice of GPUs for whoever asks. No I/O, no clock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.fabric.gpu_choice import gpus_together
@@ -10,24 +12,64 @@ from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import candidates, lit_planes
 from ringlight.fabric.topology import Fabric
 
+#: Kinds of holders.
+JOB, CLAIM = "job", "claim"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Holder of GPUs: a job or a claim, by its id or name."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Reservations:
+    """Book of who has each GPU of a fabric. Any thread may call.
+
+    Each kind of holder keeps its own holders, over restarts too, and the book reads them. ``choosing``: held
+    from the choice of GPUs until the chooser has them in the book, so that no two choose the same GPUs.
+    """
+
+    def __init__(self) -> None:
+        self.choosing = threading.Lock()
+        self._kinds: dict[str, Callable[[], Mapping[str, str]]] = {}
+
+    def add(self, kind: str, names: Callable[[], Mapping[str, str]]) -> None:
+        """Add a kind of holders. ``names``: returns the name of the holder of each GPU that such a one has."""
+        self._kinds[kind] = names
+
+    def holders(self) -> dict[str, Holder]:
+        """Return the holder of each GPU that somebody has. The caller holds no lock of a kind of holders."""
+        return {
+            gpu: Holder(kind, name)
+            for kind, names in self._kinds.items()
+            for gpu, name in names().items()
+        }
+
 
 def reserve(
     gpus: Sequence[str],
-    holders: Mapping[str, str],
+    holders: Mapping[str, Holder],
     switch_of: Mapping[str, str | None],
     gpus_or_count: Sequence[str] | int,
+    *,
+    out: Collection[str] = (),
     place: str = "rank {}",
 ) -> tuple[str, ...]:
     """Return the GPUs of a job in rank order, or of a claim in ring order.
 
-    ``gpus``: all GPUs of the fabric. ``holders``: the job that has each taken GPU. ``switch_of``: the packet
-    switch that each GPU is lit to. ``gpus_or_count``: the GPUs by name, or their number: then the GPUs of the
-    switch that they fill most tightly, or of as few switches as possible. ``place``: name of a GPU's place in
-    the caller's list, for errors. Raises InvalidError for what can
-    never be reserved, ConflictError for what cannot be reserved now.
+    ``gpus``: all GPUs of the fabric. ``holders``: holder of each taken GPU. ``switch_of``: the packet switch
+    that each GPU is lit to. ``gpus_or_count``: the GPUs by name, or their number: then the GPUs of the switch
+    that they fill most tightly, or of as few switches as possible, without the GPUs ``out``. ``place``: name
+    of a GPU's place in the caller's list, for errors. Raises InvalidError for what can never be reserved,
+    ConflictError for what cannot be reserved now.
     """
     if isinstance(gpus_or_count, int):
-        return _choose(gpus, holders, switch_of, gpus_or_count)
+        return _choose(gpus, {*holders, *out}, switch_of, gpus_or_count)
     seen: set[str] = set()
     for rank, gpu in enumerate(gpus_or_count):
         if gpu not in gpus:
@@ -38,7 +80,7 @@ def reserve(
     for rank, gpu in enumerate(gpus_or_count):
         if gpu in holders:
             raise ConflictError(
-                f"{place.format(rank)}: GPU {gpu} is reserved by job {holders[gpu]}"
+                f"{place.format(rank)}: GPU {gpu} is reserved by {holders[gpu]}"
             )
     return tuple(gpus_or_count)
 
@@ -64,14 +106,14 @@ def planes_for(
 def placed(
     plane: Plane,
     gpus_or_count: Sequence[str] | int,
-    holders: Mapping[str, str],
+    holders: Mapping[str, Holder],
     *,
     alone: bool,
 ) -> tuple[str, ...]:
     """Return the nodes of a job on a plane with light, in rank order.
 
-    ``gpus_or_count``: GPUs by name, or their number. ``holders``: the job that has each taken GPU. ``alone``:
-    only one job at a time has the plane. Raises InvalidError for what can never be reserved, ConflictError
+    ``gpus_or_count``: GPUs by name, or their number. ``holders``: holder of each taken GPU. ``alone``: only
+    one job at a time has the plane. Raises InvalidError for what can never be reserved, ConflictError
     for what cannot be reserved now.
     """
     if isinstance(gpus_or_count, int):
@@ -88,11 +130,11 @@ def placed(
     if alone and (
         other := next((holders[node] for node in plane.nodes if node in holders), None)
     ):
-        raise ConflictError(f"the light of {plane} is that of job {other}")
+        raise ConflictError(f"the light of {plane} is that of {other}")
     return reserve(nodes, holders, {}, nodes)
 
 
-def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, ...]:
+def _chosen(plane: Plane, count: int, holders: Mapping[str, Holder]) -> tuple[str, ...]:
     if plane.whole:
         if count != len(plane.nodes):
             raise InvalidError(f"{count} GPUs: {_rule(plane)}")
@@ -119,13 +161,13 @@ def _rule(plane: Plane) -> str:
 
 def _choose(
     gpus: Sequence[str],
-    holders: Mapping[str, str],
+    taken: Collection[str],
     switch_of: Mapping[str, str | None],
     count: int,
 ) -> tuple[str, ...]:
     if count > len(gpus):
         raise InvalidError(f"{count} GPUs are requested; the fabric has {len(gpus)}")
-    free = [gpu for gpu in gpus if gpu not in holders]
+    free = [gpu for gpu in gpus if gpu not in taken]
     if count > len(free):
         raise ConflictError(
             f"{count} GPUs are requested; {len(free)} of {len(gpus)} are free"

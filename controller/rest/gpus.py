@@ -13,6 +13,7 @@ from ringlight.controller.errors import (
     NotFoundError,
     UnavailableError,
 )
+from ringlight.controller.jobs.reservation import CLAIM, JOB, Holder
 from ringlight.controller.packets.attachment import ports_by_node
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import AnyGpuName
@@ -51,33 +52,36 @@ class GpuResource(Gpu):
 
 def resources(
     gpus: Iterable[Gpu],
-    holders: Mapping[str, str],
-    claims: Mapping[str, str],
+    holders: Mapping[str, Holder],
     lost: Iterable[str],
     ends: Mapping[Port, Port | None],
     hosts: Mapping[str, Mapping[str, Any]],
 ) -> list[GpuResource]:
     """Return the GPUs as resources.
 
-    ``holders``: job of each taken GPU. ``claims``: claim of each claimed GPU. ``ends``: node reached from
-    each packet-switch port. ``hosts``: the agent's entry of each GPU.
+    ``holders``: holder of each taken GPU. ``ends``: node reached from each packet-switch port. ``hosts``: the
+    agent's entry of each GPU.
     """
     out = set(lost)
     attached = ports_by_node(ends)
 
+    def name(gpu: str, kind: str) -> str | None:
+        holder = holders.get(gpu)
+        return holder.name if holder is not None and holder.kind == kind else None
+
     def state(gpu: str) -> Literal["free", "job", "claim", "lost"]:
         if gpu in out:
             return "lost"
-        if gpu in holders:
+        if name(gpu, JOB) is not None:
             return "job"
-        return "claim" if gpu in claims else "free"
+        return "free" if name(gpu, CLAIM) is None else "claim"
 
     return [
         GpuResource(
             **vars(gpu),
             state=state(gpu.name),
-            job=holders.get(gpu.name),
-            claim=claims.get(gpu.name),
+            job=name(gpu.name, JOB),
+            claim=name(gpu.name, CLAIM),
             attached=attached.get(gpu.name, []),
             host=_host(hosts.get(gpu.name, {})),
         )
@@ -106,8 +110,7 @@ def router(controller: Controller) -> APIRouter:
     def all_now(entries: Iterable[Mapping[str, Any]]) -> list[GpuResource]:
         return resources(
             fabric.gpus.values(),
-            jobs.holders(),
-            controller.claims.holders(),
+            controller.reservations.holders(),
             jobs.lost_gpus,
             controller.circuits.ends(),
             {entry["gpu"]: entry for entry in entries},

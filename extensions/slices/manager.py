@@ -21,6 +21,7 @@ from ringlight.controller.errors import (
     NotFoundError,
     UnavailableError,
 )
+from ringlight.controller.jobs.reservation import Holder
 from ringlight.controller.packets.attachment import circuit_pairs
 from ringlight.controller.store import Store
 from ringlight.extensions.slices.fabric_key import CubesPart
@@ -52,7 +53,7 @@ _STORED = TypeAdapter(SliceRecord)
 class SliceManager:
     """Owner of the slices of a fabric of cubes. Any thread may call.
 
-    ``users``: returns the job or claim of each taken GPU. ``lost``: returns the GPUs that a fault has taken.
+    ``users``: returns the holder of each taken GPU. ``lost``: returns the GPUs that a fault has taken.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class SliceManager:
         fabric: Fabric,
         part: CubesPart,
         circuits: CircuitManager,
-        users: Callable[[], Mapping[str, str]],
+        users: Callable[[], Mapping[str, Holder]],
         lost: Callable[[], frozenset[str]],
         bus: EventBus,
         store: Store,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ringlight.extensions.slices.fabric_key import cubes_of
@@ -21,18 +20,11 @@ def add_slices(controller: Controller) -> None:
     if part is None:
         return
 
-    def users() -> Mapping[str, str]:
-        jobs = controller.jobs.holders()
-        claims = controller.claims.holders()
-        return {gpu: f"claim {name}" for gpu, name in claims.items()} | {
-            gpu: f"job {name}" for gpu, name in jobs.items()
-        }
-
     manager = SliceManager(
         controller.fabric,
         part,
         controller.circuits,
-        users,
+        controller.reservations.holders,
         lambda: controller.jobs.lost_gpus,
         controller.bus,
         controller.store,

@@ -324,7 +324,7 @@ def test_jobs_and_claims_respect_each_other(claims: Run) -> None:
     )
     assert (refused.status_code, refused.json()["detail"]) == (
         CONFLICT,
-        "rank 1: GPU g0 belongs to claim red",
+        "rank 1: GPU g0 is reserved by claim red",
     )
     refused = claims.api.post("/v1/jobs", json={"name": "blue", "gpus": 5, **body})
     assert refused.status_code == CONFLICT, refused.text

@@ -14,6 +14,8 @@ from ringlight.controller.circuits import claims as claims_module
 from ringlight.controller.circuits.claims import ClaimManager
 from ringlight.controller.circuits.planner import Planner
 from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.jobs.job import JobState
+from ringlight.controller.jobs.reservation import Reservations
 from ringlight.controller.store import Store
 from tests.unit.test_controller_circuits import Bench
 from tests.unit.test_controller_rules import FABRIC, PORTS
@@ -21,12 +23,6 @@ from tests.unit.test_controller_rules import FABRIC, PORTS
 
 class NoJobs(SimpleNamespace):
     lost_gpus: frozenset[str] = frozenset()
-
-    def __init__(self) -> None:
-        super().__init__(choosing=threading.Lock())
-
-    def holders(self) -> dict[str, str]:
-        return {}
 
     def switches(self) -> dict[str, str | None]:
         return {}
@@ -51,9 +47,10 @@ def manager(
         FABRIC,
         bench.manager,
         planner,
-        jobs or NoJobs(),
+        jobs or NoJobs(),  # type: ignore[arg-type]
         bench.bus,
-        store,  # type: ignore[arg-type]
+        store,
+        Reservations(),
     )
     made.take_over()
     made.start()
@@ -173,6 +170,21 @@ def test_more_gpus_than_are_free_may_be_there_later(bench: Bench) -> None:
     asked(claims)
     with pytest.raises(ConflictError, match="4 of 6 are free"):
         claims.claim("blue", 5, collective="ring", wait_s=0, who="test")
+    claims.stop()
+
+
+def test_a_job_with_the_name_of_a_failed_claim_is_the_one_that_is_returned(
+    bench: Bench,
+) -> None:
+    bench.driver.refuse_add = True
+    jobs = NoJobs()
+    claims = manager(bench, jobs)
+    assert asked(claims).state == "FAILED"
+    job = SimpleNamespace(
+        id="red", gpus=["g1"], plane=None, spec={}, state=JobState.RUNNING
+    )
+    jobs.running = lambda: [SimpleNamespace(**vars(job), t_submitted=1.0)]
+    assert (claims.get("red").job, claims.get("red").gpus) == ("red", ("g1",))
     claims.stop()
 
 

@@ -35,7 +35,13 @@ from ringlight.controller.jobs.job import (
     progress,
 )
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.jobs.reservation import (
+    CLAIM,
+    JOB,
+    Holder,
+    Reservations,
+    reserve,
+)
 from ringlight.controller.jobs.worker_settings import guest_request, worker_spec
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.store import Store
@@ -45,6 +51,7 @@ from tests.unit.test_controller_rules import FABRIC
 from tests.unit.workloads import put
 
 GPUS = ("g0", "g1", "g2", "g3", "g4", "g5")
+BLUE = Holder(JOB, "blue")
 SWITCHES = {
     "g0": "tor0",
     "g1": "tor0",
@@ -216,9 +223,9 @@ def test_record_round_trip() -> None:
     assert Job.from_record(job.record()).document() == job.document()
 
 
-@given(st.integers(1, 8), st.dictionaries(st.sampled_from(GPUS), st.just("blue")))
+@given(st.integers(1, 8), st.dictionaries(st.sampled_from(GPUS), st.just(BLUE)))
 def test_counted_reservation_takes_free_gpus_only(
-    count: int, holders: dict[str, str]
+    count: int, holders: dict[str, Holder]
 ) -> None:
     free = len(GPUS) - len(holders)
     if count > len(GPUS):
@@ -251,7 +258,7 @@ def test_named_reservation_refuses(
     ranks: list[str], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        reserve(GPUS, {"g1": "blue"}, SWITCHES, ranks)
+        reserve(GPUS, {"g1": BLUE}, SWITCHES, ranks)
 
 
 def test_linktest_target_by_rank() -> None:
@@ -409,15 +416,19 @@ class Site:
         self.directory = directory
         self.agent = ScriptedAgent()
         self.unreached = ""
+        self.claims: dict[str, str] = {}
         self.manager = self._manager()
 
     def _manager(self) -> JobManager:
+        reservations = Reservations()
+        reservations.add(CLAIM, lambda: self.claims)
         manager = JobManager(
             FABRIC,
             self.agent,  # type: ignore[arg-type]
             Store(self.directory),
             EventBus(),
             lambda: SWITCHES,
+            reservations=reservations,
             workloads=WorkloadFiles(self.directory / "workloads"),
             reaches=lambda gpu, others: (
                 gpu != self.unreached and set(others) <= set(GPUS)
@@ -787,6 +798,26 @@ def test_named_spares_are_kept(site: Site) -> None:
     error = site.wait_state("red", JobState.FAILED)["error"]
     assert error.endswith("spare GPUs needed: 1; free and reachable of g5, g4: none")
     assert site.submit("blue", ["g2", "g4", "g5"])["state"] == "PENDING"
+
+
+def test_claimed_gpus_are_no_jobs(site: Site) -> None:
+    site.claims = {"g1": "blue", "g2": "blue"}
+    with pytest.raises(ConflictError, match="rank 1: GPU g1 is reserved by claim blue"):
+        site.submit("red", ["g0", "g1"])
+    with pytest.raises(ConflictError, match="spares: GPU g2 is reserved by claim blue"):
+        site.submit("red", ["g0"], on_loss="swap", spares=["g2"])
+    with pytest.raises(ConflictError, match="5 GPUs are requested; 4 of 6 are free"):
+        site.manager.submit("red", 5, {"gradient_bytes": 9640}, hold=True)
+    # Both are in one list of claims, so no job gets the name of a claim.
+    assert site.submit("blue", ["g0"])["id"] == "blue-2"
+
+
+def test_no_claimed_gpu_stands_in_for_a_lost_one(site: Site) -> None:
+    site.claims = dict.fromkeys(("g2", "g3", "g4"), "blue")
+    site.run("red", ["g0", "g1"], on_loss="swap")
+    site.agent.kill("red-1")
+    error = site.wait_state("red", JobState.FAILED)["error"]
+    assert error.endswith("spare GPUs needed: 1; free and reachable: none")
 
 
 def test_a_spare_that_nothing_reaches_or_that_is_lost_is_passed_over(

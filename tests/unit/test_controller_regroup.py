@@ -14,6 +14,7 @@ from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.planner import Planner
 from ringlight.controller.circuits.regroup import RegroupManager
 from ringlight.controller.errors import ConflictError, NotFoundError
+from ringlight.controller.jobs.reservation import Reservations
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from tests.unit.test_controller_circuits import FABRIC, PORTS, Bench
@@ -22,9 +23,6 @@ from tests.unit.test_controller_circuits import FABRIC, PORTS, Bench
 class NoJobs(SimpleNamespace):
     def running(self, job_ids: Any = None) -> list[Any]:
         return []
-
-    def claimed(self) -> dict[str, str]:
-        return {}
 
 
 class MovedJobs(NoJobs):
@@ -59,7 +57,9 @@ def manager(
 ) -> RegroupManager:
     store = Store(bench.directory / "regroups")
     planner = planner or Planner(FABRIC, bench.manager)
-    return RegroupManager(FABRIC, bench.manager, planner, jobs, bench.bus, store)
+    return RegroupManager(
+        FABRIC, bench.manager, planner, jobs, bench.bus, store, Reservations()
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.errors import ConflictError
-from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.jobs.reservation import JOB, Holder, reserve
 from ringlight.experiments.backends.protocol import BackendError, TooLongError
 from ringlight.experiments.backends.simulation.carriers import Carrier, carriers
 from ringlight.experiments.backends.simulation.collectives import payload_part
@@ -252,23 +252,29 @@ class SimulatedLab:
 
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
-        holders = {gpu: name for name in self._ranks for gpu in self._held(name)}
+        holders = {
+            gpu: Holder(JOB, name) for name in self._ranks for gpu in self._held(name)
+        }
         if lost := next((gpu for gpu in job.ranks if gpu in self._losses.gpus), None):
             raise ConflictError(f"GPU {lost} is lost")
-        holders |= dict.fromkeys(self._losses.gpus, "none")
+        taken = {*holders, *self._losses.gpus}
         plane = job.plane(self._fabric.whole)
         # What can never be is no conflict, which is over some day.
         if not job.ranks and plane.fit.place(job.gpus, plane.nodes) is not None:
             try:
                 chosen = plane.fit.place(
-                    job.gpus, [node for node in plane.nodes if node not in holders]
+                    job.gpus, [node for node in plane.nodes if node not in taken]
                 )
             except ValueError as error:
                 raise ConflictError(str(error)) from None
             assert chosen is not None
             return chosen
         return reserve(
-            plane.nodes, holders, self._fabric.switch_of(), job.ranks or job.gpus
+            plane.nodes,
+            holders,
+            self._fabric.switch_of(),
+            job.ranks or job.gpus,
+            out=self._losses.gpus,
         )
 
     def _held(self, name: str) -> tuple[str, ...]:

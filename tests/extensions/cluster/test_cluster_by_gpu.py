@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ringlight.containers.image import ROOT
-from ringlight.controller.jobs.reservation import reserve
+from ringlight.controller.jobs.reservation import JOB, Holder, reserve
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
@@ -75,11 +75,14 @@ def test_a_replay_chooses_gpus_as_the_controller_reserves_them() -> None:
             placed = gpus.take(job, wanted)
             on = [switch_of[gpu] for gpu in chosen]
             assert placed == {int(name[3:]): on.count(name) for name in on}
-            holders |= dict.fromkeys(chosen, str(job))
-        for other in sorted(set(holders.values()), key=int):
+            holders |= dict.fromkeys(chosen, Holder(JOB, str(job)))
+        for other in sorted({int(holder.name) for holder in holders.values()}):
             if rng.random() < 0.6:
-                gpus.give(int(other))
-                holders = {gpu: name for gpu, name in holders.items() if name != other}
+                gpus.give(other)
+                gone = Holder(JOB, str(other))
+                holders = {
+                    gpu: holder for gpu, holder in holders.items() if holder != gone
+                }
     assert sum(gpus.free()) == len(fabric.gpus) - len(holders)
 
 

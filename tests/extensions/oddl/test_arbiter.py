@@ -26,7 +26,7 @@ from ringlight.controller.errors import (
 )
 from ringlight.controller.jobs.job import JobState
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.jobs.reservation import JOB, Holder, placed, planes_for
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import PlaneDocument
 from ringlight.controller.onic.place import OnicPlace
@@ -56,6 +56,7 @@ def grid_fabric(
 
 
 GRID = grid_fabric()
+BLUE = Holder(JOB, "blue")
 
 
 class StandIn:
@@ -270,7 +271,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def test_a_counted_job_gets_a_free_rectangle_or_a_reason(
     held: set[str], count: int
 ) -> None:
-    grid, holders = GRID.parts["grids"]["n"], dict.fromkeys(held, "blue")
+    grid, holders = GRID.parts["grids"]["n"], dict.fromkeys(held, BLUE)
     fits = {h * w for h in range(1, 5) for w in range(1, 5)}
     (plane,) = planes_for(GRID, count, None)
     try:
@@ -352,7 +353,7 @@ def test_what_a_grid_cannot_carry_is_refused(
     said: str,
 ) -> None:
     with pytest.raises(error, match=said) as caught:
-        bench.jobs.light_plan(wanted, settings, None, {"n15": "blue"})
+        bench.jobs.light_plan(wanted, settings, None, {"n15": BLUE})
     assert "\n" not in str(caught.value)
 
 

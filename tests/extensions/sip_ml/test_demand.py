@@ -21,7 +21,7 @@ from ringlight.controller.errors import (
     NotFoundError,
     UnavailableError,
 )
-from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.jobs.reservation import JOB, Holder, placed, planes_for
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.attachment import lit_circuits
 from ringlight.controller.server_agent import AgentClient
@@ -136,7 +136,7 @@ class Stage:
         self,
         wanted: Sequence[str] | int,
         settings: dict[str, Any] = RING,
-        holders: Mapping[str, str] | None = None,
+        holders: Mapping[str, Holder] | None = None,
         name: str | None = None,
     ) -> DividedLight:
         (plane,) = planes_for(self.fabric, wanted, name)
@@ -219,7 +219,7 @@ def test_a_job_names_its_gpus_and_has_the_light_alone(stack: ExitStack) -> None:
     with pytest.raises(
         ConflictError, match=r"^the light of parallel-ocs is that of job train$"
     ):
-        stage.plan(["g0", "g1"], RING, {"g3": "train"})
+        stage.plan(["g0", "g1"], RING, {"g3": Holder(JOB, "train")})
     with pytest.raises(InvalidError, match=r"^there is no plane moon$"):
         stage.plan(RANKS, name="moon")
     with pytest.raises(InvalidError, match=r"^rank 1: there is no GPU g9$"):

@@ -19,6 +19,7 @@ from ringlight.controller.errors import (
     NotFoundError,
     UnavailableError,
 )
+from ringlight.controller.jobs.reservation import Holder
 from ringlight.controller.store import Store
 from ringlight.extensions.slices.fabric_key import cubes_of
 from ringlight.extensions.slices.manager import SliceManager
@@ -71,7 +72,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.light = folder, Light()
-        self.users: dict[str, str] = {}
+        self.users: dict[str, Holder] = {}
         self.lost: frozenset[str] = frozenset()
         self.start()
 
@@ -89,7 +90,7 @@ class Bench:
         )
         self.slices.start()
 
-    def _users(self) -> Mapping[str, str]:
+    def _users(self) -> Mapping[str, Holder]:
         return self.users
 
     def restart(self) -> None:
@@ -232,7 +233,10 @@ def test_a_cube_with_a_lost_gpu_is_out_of_service(bench: Bench) -> None:
 
 
 def test_gpus_in_use_keep_a_slice(bench: Bench) -> None:
-    bench.users = {"g1": "job train", "g8": "claim slurm-42"}
+    bench.users = {
+        "g1": Holder("job", "train"),
+        "g8": Holder("claim", "slurm-42"),
+    }
     with pytest.raises(ConflictError, match="GPU g1 of partition c0 is used by job"):
         bench.slices.delete("red", 0.0)
     with pytest.raises(ConflictError, match="GPU g1 of partition c0 is used by job"):
@@ -245,7 +249,7 @@ def test_gpus_in_use_keep_a_slice(bench: Bench) -> None:
 
 
 def test_a_spare_is_no_cube_in_use(bench: Bench) -> None:
-    bench.users = {"g8": "job train"}
+    bench.users = {"g8": Holder("job", "train")}
     message = "partition c2: GPU g8 is used by job train"
     with pytest.raises(ConflictError, match=message):
         bench.slices.swap("red", "c0", "c2", 0.0)

@@ -49,7 +49,9 @@ class Controller(ThreadingHTTPServer):
         }
         for gpu in body["gpus"]:
             if gpu in taken:
-                return 409, {"detail": f"GPU {gpu} belongs to claim {taken[gpu]}"}
+                return 409, {
+                    "detail": f"gpus[0]: GPU {gpu} is reserved by claim {taken[gpu]}"
+                }
         if body["name"] in self.claims:
             return 409, {"detail": f"there is a claim {body['name']}"}
         claim = {"name": body["name"], "gpus": body["gpus"], "state": self.state}
@@ -186,7 +188,7 @@ def test_a_claim_that_is_in_use_is_left_alone(
 ) -> None:
     running.add("6")
     controller.claims[name] = {"name": name, "gpus": ["g3"], "state": "ACTIVE"}
-    with pytest.raises(SlurmError, match=f"GPU g3 belongs to claim {name}"):
+    with pytest.raises(SlurmError, match=f"GPU g3 is reserved by claim {name}"):
         claimed(controller)
     assert list(controller.claims) == [name]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ringlight.controller.errors import ConflictError, InvalidError
-from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.jobs.reservation import JOB, Holder, placed, planes_for
 from ringlight.extensions.wrht.provider import plan_light
 from ringlight.extensions.wrht.ring import WdmRing
 from ringlight.fabric.building import build_fabric
@@ -72,7 +72,7 @@ NODES = ["r0", "r1", "r2", "r3"]
 
 
 def choose(
-    fabric: Fabric, holders: dict[str, str], wanted: Any, name: str | None = None
+    fabric: Fabric, holders: dict[str, Holder], wanted: Any, name: str | None = None
 ) -> tuple[str, ...]:
     (plane,) = planes_for(fabric, wanted, name)
     return placed(plane, wanted, holders, alone=True)
@@ -87,7 +87,7 @@ def test_a_job_uses_all_nodes_of_its_ring() -> None:
         with pytest.raises(
             ConflictError, match="the light of ring r is that of job red"
         ):
-            choose(fabric, {"r2": "red"}, wanted)
+            choose(fabric, {"r2": Holder(JOB, "red")}, wanted)
     for few, what in (
         (3, "3 GPUs"),
         (NODES[:3], "3 ranks"),
