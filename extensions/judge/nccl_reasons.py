@@ -1,4 +1,4 @@
-"""Why claims on NCCL's tables are not within their limits, and what was tried."""
+"""Reasons of claims on NCCL's tables that are not within their limits, with the trials."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REASONS: Mapping[str, str] = {
         "without NVLS NCCL chooses trees, and rings of LL128 from 4 GiB on (predicted with NVLS, as it was "
         "before its script was read, the difference was 55 %). The published times are like those of a ring "
         "with a latency of 5 ms and 432 GB/s of bus bandwidth; its NVLinks and NICs allow 720. By hand, "
-        "version 2.26.2, which the table names, chooses trees, 38 % too fast. No source states what limits it"
+        "version 2.26.2, which the table names, chooses trees, 38 % too fast. No source states its limit"
     ),
     "h100_2x1_tree": (
         "by NCCL's estimate of trees it is half as slow again. A trial with links and channels alone, without"

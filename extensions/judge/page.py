@@ -29,7 +29,7 @@ _JUDGE = """\
 {title}. Source: {source}.
 
 [Judged by others](judges.md) describes how predictions and verdicts are made. This page is made by
-`./ringlight judge {name} --pages FOLDER`. SHA-256 of the predictions (of the JSON of their rows):
+`./ringlight judge {name} --pages FOLDER`. SHA-256 of its predictions, as JSON:
 `{sha256}`.
 """
 
@@ -77,9 +77,9 @@ def overview_of(judged: Sequence[Judged], named: Iterable[str] = ()) -> str:
             f"By name only, as it needs root and Docker: {_link(name)}.\n"
             for name in named
         ),
-        "## What holds\n",
+        "## Claims that hold\n",
         table(_CLAIM_HEADS, _claim_rows(judged, within=True)),
-        "## What does not hold, or cannot be said\n",
+        "## Claims that do not hold, or cannot be decided\n",
         table((*_CLAIM_HEADS, "why"), _claim_rows(judged, within=False)),
     ]
     return "\n".join(parts)
@@ -99,21 +99,17 @@ def page_of(item: Judged) -> str:
 
 def section_of(item: Judged) -> str:
     """Return the claims of a judge, what its predictions need, its picture, and all figures side by side."""
-    judge, claims = item.judge, item.judgement.claims
-    lines = [table(_CLAIM_HEADS[1:], map(_claim_row, claims))]
+    judge = item.judge
+    claims = [
+        (*_claim_row(claim), judge.reason(claim)) for claim in item.judgement.claims
+    ]
+    lines = [table((*_CLAIM_HEADS[1:], "why"), claims)]
     if judge.draw is not None:
         lines.append(f"![{judge.caption}]({picture_of(judge.name)})\n")
         lines.append(f"{judge.caption}\n")
     if judge.needs:
         needs = [f"- {case}: {need}" for case, need in judge.needs.items()]
         lines += ["The predictions need:\n", *needs, ""]
-    reasons: dict[str, list[str]] = {}
-    for claim in claims:
-        reasons.setdefault(judge.reason(claim), []).append(claim.text)
-    if texts := [
-        f"- {'; '.join(texts)}: {reason}" for reason, texts in reasons.items() if reason
-    ]:
-        lines += ["Not within, and why:\n", *texts, ""]
     for name, group in groupby(item.judgement.comparisons, lambda line: line.table):
         comparisons = list(group)
         unit, notes = comparisons[0].unit, {line.note for line in comparisons}

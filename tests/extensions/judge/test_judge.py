@@ -174,7 +174,7 @@ def test_each_judge_has_a_page_that_the_overview_links():
 
 def test_the_overview_has_each_claim_in_one_table(quick):
     text = overview_of(list(quick.values()), ["by_name"])
-    holds, _, rest = text.partition("## What does not hold")
+    holds, _, rest = text.partition("## Claims that do not hold")
     for item in quick.values():
         for claim in item.judgement.claims:
             table = holds if claim.verdict == WITHIN else rest
