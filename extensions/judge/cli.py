@@ -22,10 +22,12 @@ def judge(
             metavar="[NAME]…", help="Judges; default: all that need no root."
         ),
     ] = None,
-    page: Annotated[
+    pages: Annotated[
         Path | None,
         typer.Option(
-            "--page", metavar="FILE", help="Also write the page to this file."
+            "--pages",
+            metavar="FOLDER",
+            help="Also write the pages and their pictures to this folder.",
         ),
     ] = None,
     runs: options.RunsFolder = options.RUNS,
@@ -33,8 +35,8 @@ def judge(
 ) -> None:
     """Predict figures that others published, before their outcomes are read; report the differences.
 
-    Exit code 1 if a claim of a judge does not hold. The predictions, with their SHA-256, and the page are in
-    a new folder. Judges of emulations run only by name, and need root and Docker.
+    Exit code 1 if a claim of a judge does not hold. The predictions, with their SHA-256, and a page for each
+    judge are in a new folder. Judges of emulations run only by name, and need root and Docker.
 
     Examples:
         ringlight judge
@@ -42,16 +44,17 @@ def judge(
         ringlight judge emulated_racks
     """
     from ringlight.experiments.record.folder import new_folder
-    from ringlight.experiments.record.writing import write_whole
     from ringlight.experiments.runner.progress import Reporter
     from ringlight.extensions.judge.contract import OUTSIDE
     from ringlight.extensions.judge.judging import all_judges, judge_all, summary
-    from ringlight.extensions.judge.page import page_of
+    from ringlight.extensions.judge.publishing import write_pages
     from ringlight.extensions.judge.reading import TableError
 
     known = all_judges()
     if unknown := [name for name in names or () if name not in known]:
         fail(f"there is no judge {unknown[0]}; there are {', '.join(known)}", 2)
+    if pages is not None and not pages.is_dir():
+        fail(f"--pages {pages}: there is no such folder", 2)
     chosen = [
         judge
         for name, judge in known.items()
@@ -67,10 +70,9 @@ def judge(
         )
     except TableError as error:
         fail(str(error))
-    text = page_of(judged, names or ())
-    write_whole(folder / "judges.md", text)
-    if page is not None:
-        write_whole(page, text)
+    named = [name for name, judge in known.items() if not judge.by_default]
+    for place in filter(None, (folder, pages)):
+        write_pages(judged, place, None if names else named)
     if as_json:
         show_json(summary(judged, folder))
     else:
@@ -88,7 +90,7 @@ def judge(
         table(("judge", "claim", "measured", "limit", "verdict"), claims)
         for item in judged:
             echo(f"{item.judge.name}: SHA-256 of the predictions {item.sha256}")
-        echo(f"Page: {folder / 'judges.md'}")
+        echo(f"Pages: {folder}")
     if any(item.judgement.verdict == OUTSIDE for item in judged):
         raise typer.Exit(1)
 

@@ -7,7 +7,11 @@ only. Its ``compare`` is called once all predictions are written, and reads ``da
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Return the rows of a CSV file by its name, such as ``nccl/hardware.csv``, values as text.
 ReadTable = Callable[[str], list[dict[str, str]]]
@@ -91,7 +95,9 @@ class Judge:
     ``inputs`` and ``outcomes``: files below ``data/stated`` and ``data/outcomes``. ``source``: the
     publication, with its revision. ``needs``: by case, the parts of the model that its prediction uses.
     ``predict`` reads its inputs only. ``compare`` gets the predicted rows and reads its outcomes.
-    ``by_default``: false for a judge that only runs by name, and in the process that called it.
+    ``reasons``: by the start of a claim's text, why the claim does not hold or cannot be decided, and what was
+    tried. ``draw``: a figure of the comparisons, with its caption in ``caption``. ``by_default``: false for a
+    judge that only runs by name, and in the process that called it.
     """
 
     name: str
@@ -102,4 +108,16 @@ class Judge:
     needs: Mapping[str, str]
     predict: Callable[[ReadTable], Sequence[Row]]
     compare: Callable[[Sequence[Row], ReadTable], Judgement]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    draw: Callable[[Sequence[Comparison]], Figure] | None = None
+    caption: str = ""
     by_default: bool = True
+
+    def reason(self, claim: Claim) -> str:
+        """Return why a claim is not within its limit, empty if it is or if no reason is known."""
+        if claim.verdict == WITHIN:
+            return ""
+        texts = (
+            why for start, why in self.reasons.items() if claim.text.startswith(start)
+        )
+        return next(texts, "")

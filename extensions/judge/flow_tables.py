@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ringlight.extensions.judge.contract import (
     Row,
 )
 from ringlight.testbed.simulation.arrays import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PARAMETERS = "opera_sim/parameters.csv"
 PERCENTILES = {"median": 50, "90 %": 90, "99 %": 99}
@@ -109,6 +113,13 @@ def compared(
         )
     claims.append(Claim("published flows without a prediction", missing, 0, "flows"))
     return Judgement(tuple(comparisons), tuple(claims))
+
+
+def draw(comparisons: Sequence[Comparison]) -> Figure:
+    """Return the percentiles of all sizes, published against predicted."""
+    from ringlight.extensions.judge.pictures import scatter
+
+    return scatter(comparisons, "ms")
 
 
 def _matched(

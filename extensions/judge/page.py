@@ -1,63 +1,114 @@
-"""The page of the judges, in Markdown: predicted beside published, and what each prediction needed."""
+"""The pages of the judges, in Markdown: an overview, and predicted beside published on a page for each judge."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 
-from ringlight.extensions.judge.contract import Claim, Comparison
+from ringlight.extensions.judge.contract import WITHIN, Claim, Comparison
 from ringlight.extensions.judge.judging import Judged
 
-_TITLE = "Judged by others"
+OVERVIEW = "judges.md"
 _INTRODUCTION = """\
-# {title}
+# Judged by others
 
 Others measured these figures, on their clusters or in their packet simulators. `ringlight judge` predicts each
-of them from the stated hardware alone. It writes all predictions before it reads an outcome; the SHA-256 below
-is that of the JSON of a judge's predictions (`predictions.json` of its folder). This page is made by
+of them from the stated hardware alone. It writes all predictions before it reads an outcome, with the SHA-256
+of each judge's predictions (`predictions.json` of its folder). This page and a page for each judge are made by
 
-    {command}
+    ./ringlight judge --pages FOLDER
 
 A verdict is *within* if every claim of the judge holds, *outside* if a claim does not hold, and *cannot be
 said* if the published data do not decide it. Constants come from sources other than the judged table, but for
-those that a judge names below, with the figures that are no evidence therefore. The tables, their sources and
-their licences are in [extensions/judge/data](../extensions/judge/data/README.md).
+those that a judge names on its page, with the figures that are no evidence therefore. The tables, their sources
+and their licences are in [extensions/judge/data](../extensions/judge/data/README.md).
+"""
+_JUDGE = """\
+# Judged by others: {name}
+
+{title}. Source: {source}.
+
+[Judged by others](judges.md) describes how predictions and verdicts are made. This page is made by
+`./ringlight judge {name} --pages FOLDER`. SHA-256 of its predictions, as JSON:
+`{sha256}`.
 """
 
 
-def page_of(judged: Sequence[Judged], names: Sequence[str] = ()) -> str:
-    """Return the page with these judges. ``names``: those that the command names, none for all by default."""
-    title = f"{_TITLE}: {', '.join(names)}" if names else _TITLE
-    command = " ".join(("./ringlight judge", *names, "--page FILE"))
-    introduction = _INTRODUCTION.format(title=title, command=command)
-    return "\n".join([introduction, _summary(judged), *map(section_of, judged)])
+def file_of(name: str) -> str:
+    """Return the file of a judge's page."""
+    return f"judges-{_hyphenated(name)}.md"
 
 
-def _summary(judged: Iterable[Judged]) -> str:
-    rows = [
+def picture_of(name: str) -> str:
+    """Return the file of a judge's picture, beside its page."""
+    return f"images/judges-{_hyphenated(name)}.png"
+
+
+def _hyphenated(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def pages_of(
+    judged: Sequence[Judged], named: Iterable[str] | None = None
+) -> Mapping[str, str]:
+    """Return the text of each page by its file.
+
+    ``named``: judges that run by name only, for the overview; None leaves the overview out.
+    """
+    pages = {file_of(item.judge.name): page_of(item) for item in judged}
+    return pages if named is None else {OVERVIEW: overview_of(judged, named), **pages}
+
+
+def overview_of(judged: Sequence[Judged], named: Iterable[str] = ()) -> str:
+    """Return the page with the verdicts of all judges, and each claim that is not within its limit."""
+    verdicts = [
         (
-            f"[{item.judge.name}](#{item.judge.name})",
+            _link(item.judge.name),
             item.judge.title,
             str(len(item.judgement.comparisons)),
             item.judgement.verdict,
         )
         for item in judged
     ]
-    return table(("judge", "published figures", "compared", "verdict"), rows)
+    parts = [
+        _INTRODUCTION,
+        table(("judge", "published figures", "compared", "verdict"), verdicts),
+        *(
+            f"By name only, as it needs root and Docker: {_link(name)}.\n"
+            for name in named
+        ),
+        "## Claims that hold\n",
+        table(_CLAIM_HEADS, _claim_rows(judged, within=True)),
+        "## Claims that do not hold, or cannot be decided\n",
+        table((*_CLAIM_HEADS, "why"), _claim_rows(judged, within=False)),
+    ]
+    return "\n".join(parts)
+
+
+def page_of(item: Judged) -> str:
+    """Return the page of one judge."""
+    judge = item.judge
+    parts = [
+        _JUDGE.format(
+            name=judge.name, title=judge.title, source=judge.source, sha256=item.sha256
+        ),
+        section_of(item),
+    ]
+    return "\n".join(parts)
 
 
 def section_of(item: Judged) -> str:
-    """Return the part of the page on one judge."""
-    needs = [f"- {case}: {need}" for case, need in item.judge.needs.items()]
-    lines = [
-        f"## {item.judge.name}\n",
-        f"{item.judge.title}. Source: {item.judge.source}. SHA-256 of the predictions: `{item.sha256}`.\n",
-        table(
-            ("claim", "measured", "limit", "verdict"),
-            map(_claim_row, item.judgement.claims),
-        ),
+    """Return the claims of a judge, what its predictions need, its picture, and all figures side by side."""
+    judge = item.judge
+    claims = [
+        (*_claim_row(claim), judge.reason(claim)) for claim in item.judgement.claims
     ]
-    if needs:
+    lines = [table((*_CLAIM_HEADS[1:], "why"), claims)]
+    if judge.draw is not None:
+        lines.append(f"![{judge.caption}]({picture_of(judge.name)})\n")
+        lines.append(f"{judge.caption}\n")
+    if judge.needs:
+        needs = [f"- {case}: {need}" for case, need in judge.needs.items()]
         lines += ["The predictions need:\n", *needs, ""]
     for name, group in groupby(item.judgement.comparisons, lambda line: line.table):
         comparisons = list(group)
@@ -88,6 +139,11 @@ def side_by_side(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 #: Rows of a table that is left in one part, and parts of a longer one; from more rows on twice as many.
 _SHORT, _PARTS, _LONG = 3, 3, 30
 _HEADS = ("predicted", "published", "difference", "note")
+_CLAIM_HEADS = ("judge", "claim", "measured", "limit", "verdict")
+
+
+def _link(name: str) -> str:
+    return f"[{name}]({file_of(name)})"
 
 
 def _comparison_rows(comparisons: Iterable[Comparison]) -> Iterator[tuple[str, ...]]:
@@ -99,6 +155,18 @@ def _comparison_rows(comparisons: Iterable[Comparison]) -> Iterator[tuple[str, .
             f"{line.difference_percent:+.2f} %",
             line.note,
         )
+
+
+def _claim_rows(judged: Iterable[Judged], *, within: bool) -> Iterator[tuple[str, ...]]:
+    """Yield judge, claim and reason of the claims that are within their limits, or of the others."""
+    for item in judged:
+        for claim in item.judgement.claims:
+            if (claim.verdict == WITHIN) == within:
+                yield (
+                    _link(item.judge.name),
+                    *_claim_row(claim),
+                    item.judge.reason(claim),
+                )
 
 
 def _claim_row(claim: Claim) -> tuple[str, ...]:

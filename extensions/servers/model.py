@@ -53,18 +53,25 @@ def predict(
     kind: Kind = "all-reduce",
     algorithm: Algorithm | None = None,
     protocol: Protocol | None = None,
+    *,
+    nvls: bool = True,
 ) -> Prediction:
     """Return the time of a collective among all GPUs of a cluster.
 
-    Without an algorithm or a protocol they are those that NCCL estimates to be fastest for the size. Raises
-    ValueError for an algorithm that the hardware does not have, and a rate that no source states.
+    Without an algorithm or a protocol they are those that NCCL estimates to be fastest for the size. ``nvls``:
+    false if sums in the NVLink switch are switched off (``NCCL_NVLS_ENABLE=0``). Raises ValueError for an
+    algorithm that the hardware does not have, and a rate that no source states.
     """
     if cluster.ranks < 2:
         raise ValueError("a collective needs two GPUs")
     if kind == "all-to-all":
         return _all_to_all(cluster, vector_bytes)
     chosen = min(
-        _ways(cluster, kind, algorithm, protocol),
+        (
+            way
+            for way in _ways(cluster, kind, algorithm, protocol)
+            if nvls or way[0] not in ("nvls", "nvls-tree")
+        ),
         key=lambda way: _estimate(cluster, kind, way, vector_bytes),
         default=None,
     )

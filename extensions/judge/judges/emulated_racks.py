@@ -219,6 +219,8 @@ JUDGE = Judge(
         "latency": "the emulation has the latency of its own software, divided by the time scale, in place of that "
         f"of GPUs and NICs. A ratio that latency changes by more than {100 * MOST_LATENCY:g} %, by the model, is "
         "no claim",
+        "load": "if links are more than 10 % below their rates, no ratio is judged. So it was in a run beside "
+        "other programs (21 %)",
         "evidence": "tables were chosen by their stated hardware, and limits set before the first emulation; their "
         "author had seen the published figures. Two emulations differ in their last digits, and so in their hash",
     },

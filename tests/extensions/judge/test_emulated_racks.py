@@ -14,7 +14,7 @@ from ringlight.extensions.judge.contract import OUTSIDE, UNDECIDED, WITHIN, Row
 from ringlight.extensions.judge.judges import emulated_racks as judge
 from ringlight.extensions.judge.judges.emulated_racks import JUDGE
 from ringlight.extensions.judge.judging import all_judges
-from ringlight.extensions.judge.page import page_of
+from ringlight.extensions.judge.page import file_of
 from ringlight.extensions.judge.rack_lab import TRAFFIC_BPS, bandwidths, plan_of
 from ringlight.extensions.judge.reading import OUTCOMES, STATED, table_reader
 from tests.unit.test_cli import one_line, ringlight
@@ -107,9 +107,8 @@ def test_a_backend_that_refuses_is_named_with_the_rack(racks):
 
 
 def test_the_page_has_what_the_predictions_need():
-    text = (ROOT / "docs/judges-emulated.md").read_text()
-    introduction, *_ = page_of([], [JUDGE.name]).partition("\n|")
-    assert introduction in text
+    text = (ROOT / "docs" / file_of(JUDGE.name)).read_text()
+    assert f"{JUDGE.title}. Source: {JUDGE.source}.\n" in text
     for name, need in JUDGE.needs.items():
         assert f"- {name}: {need}\n" in text
 
@@ -117,12 +116,6 @@ def test_the_page_has_what_the_predictions_need():
 def test_it_runs_by_name_only():
     by_default = {name for name, each in all_judges().items() if each.by_default}
     assert {*all_judges()} - by_default == {JUDGE.name}
-
-
-def test_a_page_names_the_command_that_makes_it():
-    text = page_of([], ["emulated_racks"])
-    assert text.startswith("# Judged by others: emulated_racks\n")
-    assert "\n    ./ringlight judge emulated_racks --page FILE\n" in text
 
 
 @pytest.mark.parametrize("name", ["channel-rings-2", "double-binary-tree-2"])

@@ -1,12 +1,20 @@
-"""Predictions come before outcomes, and the page says what they were."""
+"""Predictions come before outcomes, and the pages show what they were."""
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ringlight.extensions.judge.contract import Claim, Comparison, Judge, Judgement, Row
+from ringlight.extensions.judge.contract import (
+    WITHIN,
+    Claim,
+    Comparison,
+    Judge,
+    Judgement,
+    Row,
+)
 from ringlight.extensions.judge.flow_tables import compared
 from ringlight.extensions.judge.judging import (
     PREDICTIONS,
@@ -14,7 +22,16 @@ from ringlight.extensions.judge.judging import (
     judge_all,
     sha256_of,
 )
-from ringlight.extensions.judge.page import page_of, section_of
+from ringlight.extensions.judge.page import (
+    OVERVIEW,
+    file_of,
+    overview_of,
+    page_of,
+    pages_of,
+    picture_of,
+    section_of,
+)
+from ringlight.extensions.judge.pictures import predictions_of, scatter, write_picture
 from ringlight.extensions.judge.reading import (
     DATA,
     OUTCOMES,
@@ -22,11 +39,10 @@ from ringlight.extensions.judge.reading import (
     TableError,
     table_reader,
 )
+from ringlight.extensions.servers import library
 from tests.unit.test_cli import one_line, ringlight
 
-ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs/judges.md"
-EMULATED_PAGE = ROOT / "docs/judges-emulated.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 #: Judges that take less than a second.
 QUICK = ("astra_sim", "nccl", "simai")
 
@@ -122,26 +138,146 @@ def test_claims_that_data_cannot_decide_are_not_within():
     assert Judgement((), (undecided, Claim("all", 11, 10))).verdict == "outside"
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """Return the results of the quick judges by name."""
+    chosen = [all_judges()[name] for name in QUICK]
+    judged = judge_all(chosen, tmp_path_factory.mktemp("runs"), print)
+    return {item.judge.name: item for item in judged}
+
+
 @pytest.mark.parametrize("name", QUICK)
-def test_the_page_of_quick_judges_is_up_to_date(tmp_path, name):
-    (item,) = judge_all([all_judges()[name]], tmp_path, print)
-    assert section_of(item) in PAGE.read_text()
+def test_the_page_of_quick_judges_is_up_to_date(quick, name):
+    item = quick[name]
+    assert page_of(item) == (DOCS / file_of(name)).read_text()
+    if item.judge.draw is not None:
+        assert predictions_of(DOCS / picture_of(name)) == item.sha256
 
 
-def test_the_page_has_a_section_for_each_judge():
-    for name, judge in all_judges().items():
-        page = PAGE if judge.by_default else EMULATED_PAGE
-        assert f"\n## {name}\n" in page.read_text()
+@pytest.mark.parametrize("name", QUICK)
+def test_each_claim_that_is_not_within_has_a_reason(quick, name):
+    item = quick[name]
+    for claim in item.judgement.claims:
+        assert (claim.verdict == WITHIN) == (not item.judge.reason(claim)), claim.text
+    for start in item.judge.reasons:
+        assert any(claim.text.startswith(start) for claim in item.judgement.claims)
 
 
-def test_the_command_writes_predictions_and_page(tmp_path):
-    done = ringlight("judge", *QUICK, "--runs", str(tmp_path), "--json")
-    (folder,) = tmp_path.iterdir()
+def test_each_judge_has_a_page_that_the_overview_links():
+    overview = (DOCS / OVERVIEW).read_text()
+    for name in all_judges():
+        page = (DOCS / file_of(name)).read_text()
+        assert page.startswith(f"# Judged by others: {name}\n")
+        assert f"`./ringlight judge {name} --pages FOLDER`" in page
+        assert f"[{name}]({file_of(name)})" in overview
+
+
+def test_the_overview_has_each_claim_in_one_table(quick):
+    text = overview_of(list(quick.values()), ["by_name"])
+    holds, _, rest = text.partition("## Claims that do not hold")
+    for item in quick.values():
+        for claim in item.judgement.claims:
+            table = holds if claim.verdict == WITHIN else rest
+            assert f" | {claim.text} | " in table
+            assert text.count(f" | {claim.text} | ") == 1
+    assert "[by_name](judges-by-name.md)" in text
+
+
+def test_named_judges_leave_the_overview_out(quick):
+    judged = [quick["simai"]]
+    assert {*pages_of(judged)} == {"judges-simai.md"}
+    assert {*pages_of(judged, [])} == {OVERVIEW, "judges-simai.md"}
+
+
+def test_the_command_writes_predictions_pages_and_pictures(tmp_path):
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    done = ringlight(
+        *("judge", *QUICK, "--json"),
+        *("--runs", str(tmp_path / "runs"), "--pages", str(pages)),
+    )
+    (folder,) = (tmp_path / "runs").iterdir()
     document = json.loads(done.stdout)["judges"]
     written = json.loads((folder / PREDICTIONS).read_text())
     for name in QUICK:
-        assert document[name]["sha256"] == written[name]["sha256"]
-        assert written[name]["sha256"] in (folder / "judges.md").read_text()
+        sha256 = sha256_of([Row(**row) for row in written[name]["rows"]])
+        assert document[name]["sha256"] == written[name]["sha256"] == sha256
+        page = (folder / file_of(name)).read_text()
+        assert sha256 in page
+        assert page == (pages / file_of(name)).read_text()
+        if all_judges()[name].draw is not None:
+            assert predictions_of(pages / picture_of(name)) == sha256
+
+
+def test_a_folder_of_pages_that_does_not_exist_is_one_line(tmp_path):
+    done = ringlight(
+        *("judge", "astra_sim", "--runs", str(tmp_path / "runs")),
+        *("--pages", str(tmp_path / "none")),
+    )
+    assert done.returncode == 2
+    assert "--pages" in one_line(done)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_picture_names_the_predictions_that_it_shows(tmp_path):
+    line = Comparison("table", "case", 1.0, 2.0, "ms")
+    write_picture(scatter([line], "ms"), tmp_path / "images/one.png", "abc")
+    assert predictions_of(tmp_path / "images/one.png") == "abc"
+
+
+def test_published_rows_in_another_order_are_refused(quick):
+    nccl, judge = quick["nccl"], all_judges()["nccl"]
+    read = table_reader(OUTCOMES, judge.outcomes)
+
+    def reversed_rows(name):
+        return read(name)[::-1]
+
+    with pytest.raises(ValueError, match="is not the published row"):
+        judge.compare(nccl.rows, reversed_rows)
+
+
+def test_large_rings_start_at_128_mib_and_curves_have_all_rows(quick):
+    item = quick["nccl"]
+    complete = {
+        line.table
+        for line in item.judgement.comparisons
+        if any(
+            claim.text.startswith(f"{line.table}, largest") and claim.measured
+            for claim in item.judgement.claims
+        )
+    }
+    rows = sum(line.table in complete for line in item.judgement.comparisons)
+    texts = [claim.text for claim in item.judgement.claims]
+    assert (
+        f"whole curves of all tables with stated hardware, {rows} rows: worst" in texts
+    )
+    assert "rings of A100, H100 and H800 from 128 MiB on, 13 rows: median" in texts
+
+
+def test_a_model_that_flags_every_cluster_is_outside(quick):
+    nccl, judge = quick["nccl"], all_judges()["nccl"]
+    rows = [replace(row, value=row.value / 2) for row in nccl.rows]
+    judgement = judge.compare(rows, table_reader(OUTCOMES, judge.outcomes))
+    verdicts = {claim.text: claim for claim in judgement.claims}
+    assert verdicts["misconfigured clusters without a flag"].verdict == WITHIN
+    assert verdicts["sound clusters with a flag"].measured > 10
+
+
+def test_curves_depend_on_launches_as_their_page_states(quick, monkeypatch):
+    def median(item):
+        return next(
+            claim
+            for claim in item.claims
+            if claim.text.startswith("whole curves of all")
+            and claim.text.endswith("median")
+        )
+
+    judge = all_judges()["nccl"]
+    assert median(quick["nccl"].judgement).verdict == WITHIN
+    monkeypatch.setattr(library, "LAUNCH_S", 0.0)
+    rows = judge.predict(table_reader(STATED, judge.inputs))
+    judgement = judge.compare(rows, table_reader(OUTCOMES, judge.outcomes))
+    assert median(judgement).verdict == "outside"
 
 
 def test_an_unknown_judge_is_one_line(tmp_path):
@@ -152,7 +288,8 @@ def test_an_unknown_judge_is_one_line(tmp_path):
 
 
 def test_the_page_shows_predicted_beside_published(tables):
-    text = page_of(judge_all([_judge("a", 1.05)], tables, print))
+    (item,) = judge_all([_judge("a", 1.05)], tables, print)
+    text = section_of(item)
     assert "| case | 1.05 | 1 | +5.00 % |" in text
 
 

@@ -201,6 +201,16 @@ def test_nccl_chooses_by_size():
     assert predict(cluster("a100", nics=(200,) * 8), 1 << 30).algorithm == "ring"
 
 
+def test_without_sums_in_switches_the_choice_is_among_rings_and_trees():
+    racks = cluster("gb200", servers=20, gpus=72, nics=(400,) * 72)
+    assert predict(racks, 1 << 30).algorithm == "nvls-tree"
+    sizes = (1 << 10, 1 << 30, 1 << 34)
+    chosen = [predict(racks, size, nvls=False).algorithm for size in sizes]
+    assert chosen == ["tree", "tree", "ring"]
+    with pytest.raises(ValueError, match="nvls-tree"):
+        predict(racks, 1 << 30, algorithm="nvls-tree", nvls=False)
+
+
 def test_trees_of_sums_are_corrected_on_blackwell_with_x86_alone():
     # At 64 MiB NCCL takes 0.8 of the rate into account, and for the choice only.
     made, grace = (cluster(gpu, 2, 8) for gpu in ("b200", "gb200"))
