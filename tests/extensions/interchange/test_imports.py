@@ -275,6 +275,64 @@ def test_graph_takes_a_point_of_a_scenario(tmp_path: Path) -> None:
         assert str(done.exception).startswith(f"{file}: {message}")
 
 
+ARMS = {
+    "name": "x",
+    "description": "x",
+    "scale": {"time": 1, "payload": 1},
+    "fabric": TWO_TORS,
+    "training": {"model": "resnet50", "batch": 1, "compute": "1 ms", "iterations": 1},
+    "jobs": {"red": {"ranks": ["g0", "g3"]}, "blue": {"ranks": ["g1", "g4"]}},
+}
+REGROUP = [{"when": "start", "do": "regroup"}]
+
+
+@pytest.mark.parametrize(
+    ("arms", "choice", "notes"),
+    [
+        (
+            {"still": {}, "moved": {"events": REGROUP}},
+            (),
+            [
+                "the arms still, moved share this fabric, with the circuits that each begins with",
+                "not applied: events at the start of arm moved (regroup)",
+            ],
+        ),
+        ({"still": {}, "moved": {"events": REGROUP}}, ("--arm", "still"), []),
+        (
+            {"still": {}, "moved": {"events": REGROUP}},
+            ("--arm", "moved"),
+            ["not applied: events at the start of arm moved (regroup)"],
+        ),
+        ({"only": {}}, (), []),
+    ],
+)
+def test_graph_names_the_arms_that_share_a_fabric(
+    arms: dict[str, object], choice: tuple[str, ...], notes: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "armed.yaml"
+    file.write_text(yaml.safe_dump(ARMS | {"arms": arms}, sort_keys=False))
+    done = CliRunner().invoke(app, ["graph", str(file), *choice])
+    assert done.exit_code == 0, done.output
+    before = done.stderr.splitlines()[:-1]
+    assert before == [f"ringlight: {note}" for note in notes]
+
+
+def test_graph_refuses_arms_of_several_fabrics(tmp_path: Path) -> None:
+    file = tmp_path / "armed.yaml"
+    lit = TWO_TORS["circuits"]
+    dark = {"fabric.circuits": [*lit[:2], *lit[3:]]}
+    arms = {"lit": {}, "dark": dark}
+    file.write_text(yaml.safe_dump(ARMS | {"arms": arms}, sort_keys=False))
+    done = CliRunner().invoke(app, ["graph", str(file)], standalone_mode=False)
+    assert str(done.exception) == (
+        f"{file}: it has several fabrics; name one by its arm with --arm: lit, dark"
+    )
+    chosen = CliRunner().invoke(
+        app, ["graph", str(file), "--arm", "dark", "-f", "slurm-tree"]
+    )
+    assert "SwitchName=only-g2 Nodes=g2" in chosen.stdout
+
+
 def test_a_folder_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
     source = tmp_path / "topology.conf"
     source.write_text("SwitchName=tor0 Nodes=g[0-1]\n")
