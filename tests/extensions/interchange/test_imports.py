@@ -28,6 +28,7 @@ from ringlight.extensions.interchange.snapshot import Snapshot
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.fabric.units import parse_rate
 from tests.extensions.interchange.fabrics import TWO_TORS, lit
+from tests.extensions.interchange.test_slurm_topology import KINDS, SPINES
 from tests.extensions.interchange.topologies import trees
 
 add_commands()
@@ -157,6 +158,36 @@ def test_a_yaml_gives_the_topology_that_is_asked_for() -> None:
         read(text, Defaults(topology="x"))
 
 
+def test_leaves_below_several_spines_share_their_rate_among_them() -> None:
+    draft = read(SPINES, Defaults(rate_bps=100e9))
+    between = {e: rate for e, rate in ends(draft).items() if "tux" not in e[0]}
+    assert between == {
+        ("s0:5", "s4:1"): 200e9,
+        ("s1:5", "s4:2"): 200e9,
+        ("s0:6", "s5:1"): 200e9,
+        ("s1:6", "s5:2"): 200e9,
+    }
+    assert draft.dropped == ["LinkSpeed, which has no unit"]
+    assert (
+        "links between switches, all links of a switch to the next level as fast as all GPUs below it"
+        in draft.defaulted
+    )
+    tree = tree_of(drafted(draft), ())
+    assert set(tree.parents.values()) == {"s4"}
+
+
+def test_a_yaml_whose_rings_are_not_asked_for() -> None:
+    assert read(KINDS, Defaults(topology="spines")).dropped == [
+        "switch s1, which has no nodes",
+        "topologies first, blocks, round, pod",
+    ]
+    with pytest.raises(ValueError, match="test: topology round: ring, it is not read"):
+        read(KINDS, Defaults(topology="round"))
+    # As in Slurm, the first of several defaults is the default.
+    with pytest.raises(ValueError, match="test: topology first: flat, it names no "):
+        read(KINDS)
+
+
 def ours(draft: Draft, theirs: str) -> str:
     """The name here of a name there."""
     return next((a for a, b in draft.names.renamed.items() if b == theirs), theirs)
@@ -248,7 +279,7 @@ def test_commands_write_a_scenario_and_name_what_is_missing(tmp_path: Path) -> N
     ]
     again = CliRunner().invoke(app, ["graph", str(out), "-f", "slurm-tree"])
     assert again.exit_code == 0, again.output
-    assert read_conf(again.stdout).leaves == {"tor0": ("g0", "g1")}
+    assert read_conf(again.stdout).nodes.leaves == {"tor0": ("g0", "g1")}
     assert again.stderr.startswith(
         "ringlight: slurm-tree does not carry: rates and ports"
     )
