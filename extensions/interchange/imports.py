@@ -12,7 +12,7 @@ from ringlight.extensions.interchange.draft import Defaults, Draft
 from ringlight.extensions.interchange.infragraph_reader import read_infragraph
 from ringlight.extensions.interchange.nccl_topology import read_dump
 from ringlight.extensions.interchange.node_trees import fabric_of_tree
-from ringlight.extensions.interchange.nvidia_smi import read_matrix
+from ringlight.extensions.interchange.nvidia_smi import has_matrix, read_matrix
 from ringlight.extensions.interchange.servers import fabric_of_servers
 from ringlight.extensions.interchange.slurm_topology import (
     NodeTopology,
@@ -115,10 +115,10 @@ def format_of(text: str, file: str) -> str:
     """Return the name of the format that a text has. Raises ValueError if it has none of them."""
     if text.lstrip().startswith("<"):
         return "nccl"
-    if re.search(r"^[^\w\n]*GPU0\b", re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
+    if has_matrix(text):
         return "nvidia-smi"
     if re.search(
-        r"^[ \t]*(Switch|Block)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE
+        r"^[ \t]*(Switch|Block|Ring)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE
     ):
         return "slurm-conf"
     there = f"name one by --format: {', '.join(READERS)}"
@@ -127,7 +127,9 @@ def format_of(text: str, file: str) -> str:
     except ValueError as error:
         raise ValueError(f"{error}; if it is not YAML or JSON, {there}") from None
     if isinstance(document, list):
-        return "slurm-yaml"
+        entry = document[0] if document else None
+        if isinstance(entry, dict) and "topology" in entry:
+            return "slurm-yaml"
     if isinstance(document, dict):
         for key, form in _KEYS.items():
             if key in document:

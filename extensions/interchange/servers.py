@@ -17,6 +17,15 @@ class ReportedServer:
     nics: Mapping[str, float | None]
     steps: Mapping[tuple[str, str], int]
 
+    def with_nics(self) -> ReportedServer:
+        """Return the server with a NIC for each GPU if no NIC is reported."""
+        if self.nics:
+            return self
+        nics = {gpu: f"nic-of-{gpu}" for gpu in self.gpus}
+        return ReportedServer(
+            self.gpus, dict.fromkeys(nics.values()), dict.fromkeys(nics.items(), 0)
+        )
+
 
 def nearest_nics(
     gpus: Sequence[str], nics: Sequence[str], steps: Mapping[tuple[str, str], int]
@@ -36,18 +45,20 @@ def nearest_nics(
 
 
 def fabric_of_servers(servers: Sequence[ReportedServer], defaults: Defaults) -> Draft:
-    """Return the servers, as often as ``defaults`` tell, each GPU with its NIC on one packet switch.
-
-    Raises ValueError for a server of which no GPU has a NIC.
-    """
+    """Return the servers, as often as ``defaults`` tell, each GPU with its NIC on one packet switch."""
     draft = Draft()
+    if not all(server.nics for server in servers):
+        draft.defaulted.append("a NIC for each GPU, as no NIC is reported")
+    servers = [server.with_nics() for server in servers]
     switch = draft.names.take("net", "sw")
     draft.add_switch(switch)
     for _ in range(defaults.servers):
         for server in servers:
             _plug_in(draft, server, switch, defaults)
     count = len(servers) * defaults.servers
-    draft.defaulted.append(f"{count} servers on one packet switch, {switch}")
+    draft.defaulted.append(
+        f"{count} server{'s' * (count > 1)} on one packet switch, {switch}"
+    )
     if any(rate is None for server in servers for rate in server.nics.values()):
         rate = rate_text(defaults.rate_bps)
         draft.defaulted.append(f"NICs without a stated rate have {rate}")
@@ -71,8 +82,6 @@ def _plug_in(
 ) -> None:
     name = draft.names.numbered("s")
     nic_of = nearest_nics(list(server.gpus), list(server.nics), server.steps)
-    if not nic_of:
-        raise ValueError("no GPU has a NIC")
     sharing = list(nic_of.values())
     for reported, model in server.gpus.items():
         gpu = draft.names.numbered("g")

@@ -137,10 +137,101 @@ def test_nvidia_smis_matrix() -> None:
     draft = read(MATRIX, Defaults(rate_bps=400e9, servers=1))
     assert list(ends(draft).values()) == [400e9, 400e9]
     assert draft.defaulted == [
-        "1 servers on one packet switch, net",
+        "1 server on one packet switch, net",
         "NICs without a stated rate have 400 Gbit/s",
         "the GPUs' model, gpu",
     ]
+
+
+#: In the form of Azure's topology/ndv4-topo.xml (azhpc-images): a file for NCCL, which adds <gpu> and <net>.
+FOR_NCCL = """<system version="1">
+  <cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
+    <pci busid="ffff:ff:01.0" class="0x060400" link_speed="16 GT/s" link_width="16">
+      <pci busid="0001:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/> <!-- GPU 0 -->
+      <pci busid="0101:00:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"/>
+    </pci>
+  </cpu>
+  <cpu numaid="1" arch="x86_64" vendor="AuthenticAMD">
+    <pci busid="0002:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>
+    <pci busid="0102:00:00.0" class="0x020000" link_speed="16 GT/s" link_width="16"/>
+    <pci busid="0103:00:00.0" class="0x020000" link_speed="16 GT/s" link_width="16"/>
+  </cpu>
+</system>
+"""
+
+
+def test_a_topology_file_for_nccl_has_pci_devices() -> None:
+    draft = read(FOR_NCCL, Defaults(rate_bps=200e9, servers=1))
+    assert list(ends(draft).values()) == [200e9, 200e9]
+    assert draft.defaulted == [
+        "1 server on one packet switch, net",
+        "NICs without a stated rate have 200 Gbit/s",
+        "the GPUs' model, gpu",
+    ]
+    assert draft.dropped[1:] == ["NICs without a GPU of their own (0103:00:00.0)"]
+    with pytest.raises(ValueError, match="it has no <gpu>, nor a <pci> of class 0x03"):
+        read(FOR_NCCL.replace("0x0302", "0x0604"))
+
+
+#: As drivers before 470 print it, with NICs by name and a driver's older word for SYS.
+OLD_MATRIX = """\
+        GPU0    GPU1    mlx5_0  mlx5_bond_1     CPU Affinity
+GPU0     X      NV1     PIX     SOC     0-23,48-71
+GPU1    NV1      X      SOC     PHB     24-47,72-95
+mlx5_0  PIX     SOC      X      SOC
+mlx5_bond_1     SOC     PHB     SOC      X
+"""
+#: Of a workstation without NICs of Mellanox, in a transcript with what was printed before and after.
+ALONE = """\
++-------------------------+
+| 0  NVIDIA RTX 5090      |
++-------------------------+
+$ nvidia-smi topo -m
+        GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      PHB     0-63    0               N/A
+GPU1    PHB      X      0-63    0               N/A
+
+$ nvidia-smi topo -p2p rw
+        GPU0    GPU1
+GPU0    X       GNS
+GPU1    GNS     X
+"""
+#: Without its last lines, and without the GPU 0 that this container lacks.
+CUT_OFF = """\
+        GPU1    GPU2    NIC0    CPU Affinity
+GPU1     X      SYS     NODE    0-19
+GPU2    SYS      X      PIX     20-39
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "rates", "chosen"),
+    [
+        (OLD_MATRIX, [4e11, 4e11], []),
+        (ALONE, [4e11, 4e11], ["a NIC for each GPU, as no NIC is reported"]),
+        (CUT_OFF, [2e11, 2e11], []),
+    ],
+)
+def test_matrices_of_other_machines(
+    text: str, rates: list[float], chosen: list[str]
+) -> None:
+    assert format_of(text, "test") == "nvidia-smi"
+    draft = read(text, Defaults(rate_bps=400e9, servers=1))
+    assert list(ends(draft).values()) == rates
+    assert draft.defaulted[: len(chosen) + 1] == [
+        *chosen,
+        "1 server on one packet switch, net",
+    ]
+
+
+@pytest.mark.parametrize("escape", ["", "^[", "\ufffd", "\x1b"])
+def test_a_matrix_whose_escape_characters_are_lost(escape: str) -> None:
+    assert read(MATRIX.replace("\x1b", escape)) == read(MATRIX)
+
+
+def test_nics_of_a_matrix_have_the_names_of_its_legend() -> None:
+    shared = read(CUT_OFF + "NIC Legend:\n\n  NIC0: mlx5_4\n")
+    assert "NICs of several GPUs, such as mlx5_4, are divided" in shared.defaulted
 
 
 def test_a_yaml_gives_the_topology_that_is_asked_for() -> None:
@@ -410,31 +501,29 @@ MODEL_CHANGES: list[Change] = [
 ]
 DUMP_CHANGES: list[Change] = [
     ("</system>", "", "line 17: not XML: no element found"),
-    ("system", "topology", "topology: a dump of NCCL is a <system>"),
+    ("system", "topology", "topology: hwloc's topology, not NCCL's"),
+    ("system", "graphs", "graphs: NCCL's graphs (NCCL_GRAPH_DUMP_FILE), not its topo"),
+    ("system", "x", "x: a topology of NCCL is a <system> without DOCTYPE"),
     ('speed="400000"', 'speed="fast"', "net[0].speed: 'fast' is no number of Mbit/s"),
     ('name="mlx5_0" ', "", "nic[0].net[0].name: missing"),
     ('name="mlx5_1"', 'name="mlx5_0"', "net[0].name: there is a net mlx5_0 already"),
     ('dev="2" sm', 'dev="1" sm', "gpu[0].dev: there is a gpu 1 already"),
-    ("<net ", "<fibre ", "system: it has no <net> beside its <gpu>"),
     ("<gpu ", "<tpu ", "line 5: not XML: mismatched tag"),
     ("<nic>", "<nic><!DOCTYPE x>", "line 6: "),
     (
         "<system",
         '<!DOCTYPE system [<!ENTITY a "aaaaaaaa">]>\n<system',
-        "<!DOCTYPE system>: a dump of NCCL has none",
+        "<!DOCTYPE system>: a topology of NCCL is a <system> without DOCTYPE",
     ),
 ]
 MATRIX_CHANGES: list[Change] = [
-    (
-        "GPU0\tGPU1\tNIC0\tNIC1\tCPU",
-        "GPU0\tGPU1\tCPU",
-        "line 1: there is no NIC beside GPUs",
-    ),
+    ("GPU0\tGPU1", "GPUs\tGPU1", "there is no line of columns, such as GPU0"),
+    ("NIC1: mlx5_1", "NIC1: mlx5_0", "NIC Legend: two NICs have one name"),
     ("GPU1\tNV18", "CPU1\tNV18", "GPU1: it has a column and no line"),
     (
         "PXB\tSYS",
         "PXB\tFAR",
-        "line 3: GPU1, NIC1: 'FAR' is none of PIX, PXB, PHB, NODE, SYS",
+        "line 3: GPU1, NIC1: 'FAR' is none of PIX, PXB, PHB, NODE, SYS, SOC",
     ),
     ("GPU1\tNV18", "GPU0\tNV18", "line 3: GPU0: given twice"),
     ("NODE\tPIX\t0-47\t0\t\tN/A", "", "line 2: GPU0: 2 cells for 4 columns"),
@@ -486,6 +575,7 @@ def test_a_broken_file_is_refused_by_key(
     [
         ("hello: world\n", "test: its format is not known; name one by --format: "),
         ("1\n", "test: its format is not known"),
+        ('[{"id": 1}]', "test: its format is not known"),
         ("a: [1\n", "test: line 2: "),
     ],
 )
