@@ -7,7 +7,7 @@ PCI class tells what a device is.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
@@ -87,7 +87,7 @@ def _devices(
     above: tuple[Element, ...],
     where: str,
     file: str,
-    tags: Container[str],
+    tags: Collection[str],
 ) -> Iterator[tuple[str, tuple[Element, ...], Element]]:
     """Yield the path, the elements above, and the element of each GPU and NIC.
 

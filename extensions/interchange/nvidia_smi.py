@@ -33,7 +33,8 @@ def read_matrix(text: str, file: str) -> ReportedServer:
     columns = _columns(lines[start])
     rows = _rows(file, columns, lines, start + 1)
     gpus = [name for name in columns if _GPU.fullmatch(name)]
-    named = dict(match.groups() for match in map(_LEGEND.fullmatch, lines) if match)
+    legend = (match for match in map(_LEGEND.fullmatch, lines) if match)
+    named = {match[1]: match[2] for match in legend}
     nics = {name: named.get(name, name) for name in columns if name not in gpus}
     if len(set(nics.values())) < len(nics):
         raise TopologyFileError(f"{file}: NIC Legend: two NICs have one name")

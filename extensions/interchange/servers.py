@@ -44,8 +44,27 @@ def nearest_nics(
     return chosen
 
 
+def bundles(server: ReportedServer) -> dict[str, tuple[str, ...]]:
+    """Return the NICs of each GPU that reaches any: one, or all that are nearer to it than to other GPUs if those
+    are equally many for each GPU."""
+    nic_of = nearest_nics(list(server.gpus), list(server.nics), server.steps)
+    several = {gpu: [nic] for gpu, nic in nic_of.items()}
+    used = set(nic_of.values())
+    for nic in server.nics:
+        if nic in used:
+            continue
+        steps = {gpu: server.steps[gpu, nic] for gpu in nic_of}
+        nearest = [gpu for gpu in steps if steps[gpu] == min(steps.values())]
+        if len(nearest) == 1:
+            several[nearest[0]].append(nic)
+    # Else the others are for storage, say, and not for GPUs.
+    if len(used) == len(nic_of) and len(set(map(len, several.values()))) == 1:
+        return {gpu: tuple(nics) for gpu, nics in several.items()}
+    return {gpu: (nic,) for gpu, nic in nic_of.items()}
+
+
 def fabric_of_servers(servers: Sequence[ReportedServer], defaults: Defaults) -> Draft:
-    """Return the servers, as often as ``defaults`` tell, each GPU with its NIC on one packet switch."""
+    """Return the servers, as often as ``defaults`` tell, each GPU with its NICs on one packet switch."""
     draft = Draft()
     if not all(server.nics for server in servers):
         draft.defaulted.append("a NIC for each GPU, as no NIC is reported")
@@ -67,13 +86,7 @@ def fabric_of_servers(servers: Sequence[ReportedServer], defaults: Defaults) -> 
     draft.dropped.append(
         "links between GPUs of a server (NVLink, PCIe), and NUMA nodes"
     )
-    shared, idle = _unequal(servers)
-    if shared:
-        draft.defaulted.append(
-            f"NICs of several GPUs, such as {shared[0]}, are divided"
-        )
-    if idle:
-        draft.dropped.append(f"NICs without a GPU of their own ({', '.join(idle[:8])})")
+    _report_nics(draft, servers)
     return draft
 
 
@@ -81,24 +94,36 @@ def _plug_in(
     draft: Draft, server: ReportedServer, switch: str, defaults: Defaults
 ) -> None:
     name = draft.names.numbered("s")
-    nic_of = nearest_nics(list(server.gpus), list(server.nics), server.steps)
-    sharing = list(nic_of.values())
+    nics_of = bundles(server)
+    sharing = [nic for nics in nics_of.values() for nic in nics]
     for reported, model in server.gpus.items():
         gpu = draft.names.numbered("g")
         draft.add_gpu(name, gpu, model or defaults.gpu)
-        if reported in nic_of:
-            nic = nic_of[reported]
-            rate_bps = server.nics[nic] or defaults.rate_bps
-            rate_bps /= sharing.count(nic)
+        if reported in nics_of:
+            nics = nics_of[reported]
+            rates = [rate for nic in nics if (rate := server.nics[nic]) is not None]
+            rate_bps = sum(rates) if len(rates) == len(nics) else defaults.rate_bps
+            rate_bps /= sharing.count(nics[0])
             draft.plug(gpu, draft.next_port(switch), rate_bps)
 
 
-def _unequal(servers: Sequence[ReportedServer]) -> tuple[list[str], list[str]]:
-    """Return the NICs that several GPUs share, and those that none has."""
-    shared, idle = [], []
+def _report_nics(draft: Draft, servers: Sequence[ReportedServer]) -> None:
+    """Name in the draft the NICs that are divided, that are joined, and that no GPU has."""
+    shared, joined, idle = [], [], []
     for server in servers:
-        nic_of = nearest_nics(list(server.gpus), list(server.nics), server.steps)
-        used = list(nic_of.values())
+        groups = list(bundles(server).values())
+        used = [nic for nics in groups for nic in nics]
         shared += [nic for nic in server.nics if used.count(nic) > 1]
+        joined += [nics for nics in groups if len(nics) > 1]
         idle += [nic for nic in server.nics if nic not in used]
-    return shared, idle
+    if shared:
+        draft.defaulted.append(
+            f"NICs of several GPUs, such as {shared[0]}, are divided"
+        )
+    if joined:
+        draft.defaulted.append(
+            f"the NICs of a GPU, such as {', '.join(joined[0][:8])}, are one link"
+        )
+    if idle:
+        few = [*idle[:8], f"… ({len(idle)} in all)"] if len(idle) > 9 else idle
+        draft.dropped.append(f"NICs without a GPU of their own ({', '.join(few)})")
