@@ -60,15 +60,16 @@ def _leaves(fabric: Fabric, joins: nx.Graph[str]) -> dict[str, tuple[str, ...]]:
     for gpu in fabric.gpus:
         if gpu in alone and gpu not in attached:
             together = nx.node_connected_component(alone, gpu)
-            leaves[f"only-{gpu}"] = [
-                other for other in fabric.gpus if other in together
-            ]
+            # As ringlight slurm follow names the leaf of a dark GPU.
+            kind = "dark" if len(together) == 1 else "only"
+            leaf = _name([f"{kind}-{gpu}"], joins)
+            leaves[leaf] = [other for other in fabric.gpus if other in together]
             attached |= together
     return {leaf: tuple(gpus) for leaf, gpus in leaves.items()}
 
 
 def _name(layer: Iterable[str], taken: Container[str]) -> str:
-    """Return the first name of a layer of switches that is free; where its switches are leaves, core."""
+    """Return the first name of a layer of switches that is free, else core or core1, core2 …"""
     numbered = (f"core{number}" for number in itertools.count(1))
     return next(
         name

@@ -364,8 +364,8 @@ def test_spines_side_by_side_are_one_switch() -> None:
 def test_a_dark_gpu_is_a_leaf_of_its_own() -> None:
     fabric = lit({**TWO_TORS, "circuits": TWO_TORS["circuits"][1:]}).fabric
     tree = tree_of(fabric, fabric.circuits)
-    assert tree.leaves["only-g0"] == ("g0",)
-    assert "only-g0" not in tree.parents
+    assert tree.leaves["dark-g0"] == ("g0",)
+    assert "dark-g0" not in tree.parents
 
 
 def test_the_job_has_the_gpus_that_reach_each_other() -> None:
@@ -475,7 +475,7 @@ def test_graph_refuses_arms_of_several_fabrics(tmp_path: Path) -> None:
     chosen = CliRunner().invoke(
         app, ["graph", str(file), "--arm", "dark", "-f", "slurm-tree"]
     )
-    assert "SwitchName=only-g2 Nodes=g2" in chosen.stdout
+    assert "SwitchName=dark-g2 Nodes=g2" in chosen.stdout
 
 
 def test_a_folder_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:

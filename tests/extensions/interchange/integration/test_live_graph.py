@@ -43,7 +43,7 @@ def test_graph_follows_the_light_of_a_lab(tmp_path: Path) -> None:
         assert read_conf(after.stdout).nodes.leaves == {
             "tor0": ("g0", "g1", "g3"),
             "tor1": ("g2", "g4"),
-            "only-g5": ("g5",),
+            "dark-g5": ("g5",),
         }
         lit = run("graph", named[1], "-f", "infragraph-lit", "-o", str(tmp_path / "x"))
         assert lit.returncode == 0, lit.stderr
