@@ -172,7 +172,8 @@ def _imported(
     except ValueError as error:
         fail(str(error), 2)
     try:
-        scenario = scenario_text(draft, file.stem, f"{file.name} ({form})")
+        with patience(f"writing the scenario of {file}"):
+            scenario = scenario_text(draft, file.stem, f"{file.name} ({form})")
     except ValueError as error:
         fail(f"{file}: it makes no fabric here: {error}", 2)
     return scenario, draft.defaulted, draft.dropped
