@@ -16,6 +16,7 @@ _ESCAPES = re.compile(r"(?:\x1b|\^\[|\ufffd)?\[[0-9;]*m")
 _GPU = re.compile(r"GPU\d+")
 #: A column of a GPU or NIC. Drivers before 470 print NICs by name, such as mlx5_0, later ones as NIC0.
 _DEVICE = re.compile(r"GPU\d+|NIC\d+|[a-z][a-z0-9]*_[a-z0-9_]+")
+_MOST_DEVICES = 1024
 _LEGEND = re.compile(r"\s*(NIC\d+): (\S+)\s*")
 
 
@@ -31,6 +32,11 @@ def read_matrix(text: str, file: str) -> ReportedServer:
     if start is None:
         raise TopologyFileError(f"{file}: there is no line of columns, such as GPU0")
     columns = _columns(lines[start])
+    where = f"{file}: line {start + 1}"
+    if len(columns) > _MOST_DEVICES:
+        raise TopologyFileError(f"{where}: more than {_MOST_DEVICES} GPUs and NICs")
+    if len(set(columns)) < len(columns):
+        raise TopologyFileError(f"{where}: a GPU or NIC has two columns")
     rows = _rows(file, columns, lines, start + 1)
     gpus = [name for name in columns if _GPU.fullmatch(name)]
     legend = (match for match in map(_LEGEND.fullmatch, lines) if match)

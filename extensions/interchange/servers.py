@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringlight.extensions.interchange.draft import Defaults, Draft, rate_text
@@ -54,7 +55,8 @@ def bundles(server: ReportedServer) -> dict[str, tuple[str, ...]]:
         if nic in used:
             continue
         steps = {gpu: server.steps[gpu, nic] for gpu in nic_of}
-        nearest = [gpu for gpu in steps if steps[gpu] == min(steps.values())]
+        least = min(steps.values())
+        nearest = [gpu for gpu in steps if steps[gpu] == least]
         if len(nearest) == 1:
             several[nearest[0]].append(nic)
     # Else the others are for storage, say, and not for GPUs.
@@ -68,34 +70,42 @@ def fabric_of_servers(servers: Sequence[ReportedServer], defaults: Defaults) -> 
     draft = Draft()
     if not all(server.nics for server in servers):
         draft.defaulted.append("a NIC for each GPU, as no NIC is reported")
-    servers = [server.with_nics() for server in servers]
+    reported = [server.with_nics() for server in servers]
+    plugs = [(server, bundles(server)) for server in reported]
     switch = draft.names.take("net", "sw")
     draft.add_switch(switch)
     for _ in range(defaults.servers):
-        for server in servers:
-            _plug_in(draft, server, switch, defaults)
-    count = len(servers) * defaults.servers
+        for server, nics_of in plugs:
+            _plug_in(draft, server, nics_of, switch, defaults)
+    count = len(plugs) * defaults.servers
     draft.defaulted.append(
         f"{count} server{'s' * (count > 1)} on one packet switch, {switch}"
     )
-    if any(rate is None for server in servers for rate in server.nics.values()):
+    if any(rate is None for server in reported for rate in server.nics.values()):
         rate = rate_text(defaults.rate_bps)
         draft.defaulted.append(f"NICs without a stated rate have {rate}")
-    if not all(model for server in servers for model in server.gpus.values()):
+    if not all(model for server in reported for model in server.gpus.values()):
         draft.defaulted.append(f"the GPUs' model, {defaults.gpu}")
     draft.dropped.append(
         "links between GPUs of a server (NVLink, PCIe), and NUMA nodes"
     )
-    _report_nics(draft, servers)
+    _report_nics(draft, plugs)
     return draft
 
 
+#: NICs by the GPU that has them.
+_Bundles = Mapping[str, tuple[str, ...]]
+
+
 def _plug_in(
-    draft: Draft, server: ReportedServer, switch: str, defaults: Defaults
+    draft: Draft,
+    server: ReportedServer,
+    nics_of: _Bundles,
+    switch: str,
+    defaults: Defaults,
 ) -> None:
     name = draft.names.numbered("s")
-    nics_of = bundles(server)
-    sharing = [nic for nics in nics_of.values() for nic in nics]
+    sharing = Counter(nic for nics in nics_of.values() for nic in nics)
     for reported, model in server.gpus.items():
         gpu = draft.names.numbered("g")
         draft.add_gpu(name, gpu, model or defaults.gpu)
@@ -103,17 +113,19 @@ def _plug_in(
             nics = nics_of[reported]
             rates = [rate for nic in nics if (rate := server.nics[nic]) is not None]
             rate_bps = sum(rates) if len(rates) == len(nics) else defaults.rate_bps
-            rate_bps /= sharing.count(nics[0])
+            rate_bps /= sharing[nics[0]]
             draft.plug(gpu, draft.next_port(switch), rate_bps)
 
 
-def _report_nics(draft: Draft, servers: Sequence[ReportedServer]) -> None:
+def _report_nics(
+    draft: Draft, plugs: Iterable[tuple[ReportedServer, _Bundles]]
+) -> None:
     """Name in the draft the NICs that are divided, that are joined, and that no GPU has."""
     shared, joined, idle = [], [], []
-    for server in servers:
-        groups = list(bundles(server).values())
-        used = [nic for nics in groups for nic in nics]
-        shared += [nic for nic in server.nics if used.count(nic) > 1]
+    for server, nics_of in plugs:
+        groups = list(nics_of.values())
+        used = Counter(nic for nics in groups for nic in nics)
+        shared += [nic for nic in server.nics if used[nic] > 1]
         joined += [nics for nics in groups if len(nics) > 1]
         idle += [nic for nic in server.nics if nic not in used]
     if shared:

@@ -542,6 +542,7 @@ DUMP_CHANGES: list[Change] = [
 MATRIX_CHANGES: list[Change] = [
     ("GPU0\tGPU1", "GPUs\tGPU1", "there is no line of columns, such as GPU0"),
     ("NIC1: mlx5_1", "NIC1: mlx5_0", "NIC Legend: two NICs have one name"),
+    ("NIC0\tNIC1\tCPU", "NIC0\tNIC0\tCPU", "line 1: a GPU or NIC has two columns"),
     ("GPU1\tNV18", "CPU1\tNV18", "GPU1: it has a column and no line"),
     (
         "PXB\tSYS",
@@ -614,6 +615,7 @@ MANY = {
     "slurm-yaml": "- topology: a\n  tree:\n    switches:\n"
     + "".join(f"    - {{switch: s{n}, nodes: '{_ALL}'}}\n" for n in range(300)),
     "topograph-model": f"blocks: [{{nodes: [{', '.join([repr(_ALL)] * 300)}]}}]\n",
+    "nvidia-smi": " ".join(f"GPU{n}" for n in range(100_000)) + "\nGPU1 X" * 100_000,
     "nccl": "<system><cpu><nic>{}{}</nic></cpu></system>".format(
         "".join(f'<gpu dev="{n}"/>' for n in range(3000)),
         "".join(f'<net name="n{n}"/>' for n in range(3000)),
@@ -633,6 +635,20 @@ def test_a_small_file_of_very_many_parts_is_refused_before_they_are_made(
     finally:
         tracemalloc.stop()
     assert peak_bytes < 200 << 20
+
+
+def test_very_many_gpus_and_nics_take_little_time() -> None:
+    began = time.monotonic()
+    draft = read(
+        "<system><cpu><nic>{}{}</nic></cpu></system>".format(
+            "".join(f'<gpu dev="{n}"/>' for n in range(8)),
+            "".join(f'<net name="n{n}"/>' for n in range(1000)),
+        ),
+        Defaults(servers=1000),
+    )
+    assert len(draft.servers) == 1000
+    # Under a second; minutes if each server of a kind is looked at.
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("text", ["\n" * 300_000, ". \n" * 100_000])
