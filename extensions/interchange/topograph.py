@@ -25,7 +25,9 @@ from ringlight.fabric.values import Strict
 
 
 class _ModelSwitch(Strict):
+    name: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
     switches: tuple[str, ...] = ()
 
 
@@ -43,7 +45,8 @@ class _Model(Strict):
 
 class _Instance(Strict):
     id: str = Field(min_length=1)
-    network_layers: tuple[str, ...] = ()
+    # Go writes null for a list that is not there.
+    network_layers: tuple[str, ...] | None = None
     labels: dict[str, str] = Field(default_factory=dict)
 
 
@@ -63,6 +66,9 @@ def read_model(document: object, file: str) -> ReadTopology:
         ) from None
     parents: dict[str, str] = {}
     for name, switch in model.switches.items():
+        if switch.name not in ("", name):
+            what = f"{switch.name:.60} is not the switch's key"
+            raise TopologyFileError(f"{file}: switches.{name}.name: {what}")
         for child in switch.switches:
             if child in parents:
                 what = f"{child} has two parent switches, {parents[child]} and {name}"
@@ -89,8 +95,8 @@ def read_model(document: object, file: str) -> ReadTopology:
     dropped = list(read.dropped)
     if any(block.annotations or block.labels for block in model.blocks):
         dropped.append("labels and annotations of blocks (accelerator domains)")
-    if any(switch.labels for switch in model.switches.values()):
-        dropped.append("labels of switches")
+    if any(switch.labels or switch.annotations for switch in model.switches.values()):
+        dropped.append("labels and annotations of switches")
     if alone:
         dropped.append(f"that {alone} blocks are on no switch: each has its own here")
     return ReadTopology(read.nodes, tuple(dropped))
@@ -103,7 +109,7 @@ def _check_older(document: Mapping[Any, Any], file: str) -> None:
         raise TopologyFileError(f"{file}: capacity_blocks: {what}")
     switches = document.get("switches")
     for name, switch in switches.items() if isinstance(switches, dict) else ():
-        if not switch:
+        if switch is None:
             raise TopologyFileError(f"{file}: switches.{name}: empty definition")
 
 

@@ -96,8 +96,24 @@ def test_topographs_model() -> None:
     assert draft.dropped == [
         "switch tor2, which has no nodes",
         "labels and annotations of blocks (accelerator domains)",
-        "labels of switches",
+        "labels and annotations of switches",
     ]
+
+
+def test_topographs_model_with_all_keys_of_a_switch() -> None:
+    text = MODEL.replace(
+        "  core:\n", "  core:\n    name: core\n    annotations: {a: b}\n"
+    )
+    spare = text.replace("blocks:", "  tor3: {}\nblocks:")
+    assert ends(read(spare)) == ends(read(MODEL))
+
+
+def test_topographs_graph_of_a_node_without_switches() -> None:
+    """As Go writes a list that is not there."""
+    text = GRAPH.replace('"network_layers": ["a"]', '"network_layers": null')
+    draft = read(text)
+    assert len(draft.packet_switches) == 3
+    assert "that 1 nodes are on no switch: each has its own here" in draft.dropped
 
 
 def test_more_gpus_a_node_keep_the_nodes_name_for_the_server() -> None:
@@ -501,6 +517,11 @@ MODEL_CHANGES: list[Change] = [
         "switches.core.switch: unknown key",
     ),
     ("  core:\n", "  tor0:\n  core:\n", "switches.tor0: empty definition"),
+    (
+        "  core:\n",
+        "  core:\n    name: top\n",
+        "switches.core.name: top is not the switch's key",
+    ),
     (
         "  core:\n",
         "  top: {switches: [tor0]}\n  core:\n",
