@@ -25,7 +25,7 @@ from ringlight.testbed.lab_programs import ProgramOptions, program_kinds
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment, ScaleFor
-    from ringlight.experiments.language.plan import Setting
+    from ringlight.experiments.language.plan import RunPlan, Setting
     from ringlight.testbed.addresses import Addresses
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
@@ -184,6 +184,10 @@ class Place:
         ``scale_for``: chooses the scale if the file leaves it to the machine. Raises UserError, and
         ScenarioError naming the arms or points to choose from.
         """
+        return self.runs(scenario, scale_for)[0].setting
+
+    def runs(self, scenario: Path, scale_for: ScaleFor | None = None) -> list[RunPlan]:
+        """Return the selected runs, which share one setting. ``scale_for`` and errors as :meth:`setting`."""
         from ringlight.experiments.language.expand import load
         from ringlight.experiments.runner.machine import scale_here
         from ringlight.fabric.keys import plugged
@@ -197,7 +201,9 @@ class Place:
             plugged(setting.fabric)
         except ValueError as error:
             fail(f"{scenario}: {under('fabric', error)}", 2)
-        return setting
+        arms = [self.arm] if self.arm else []
+        points = [self.point] if self.point else []
+        return experiment.plans_of(arms, points)
 
 
 @dataclass(frozen=True)

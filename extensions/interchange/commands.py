@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +12,7 @@ from ringlight.experiments.cli import calls, options
 from ringlight.experiments.cli.common import echo, fail, patience, say
 
 if TYPE_CHECKING:
+    from ringlight.experiments.language.plan import RunPlan
     from ringlight.extensions.interchange.draft import Defaults
     from ringlight.extensions.interchange.snapshot import Snapshot
 
@@ -170,7 +172,8 @@ def _imported(
     except ValueError as error:
         fail(str(error), 2)
     try:
-        scenario = scenario_text(draft, file.stem, f"{file.name} ({form})")
+        with patience(f"writing the scenario of {file}"):
+            scenario = scenario_text(draft, file.stem, f"{file.name} ({form})")
     except ValueError as error:
         fail(f"{file}: it makes no fabric here: {error}", 2)
     return scenario, draft.defaulted, draft.dropped
@@ -199,7 +202,10 @@ def _lit(where: str | None, place: options.Place) -> Snapshot:
     from ringlight.fabric.parts import Port
 
     if where is not None and options.is_scenario(where):
-        fabric = plugged(place.setting(Path(where)).fabric)
+        runs = place.runs(Path(where))
+        for note in _notes(runs):
+            say(note)
+        fabric = plugged(runs[0].setting.fabric)
         return Snapshot(Path(where).stem, fabric, fabric.circuits)
     from ringlight.testbed.emulation.attached import attach
 
@@ -212,6 +218,22 @@ def _lit(where: str | None, place: options.Place) -> Snapshot:
     duplex = (circuit["ends"] for circuit in circuits if circuit["duplex"])
     pairs = tuple((Port.parse(a), Port.parse(b)) for a, b in duplex)
     return Snapshot(lab.lab.id, lab.fabric, pairs)
+
+
+def _notes(runs: Iterable[RunPlan]) -> Iterator[str]:
+    """Yield a line that names the arms of runs with one fabric, and one for each arm whose events at the start
+    the fabric does not show."""
+    events: dict[str, dict[str, None]] = {}
+    for run in runs:
+        at_start = (event.do for event in run.events if event.when.start)
+        events.setdefault(run.arm, {}).update(dict.fromkeys(at_start))
+    if len(events) > 1:
+        yield (
+            f"the arms {', '.join(events)} share this fabric, with the circuits that each begins with"
+        )
+    for arm, verbs in events.items():
+        if verbs:
+            yield f"not applied: events at the start of arm {arm} ({', '.join(verbs)})"
 
 
 def register(app: typer.Typer) -> None:

@@ -12,10 +12,14 @@ from ringlight.extensions.interchange.draft import Defaults, Draft
 from ringlight.extensions.interchange.infragraph_reader import read_infragraph
 from ringlight.extensions.interchange.nccl_topology import read_dump
 from ringlight.extensions.interchange.node_trees import fabric_of_tree
-from ringlight.extensions.interchange.nvidia_smi import read_matrix
+from ringlight.extensions.interchange.nvidia_smi import has_matrix, read_matrix
 from ringlight.extensions.interchange.servers import fabric_of_servers
-from ringlight.extensions.interchange.slurm_topology import NodeTopology, read_conf
-from ringlight.extensions.interchange.slurm_yaml import NamedTopology, read_yaml
+from ringlight.extensions.interchange.slurm_topology import (
+    NodeTopology,
+    ReadTopology,
+    read_conf,
+)
+from ringlight.extensions.interchange.slurm_yaml import UNREAD, NamedTopology, read_yaml
 
 #: Bytes of a file to import.
 IMPORT_BYTES = 64 << 20
@@ -24,17 +28,18 @@ Reader = Callable[[str, str, Defaults], Draft]
 
 
 def _slurm_conf(text: str, file: str, defaults: Defaults) -> Draft:
-    return _scheduled(read_conf(text, file), [], defaults)
+    return _scheduled(read_conf(text, file), defaults)
 
 
 def _slurm_yaml(text: str, file: str, defaults: Defaults) -> Draft:
     topologies = read_yaml(text, file)
     chosen = _chosen(topologies, file, defaults.topology)
     if chosen.nodes is None:
-        raise ValueError(f"{file}: topology {chosen.name}: flat, it names no nodes")
+        why = "is not read" if chosen.kind in UNREAD else "names no nodes"
+        raise ValueError(f"{file}: topology {chosen.name}: {chosen.kind}, it {why}")
     left = [t.name for t in topologies if t.name != chosen.name]
     dropped = [f"topologies {', '.join(left)}"] if left else []
-    return _scheduled(chosen.nodes, dropped, defaults)
+    return _scheduled(ReadTopology(chosen.nodes, (*chosen.dropped, *dropped)), defaults)
 
 
 def _chosen(
@@ -51,8 +56,9 @@ def _chosen(
     raise ValueError(f"{file}: topology: there is no {name}; there are {there}")
 
 
-def _scheduled(topology: NodeTopology, dropped: list[str], defaults: Defaults) -> Draft:
+def _scheduled(read: ReadTopology, defaults: Defaults) -> Draft:
     """Return the fabric of a scheduler's topology; blocks are joined by one switch above them."""
+    topology = read.nodes
     joined = topology
     if topology.block_sizes and len(topology.leaves) > 1:
         above = "core" + "-" * ("core" in topology.leaves)
@@ -61,18 +67,16 @@ def _scheduled(topology: NodeTopology, dropped: list[str], defaults: Defaults) -
     if topology.block_sizes:
         draft.dropped.append("sizes of blocks")
         draft.defaulted.append("a switch above the blocks")
-    draft.dropped += dropped
+    draft.dropped += read.dropped
     return draft
 
 
 def _topograph_model(text: str, file: str, defaults: Defaults) -> Draft:
-    topology, dropped = topograph.read_model(parse_document(text, file), file)
-    return _scheduled(topology, dropped, defaults)
+    return _scheduled(topograph.read_model(parse_document(text, file), file), defaults)
 
 
 def _topograph_graph(text: str, file: str, defaults: Defaults) -> Draft:
-    topology, dropped = topograph.read_graph(parse_document(text, file), file)
-    return _scheduled(topology, dropped, defaults)
+    return _scheduled(topograph.read_graph(parse_document(text, file), file), defaults)
 
 
 def _infragraph(text: str, file: str, defaults: Defaults) -> Draft:
@@ -111,10 +115,10 @@ def format_of(text: str, file: str) -> str:
     """Return the name of the format that a text has. Raises ValueError if it has none of them."""
     if text.lstrip().startswith("<"):
         return "nccl"
-    if re.search(r"^[^\w\n]*GPU0\b", re.sub(r"\x1b\[[0-9;]*m", "", text), re.MULTILINE):
+    if has_matrix(text):
         return "nvidia-smi"
     if re.search(
-        r"^[ \t]*(Switch|Block)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE
+        r"^[ \t]*(Switch|Block|Ring)Name[ \t]*=", text, re.MULTILINE | re.IGNORECASE
     ):
         return "slurm-conf"
     there = f"name one by --format: {', '.join(READERS)}"
@@ -123,7 +127,9 @@ def format_of(text: str, file: str) -> str:
     except ValueError as error:
         raise ValueError(f"{error}; if it is not YAML or JSON, {there}") from None
     if isinstance(document, list):
-        return "slurm-yaml"
+        entry = document[0] if document else None
+        if isinstance(entry, dict) and "topology" in entry:
+            return "slurm-yaml"
     if isinstance(document, dict):
         for key, form in _KEYS.items():
             if key in document:

@@ -99,7 +99,8 @@ class _Reading:
     def _name(self, owner: str, prefix: str) -> str:
         instance, _, index = owner.rpartition(".")
         alone = f"{instance}.1" not in self.parts
-        name = instance if alone else f"{instance}{index}"
+        between = "-" if instance[-1:].isdigit() else ""
+        name = instance if alone else f"{instance}{between}{index}"
         return self.draft.names.take(self._about(owner).get("name", name), prefix)
 
     def _add_server(self, owner: str, parts: list[str]) -> None:

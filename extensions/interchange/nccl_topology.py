@@ -1,11 +1,13 @@
-"""NCCL's topology dump (``NCCL_TOPO_DUMP_FILE``): GPUs and NICs of a server, in XML.
+"""NCCL's topology of a server, in XML: its dump (``NCCL_TOPO_DUMP_FILE``), or a file for it (``NCCL_TOPO_FILE``).
 
-The format: src/graph/xml.cc and topo.cc of NVIDIA/nccl. ``speed`` of a ``net`` is in Mbit/s.
+The format: src/graph/xml.cc and topo.cc of NVIDIA/nccl. ``speed`` of a ``net`` is in Mbit/s. Files for NCCL, as
+cloud providers publish them for their machines, need not have ``gpu`` and ``net``, which NCCL adds: there the
+PCI class tells what a device is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
@@ -15,6 +17,14 @@ from ringlight.extensions.interchange.slurm_topology import TopologyFileError
 #: Tags below which GPUs and NICs are, and most of them one below the other.
 _HOLDERS = frozenset({"system", "cpu", "pci", "nic"})
 _DEEPEST = 64
+#: How the PCI classes of GPUs and of NICs begin (kvDictPciClass in topo.cc).
+_GPU_CLASS, _NET_CLASS = "0x03", "0x02"
+#: What files that one may take for a topology are, by their first tag.
+_OTHERS = {
+    "topology": "hwloc's topology, not NCCL's",
+    "graphs": "NCCL's graphs (NCCL_GRAPH_DUMP_FILE), not its topology",
+}
+_UNKNOWN = "a topology of NCCL is a <system> without DOCTYPE"
 #: Most GPUs, and most NICs, of a host: each GPU is looked at with each NIC.
 _MOST_DEVICES = 1024
 
@@ -36,17 +46,18 @@ def read_dump(text: str, file: str) -> list[ReportedServer]:
     """
     root = _parsed(text, file)
     if root.tag != "system":
-        raise TopologyFileError(f"{file}: {root.tag}: a dump of NCCL is a <system>")
+        other = _OTHERS.get(root.tag, _UNKNOWN)
+        raise TopologyFileError(f"{file}: {root.tag}: {other}")
     hosts: dict[str, _Parts] = {}
-    for where, above, element in _devices(root, (), "system", file):
+    tags = {element.tag for element in root.iter()}
+    for where, above, element in _devices(root, (), "system", file, tags):
         host = next((e.get("host_hash", "") for e in above if e.tag == "cpu"), "")
         _add(hosts.setdefault(host, _Parts()), f"{file}: {where}", above, element)
     servers = [_server(parts) for parts in hosts.values() if parts.gpus]
     if not servers:
-        raise TopologyFileError(f"{file}: system: it has no <gpu>")
-    for server in servers:
-        if not server.nics:
-            raise TopologyFileError(f"{file}: system: it has no <net> beside its <gpu>")
+        raise TopologyFileError(
+            f"{file}: system: it has no <gpu>, nor a <pci> of class {_GPU_CLASS}"
+        )
     return servers
 
 
@@ -54,7 +65,7 @@ class _Builder(TreeBuilder):
     """Builder of a document that defines no entities, which can make a small file a very large one."""
 
     def doctype(self, name: str, *_: object) -> None:
-        raise TopologyFileError(f"<!DOCTYPE {name:.40}>: a dump of NCCL has none")
+        raise TopologyFileError(f"<!DOCTYPE {name:.40}>: {_OTHERS.get(name, _UNKNOWN)}")
 
 
 def _parsed(text: str, file: str) -> Element:
@@ -72,37 +83,55 @@ def _parsed(text: str, file: str) -> Element:
 
 
 def _devices(
-    element: Element, above: tuple[Element, ...], where: str, file: str
+    element: Element,
+    above: tuple[Element, ...],
+    where: str,
+    file: str,
+    tags: Collection[str],
 ) -> Iterator[tuple[str, tuple[Element, ...], Element]]:
-    """Yield the path, the elements above, and the element of each GPU and NIC."""
+    """Yield the path, the elements above, and the element of each GPU and NIC.
+
+    ``tags``: those of the file. GPUs or NICs without a tag in it are its PCI devices of their class.
+    """
     if len(above) > _DEEPEST:
         raise TopologyFileError(f"{file}: {where}: more than {_DEEPEST} levels deep")
     inside = (*above, element)
     for place, child in enumerate(element):
         path = f"{where}.{child.tag}[{place}]"
-        if child.tag in ("gpu", "net"):
+        if child.tag in ("gpu", "net") or _stands_for(child) not in (None, *tags):
             yield path, inside, child
         elif child.tag in _HOLDERS:
-            yield from _devices(child, inside, path, file)
+            yield from _devices(child, inside, path, file, tags)
+
+
+def _stands_for(element: Element) -> str | None:
+    """Return the tag of what a PCI device is by its class, gpu or net; None if it is neither."""
+    kind = element.get("class", "") if element.tag == "pci" else ""
+    if kind.startswith(_GPU_CLASS):
+        return "gpu"
+    return "net" if kind.startswith(_NET_CLASS) else None
+
+
+#: Attributes with the name of a device, by its tag.
+_NAMES = {"gpu": "dev", "net": "name", "pci": "busid"}
 
 
 def _add(
     parts: _Parts, where: str, above: tuple[Element, ...], element: Element
 ) -> None:
-    key = "dev" if element.tag == "gpu" else "name"
+    key = _NAMES[element.tag]
     name = element.get(key)
     if not name:
         raise TopologyFileError(f"{where}.{key}: missing")
-    group = parts.gpus if element.tag == "gpu" else parts.nics
+    kind = _stands_for(element) or element.tag
+    group = parts.gpus if kind == "gpu" else parts.nics
     if name in group:
-        raise TopologyFileError(
-            f"{where}.{key}: there is a {element.tag} {name} already"
-        )
+        raise TopologyFileError(f"{where}.{key}: there is a {kind} {name} already")
     if len(group) == _MOST_DEVICES:
         what = f"the host has more than {_MOST_DEVICES} of them"
         raise TopologyFileError(f"{where}: {what}")
     group[name] = above
-    if element.tag == "gpu":
+    if kind == "gpu":
         parts.models[name] = f"sm{element.get('sm')}" if element.get("sm") else ""
     else:
         parts.rates[name] = _rate_bps(where, element.get("speed"))

@@ -60,15 +60,16 @@ def _leaves(fabric: Fabric, joins: nx.Graph[str]) -> dict[str, tuple[str, ...]]:
     for gpu in fabric.gpus:
         if gpu in alone and gpu not in attached:
             together = nx.node_connected_component(alone, gpu)
-            leaves[f"only-{gpu}"] = [
-                other for other in fabric.gpus if other in together
-            ]
+            # As ringlight slurm follow names the leaf of a dark GPU.
+            kind = "dark" if len(together) == 1 else "only"
+            leaf = _name([f"{kind}-{gpu}"], joins)
+            leaves[leaf] = [other for other in fabric.gpus if other in together]
             attached |= together
     return {leaf: tuple(gpus) for leaf, gpus in leaves.items()}
 
 
 def _name(layer: Iterable[str], taken: Container[str]) -> str:
-    """Return the first name of a layer of switches that is free; where its switches are leaves, core."""
+    """Return the first name of a layer of switches that is free, else core or core1, core2 …"""
     numbered = (f"core{number}" for number in itertools.count(1))
     return next(
         name
@@ -98,27 +99,29 @@ def fabric_of_tree(topology: NodeTopology, defaults: Defaults) -> Draft:
     Rates, ports and GPUs are by default, and named in the draft.
     """
     draft = Draft()
-    children = topology.children()
-    switches = (*topology.leaves, *children)
+    switches = (*topology.leaves, *topology.children())
     ours = {name: draft.names.take(name, "sw") for name in switches}
     for name in switches:
         draft.add_switch(ours[name])
-    below: dict[str, float] = dict.fromkeys(switches, 0.0)
+    below_bps: dict[str, float] = dict.fromkeys(switches, 0.0)
     for leaf, nodes in topology.leaves.items():
         for node in nodes:
             for gpu in _gpus(draft, node, defaults):
                 draft.plug(gpu, draft.next_port(ours[leaf]), defaults.rate_bps)
-                below[leaf] += defaults.rate_bps
-    for parent in reversed(children):
-        for child in children[parent]:
-            rate_bps = defaults.uplink_bps or below[child]
+                below_bps[leaf] += defaults.rate_bps
+    for parent, children in topology.upward().items():
+        for child in children:
+            share_bps = below_bps[child] / len(topology.above(child))
             ends = draft.next_port(ours[child]), draft.next_port(ours[parent])
-            draft.plug(*ends, rate_bps)
-            below[parent] += below[child]
+            draft.plug(*ends, defaults.uplink_bps or share_bps)
+            below_bps[parent] += share_bps
     rate = rate_text(defaults.rate_bps)
-    draft.defaulted.append(f"{defaults.gpus} GPU a node, {defaults.gpu}, at {rate}")
+    gpus = "1 GPU" if defaults.gpus == 1 else f"{defaults.gpus} GPUs"
+    draft.defaulted.append(f"{gpus} a node, {defaults.gpu}, at {rate}")
     if topology.parents:
-        draft.defaulted.append(f"links between switches, {_uplinks(defaults)}")
+        draft.defaulted.append(
+            f"links between switches, {_uplinks(topology, defaults)}"
+        )
     draft.defaulted.append("numbers of ports")
     return draft
 
@@ -136,7 +139,8 @@ def _gpus(draft: Draft, node: str, defaults: Defaults) -> list[str]:
     return gpus
 
 
-def _uplinks(defaults: Defaults) -> str:
+def _uplinks(topology: NodeTopology, defaults: Defaults) -> str:
     if defaults.uplink_bps is None:
-        return "each as fast as all GPUs below it"
+        ends = "all links of a switch to the next level" if topology.besides else "each"
+        return f"{ends} as fast as all GPUs below it"
     return f"each {rate_text(defaults.uplink_bps)}"

@@ -16,14 +16,18 @@ from ringlight.experiments.language.text import first_problem
 from ringlight.extensions.interchange.hostlists import Hostlists
 from ringlight.extensions.interchange.slurm_topology import (
     NodeTopology,
+    ReadTopology,
     TopologyFileError,
     check,
+    with_nodes,
 )
 from ringlight.fabric.values import Strict
 
 
 class _ModelSwitch(Strict):
+    name: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
     switches: tuple[str, ...] = ()
 
 
@@ -41,7 +45,8 @@ class _Model(Strict):
 
 class _Instance(Strict):
     id: str = Field(min_length=1)
-    network_layers: tuple[str, ...] = ()
+    # Go writes null for a list that is not there.
+    network_layers: tuple[str, ...] | None = None
     labels: dict[str, str] = Field(default_factory=dict)
 
 
@@ -49,8 +54,8 @@ class _Instances(Strict):
     instances: tuple[_Instance, ...] = Field(min_length=1)
 
 
-def read_model(document: object, file: str) -> tuple[NodeTopology, list[str]]:
-    """Return the nodes and switches of a model, and what has no place in them. Raises TopologyFileError."""
+def read_model(document: object, file: str) -> ReadTopology:
+    """Return the nodes and switches of a model. Raises TopologyFileError."""
     if isinstance(document, dict):
         _check_older(document, file)
     try:
@@ -61,6 +66,9 @@ def read_model(document: object, file: str) -> tuple[NodeTopology, list[str]]:
         ) from None
     parents: dict[str, str] = {}
     for name, switch in model.switches.items():
+        if switch.name not in ("", name):
+            what = f"{switch.name:.60} is not the switch's key"
+            raise TopologyFileError(f"{file}: switches.{name}.name: {what}")
         for child in switch.switches:
             if child in parents:
                 what = f"{child} has two parent switches, {parents[child]} and {name}"
@@ -82,16 +90,16 @@ def read_model(document: object, file: str) -> tuple[NodeTopology, list[str]]:
             leaf = block.switch
         nodes = _nodes(f"{where}.nodes", block.nodes, hostlists)
         leaves[leaf] = leaves.get(leaf, ()) + nodes
-    dropped = _without_nodes(leaves, parents, known)
-    topology = NodeTopology(leaves, parents)
-    _check(topology, file)
+    leaves |= {name: () for name in known if name not in {*leaves, *parents.values()}}
+    read = _checked(NodeTopology(leaves, parents), file)
+    dropped = list(read.dropped)
     if any(block.annotations or block.labels for block in model.blocks):
         dropped.append("labels and annotations of blocks (accelerator domains)")
-    if any(switch.labels for switch in model.switches.values()):
-        dropped.append("labels of switches")
+    if any(switch.labels or switch.annotations for switch in model.switches.values()):
+        dropped.append("labels and annotations of switches")
     if alone:
         dropped.append(f"that {alone} blocks are on no switch: each has its own here")
-    return topology, dropped
+    return ReadTopology(read.nodes, tuple(dropped))
 
 
 def _check_older(document: Mapping[Any, Any], file: str) -> None:
@@ -101,7 +109,7 @@ def _check_older(document: Mapping[Any, Any], file: str) -> None:
         raise TopologyFileError(f"{file}: capacity_blocks: {what}")
     switches = document.get("switches")
     for name, switch in switches.items() if isinstance(switches, dict) else ():
-        if not switch:
+        if switch is None:
             raise TopologyFileError(f"{file}: switches.{name}: empty definition")
 
 
@@ -112,25 +120,10 @@ def _nodes(where: str, texts: tuple[str, ...], hostlists: Hostlists) -> tuple[st
         raise TopologyFileError(f"{where}: {error}") from None
 
 
-def _without_nodes(
-    leaves: Mapping[str, object], parents: dict[str, str], known: set[str]
-) -> list[str]:
-    """Take switches below which no node is out of ``parents``; return lines that name them."""
-    dropped: list[str] = []
-    while True:
-        above = set(parents.values())
-        empty = sorted(n for n in known if n not in leaves and n not in above)
-        if not empty:
-            return dropped
-        for name in empty:
-            known.discard(name)
-            parents.pop(name, None)
-            dropped.append(f"switch {name}, which has no nodes")
-
-
-def _check(topology: NodeTopology, file: str) -> None:
+def _checked(topology: NodeTopology, file: str) -> ReadTopology:
     try:
-        check(topology)
+        check(topology, empty=True)
+        return with_nodes(topology)
     except ValueError as error:
         raise TopologyFileError(f"{file}: {error}") from None
 
@@ -148,11 +141,8 @@ def write_graph(topology: NodeTopology) -> str:
     return json.dumps({"instances": instances}, indent=2) + "\n"
 
 
-def read_graph(document: object, file: str) -> tuple[NodeTopology, list[str]]:
-    """Return the nodes and switches of a JSON of the engine ``graph``, and what has no place in them.
-
-    Raises TopologyFileError.
-    """
+def read_graph(document: object, file: str) -> ReadTopology:
+    """Return the nodes and switches of a JSON of the engine ``graph``. Raises TopologyFileError."""
     try:
         graph = _Instances.model_validate(document)
     except ValidationError as error:
@@ -172,10 +162,10 @@ def read_graph(document: object, file: str) -> tuple[NodeTopology, list[str]]:
                 what = f"{below} is below {parents[below]}, too"
                 raise TopologyFileError(f"{where}: {what}")
     topology = NodeTopology({k: tuple(v) for k, v in leaves.items()}, parents)
-    _check(topology, file)
-    dropped = []
+    read = _checked(topology, file)
+    dropped = list(read.dropped)
     if any(instance.labels for instance in graph.instances):
         dropped.append("labels of nodes (accelerator domains)")
     if alone:
         dropped.append(f"that {alone} nodes are on no switch: each has its own here")
-    return topology, dropped
+    return ReadTopology(read.nodes, tuple(dropped))

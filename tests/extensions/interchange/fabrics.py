@@ -45,6 +45,17 @@ TWO_TORS: dict[str, Any] = {
 _RATES = st.integers(1, 800_000).map(lambda mbits: f"{mbits} Mbit/s")
 
 
+#: Keys of an optical switch that an export can carry.
+_OPTICAL = st.fixed_dictionaries(
+    {},
+    optional={
+        "profile": st.sampled_from(["mems", "piezo", "ideal"]),
+        "loss_db": st.floats(0, 5),
+        "dark": st.integers(0, 10**6).map(lambda us: f"{us} us"),
+    },
+)
+
+
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
     """Fabric files whose every node has something plugged in."""
@@ -90,8 +101,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "links": links,
     }
     if optical:
-        document["optical_switches"] = {
-            "ocs": {"size": optical + draw(st.integers(0, 3))}
-        }
+        size = optical + draw(st.integers(0, 3))
+        document["optical_switches"] = {"ocs": {"size": size, **draw(_OPTICAL)}}
         document["circuits"] = [pair for pair in fibres if draw(st.booleans())]
     return document

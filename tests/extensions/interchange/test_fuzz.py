@@ -10,8 +10,21 @@ from ringlight.extensions.interchange.draft import Defaults, scenario_text
 from ringlight.extensions.interchange.exports import FORMS
 from ringlight.extensions.interchange.imports import READERS, format_of
 from tests.extensions.interchange.fabrics import TWO_TORS, lit
-from tests.extensions.interchange.test_imports import DUMP, GRAPH, MATRIX, MODEL
+from tests.extensions.interchange.test_imports import (
+    DUMP,
+    FOR_NCCL,
+    GRAPH,
+    MATRIX,
+    MODEL,
+    OLD_MATRIX,
+)
 from tests.extensions.interchange.test_infragraph import SERVERS
+from tests.extensions.interchange.test_slurm_topology import (
+    KINDS,
+    SHOWN_BLOCKS,
+    SHOWN_TREE,
+    SPINES,
+)
 
 TEXTS = {
     "infragraph": FORMS["infragraph"].text(lit(TWO_TORS)).text,
@@ -22,6 +35,12 @@ TEXTS = {
     "topograph-graph": GRAPH,
     "nccl": DUMP,
     "nvidia-smi": MATRIX,
+    "slurm-conf of spines": SPINES,
+    "slurm-conf of a shown tree": SHOWN_TREE,
+    "slurm-conf of shown blocks": SHOWN_BLOCKS,
+    "slurm-yaml of every kind": KINDS,
+    "nccl of PCI devices": FOR_NCCL,
+    "nvidia-smi of older drivers": OLD_MATRIX,
 }
 #: What is put in the place of a piece of a file.
 PIECES = st.sampled_from(

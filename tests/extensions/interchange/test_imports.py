@@ -28,6 +28,7 @@ from ringlight.extensions.interchange.snapshot import Snapshot
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.fabric.units import parse_rate
 from tests.extensions.interchange.fabrics import TWO_TORS, lit
+from tests.extensions.interchange.test_slurm_topology import KINDS, SPINES
 from tests.extensions.interchange.topologies import trees
 
 add_commands()
@@ -95,8 +96,24 @@ def test_topographs_model() -> None:
     assert draft.dropped == [
         "switch tor2, which has no nodes",
         "labels and annotations of blocks (accelerator domains)",
-        "labels of switches",
+        "labels and annotations of switches",
     ]
+
+
+def test_topographs_model_with_all_keys_of_a_switch() -> None:
+    text = MODEL.replace(
+        "  core:\n", "  core:\n    name: core\n    annotations: {a: b}\n"
+    )
+    spare = text.replace("blocks:", "  tor3: {}\nblocks:")
+    assert ends(read(spare)) == ends(read(MODEL))
+
+
+def test_topographs_graph_of_a_node_without_switches() -> None:
+    """As Go writes a list that is not there."""
+    text = GRAPH.replace('"network_layers": ["a"]', '"network_layers": null')
+    draft = read(text)
+    assert len(draft.packet_switches) == 3
+    assert "that 1 nodes are on no switch: each has its own here" in draft.dropped
 
 
 def test_more_gpus_a_node_keep_the_nodes_name_for_the_server() -> None:
@@ -136,10 +153,124 @@ def test_nvidia_smis_matrix() -> None:
     draft = read(MATRIX, Defaults(rate_bps=400e9, servers=1))
     assert list(ends(draft).values()) == [400e9, 400e9]
     assert draft.defaulted == [
-        "1 servers on one packet switch, net",
+        "1 server on one packet switch, net",
         "NICs without a stated rate have 400 Gbit/s",
         "the GPUs' model, gpu",
     ]
+
+
+#: In the form of Azure's topology/ndv4-topo.xml (azhpc-images): a file for NCCL, which adds <gpu> and <net>.
+FOR_NCCL = """<system version="1">
+  <cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
+    <pci busid="ffff:ff:01.0" class="0x060400" link_speed="16 GT/s" link_width="16">
+      <pci busid="0001:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/> <!-- GPU 0 -->
+      <pci busid="0101:00:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"/>
+    </pci>
+  </cpu>
+  <cpu numaid="1" arch="x86_64" vendor="AuthenticAMD">
+    <pci busid="0002:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>
+    <pci busid="0102:00:00.0" class="0x020000" link_speed="16 GT/s" link_width="16"/>
+    <pci busid="0103:00:00.0" class="0x020000" link_speed="16 GT/s" link_width="16"/>
+  </cpu>
+</system>
+"""
+
+
+def test_a_topology_file_for_nccl_has_pci_devices() -> None:
+    draft = read(FOR_NCCL, Defaults(rate_bps=200e9, servers=1))
+    assert list(ends(draft).values()) == [200e9, 200e9]
+    assert draft.defaulted == [
+        "1 server on one packet switch, net",
+        "NICs without a stated rate have 200 Gbit/s",
+        "the GPUs' model, gpu",
+    ]
+    assert draft.dropped[1:] == ["NICs without a GPU of their own (0103:00:00.0)"]
+    with pytest.raises(ValueError, match="it has no <gpu>, nor a <pci> of class 0x03"):
+        read(FOR_NCCL.replace("0x0302", "0x0604"))
+
+
+def test_nics_that_are_nearest_to_one_gpu_each_are_one_link() -> None:
+    """As in AWS's topology/p5.48xl-topo.xml (aws-ofi-nccl), with four NICs beside each GPU."""
+    nic = '<pci busid="0000:{0}" class="0x020000"><nic><net name="r{0}" speed="100000"/></nic></pci>'
+    switches = "".join(
+        f'<pci busid="0000:a{n}" class="0x060400"><pci busid="0000:b{n}"><gpu dev="{n}" sm="90"/></pci>'
+        + "".join(nic.format(f"{n}{i}") for i in range(4))
+        + "</pci>"
+        for n in range(2)
+    )
+    draft = read(f"<system><cpu>{switches}</cpu></system>", Defaults(servers=1))
+    assert list(ends(draft).values()) == [400e9, 400e9]
+    assert "the NICs of a GPU, such as r00, r01, r02, r03, are one link" in draft.defaulted  # fmt: skip
+    # Without one of the eight they are no longer alike, and the first has the GPU to itself.
+    fewer = read(
+        f"<system><cpu>{switches}</cpu></system>".replace(nic.format("13"), "")
+    )
+    assert set(ends(fewer).values()) == {100e9}
+    assert fewer.dropped[1:] == [
+        "NICs without a GPU of their own (r01, r02, r03, r11, r12)"
+    ]
+
+
+#: As drivers before 470 print it, with NICs by name and a driver's older word for SYS.
+OLD_MATRIX = """\
+        GPU0    GPU1    mlx5_0  mlx5_bond_1     CPU Affinity
+GPU0     X      NV1     PIX     SOC     0-23,48-71
+GPU1    NV1      X      SOC     PHB     24-47,72-95
+mlx5_0  PIX     SOC      X      SOC
+mlx5_bond_1     SOC     PHB     SOC      X
+"""
+#: Of a workstation without NICs of Mellanox, in a transcript with what was printed before and after.
+ALONE = """\
++-------------------------+
+| 0  NVIDIA RTX 5090      |
++-------------------------+
+$ nvidia-smi topo -m
+        GPU0    GPU1    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      PHB     0-63    0               N/A
+GPU1    PHB      X      0-63    0               N/A
+
+$ nvidia-smi topo -p2p rw
+        GPU0    GPU1
+GPU0    X       GNS
+GPU1    GNS     X
+"""
+#: Without its last lines, and without the GPU 0 that this container lacks.
+CUT_OFF = """\
+        GPU1    GPU2    NIC0    CPU Affinity
+GPU1     X      SYS     NODE    0-19
+GPU2    SYS      X      PIX     20-39
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "rates", "chosen"),
+    [
+        (OLD_MATRIX, [4e11, 4e11], []),
+        (ALONE, [4e11, 4e11], ["a NIC for each GPU, as no NIC is reported"]),
+        (CUT_OFF, [2e11, 2e11], []),
+    ],
+)
+def test_matrices_of_other_machines(
+    text: str, rates: list[float], chosen: list[str]
+) -> None:
+    assert format_of(text, "test") == "nvidia-smi"
+    draft = read(text, Defaults(rate_bps=400e9, servers=1))
+    assert list(ends(draft).values()) == rates
+    assert draft.defaulted[: len(chosen) + 1] == [
+        *chosen,
+        "1 server on one packet switch, net",
+    ]
+
+
+@pytest.mark.parametrize("escape", ["", "^[", "\ufffd", "\x1b"])
+def test_a_matrix_whose_escape_characters_are_lost(escape: str) -> None:
+    found = read(MATRIX.replace("\x1b", escape))
+    assert found.section() == read(MATRIX).section()
+
+
+def test_nics_of_a_matrix_have_the_names_of_its_legend() -> None:
+    shared = read(CUT_OFF + "NIC Legend:\n\n  NIC0: mlx5_4\n")
+    assert "NICs of several GPUs, such as mlx5_4, are divided" in shared.defaulted
 
 
 def test_a_yaml_gives_the_topology_that_is_asked_for() -> None:
@@ -155,6 +286,36 @@ def test_a_yaml_gives_the_topology_that_is_asked_for() -> None:
         ValueError, match="test: topology: there is no x; there are lit, "
     ):
         read(text, Defaults(topology="x"))
+
+
+def test_leaves_below_several_spines_share_their_rate_among_them() -> None:
+    draft = read(SPINES, Defaults(rate_bps=100e9))
+    between = {e: rate for e, rate in ends(draft).items() if "tux" not in e[0]}
+    assert between == {
+        ("s0:5", "s4:1"): 200e9,
+        ("s1:5", "s4:2"): 200e9,
+        ("s0:6", "s5:1"): 200e9,
+        ("s1:6", "s5:2"): 200e9,
+    }
+    assert draft.dropped == ["LinkSpeed, which has no unit"]
+    assert (
+        "links between switches, all links of a switch to the next level as fast as all GPUs below it"
+        in draft.defaulted
+    )
+    tree = tree_of(drafted(draft), ())
+    assert set(tree.parents.values()) == {"s4"}
+
+
+def test_a_yaml_whose_rings_are_not_asked_for() -> None:
+    assert read(KINDS, Defaults(topology="spines")).dropped == [
+        "switch s1, which has no nodes",
+        "topologies first, blocks, round, pod",
+    ]
+    with pytest.raises(ValueError, match="test: topology round: ring, it is not read"):
+        read(KINDS, Defaults(topology="round"))
+    # As in Slurm, the first of several defaults is the default.
+    with pytest.raises(ValueError, match="test: topology first: flat, it names no "):
+        read(KINDS)
 
 
 def ours(draft: Draft, theirs: str) -> str:
@@ -219,8 +380,8 @@ def test_spines_side_by_side_are_one_switch() -> None:
 def test_a_dark_gpu_is_a_leaf_of_its_own() -> None:
     fabric = lit({**TWO_TORS, "circuits": TWO_TORS["circuits"][1:]}).fabric
     tree = tree_of(fabric, fabric.circuits)
-    assert tree.leaves["only-g0"] == ("g0",)
-    assert "only-g0" not in tree.parents
+    assert tree.leaves["dark-g0"] == ("g0",)
+    assert "dark-g0" not in tree.parents
 
 
 def test_the_job_has_the_gpus_that_reach_each_other() -> None:
@@ -248,7 +409,7 @@ def test_commands_write_a_scenario_and_name_what_is_missing(tmp_path: Path) -> N
     ]
     again = CliRunner().invoke(app, ["graph", str(out), "-f", "slurm-tree"])
     assert again.exit_code == 0, again.output
-    assert read_conf(again.stdout).leaves == {"tor0": ("g0", "g1")}
+    assert read_conf(again.stdout).nodes.leaves == {"tor0": ("g0", "g1")}
     assert again.stderr.startswith(
         "ringlight: slurm-tree does not carry: rates and ports"
     )
@@ -273,6 +434,64 @@ def test_graph_takes_a_point_of_a_scenario(tmp_path: Path) -> None:
             app, ["graph", str(file), *choice], standalone_mode=False
         )
         assert str(done.exception).startswith(f"{file}: {message}")
+
+
+ARMS = {
+    "name": "x",
+    "description": "x",
+    "scale": {"time": 1, "payload": 1},
+    "fabric": TWO_TORS,
+    "training": {"model": "resnet50", "batch": 1, "compute": "1 ms", "iterations": 1},
+    "jobs": {"red": {"ranks": ["g0", "g3"]}, "blue": {"ranks": ["g1", "g4"]}},
+}
+REGROUP = [{"when": "start", "do": "regroup"}]
+
+
+@pytest.mark.parametrize(
+    ("arms", "choice", "notes"),
+    [
+        (
+            {"still": {}, "moved": {"events": REGROUP}},
+            (),
+            [
+                "the arms still, moved share this fabric, with the circuits that each begins with",
+                "not applied: events at the start of arm moved (regroup)",
+            ],
+        ),
+        ({"still": {}, "moved": {"events": REGROUP}}, ("--arm", "still"), []),
+        (
+            {"still": {}, "moved": {"events": REGROUP}},
+            ("--arm", "moved"),
+            ["not applied: events at the start of arm moved (regroup)"],
+        ),
+        ({"only": {}}, (), []),
+    ],
+)
+def test_graph_names_the_arms_that_share_a_fabric(
+    arms: dict[str, object], choice: tuple[str, ...], notes: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "armed.yaml"
+    file.write_text(yaml.safe_dump(ARMS | {"arms": arms}, sort_keys=False))
+    done = CliRunner().invoke(app, ["graph", str(file), *choice])
+    assert done.exit_code == 0, done.output
+    before = done.stderr.splitlines()[:-1]
+    assert before == [f"ringlight: {note}" for note in notes]
+
+
+def test_graph_refuses_arms_of_several_fabrics(tmp_path: Path) -> None:
+    file = tmp_path / "armed.yaml"
+    lit = TWO_TORS["circuits"]
+    dark = {"fabric.circuits": [*lit[:2], *lit[3:]]}
+    arms = {"lit": {}, "dark": dark}
+    file.write_text(yaml.safe_dump(ARMS | {"arms": arms}, sort_keys=False))
+    done = CliRunner().invoke(app, ["graph", str(file)], standalone_mode=False)
+    assert str(done.exception) == (
+        f"{file}: it has several fabrics; name one by its arm with --arm: lit, dark"
+    )
+    chosen = CliRunner().invoke(
+        app, ["graph", str(file), "--arm", "dark", "-f", "slurm-tree"]
+    )
+    assert "SwitchName=dark-g2 Nodes=g2" in chosen.stdout
 
 
 def test_a_folder_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -300,6 +519,11 @@ MODEL_CHANGES: list[Change] = [
     ("  core:\n", "  tor0:\n  core:\n", "switches.tor0: empty definition"),
     (
         "  core:\n",
+        "  core:\n    name: top\n",
+        "switches.core.name: top is not the switch's key",
+    ),
+    (
+        "  core:\n",
         "  top: {switches: [tor0]}\n  core:\n",
         "tor0 has two parent switches, top and core",
     ),
@@ -321,31 +545,30 @@ MODEL_CHANGES: list[Change] = [
 ]
 DUMP_CHANGES: list[Change] = [
     ("</system>", "", "line 17: not XML: no element found"),
-    ("system", "topology", "topology: a dump of NCCL is a <system>"),
+    ("system", "topology", "topology: hwloc's topology, not NCCL's"),
+    ("system", "graphs", "graphs: NCCL's graphs (NCCL_GRAPH_DUMP_FILE), not its topo"),
+    ("system", "x", "x: a topology of NCCL is a <system> without DOCTYPE"),
     ('speed="400000"', 'speed="fast"', "net[0].speed: 'fast' is no number of Mbit/s"),
     ('name="mlx5_0" ', "", "nic[0].net[0].name: missing"),
     ('name="mlx5_1"', 'name="mlx5_0"', "net[0].name: there is a net mlx5_0 already"),
     ('dev="2" sm', 'dev="1" sm', "gpu[0].dev: there is a gpu 1 already"),
-    ("<net ", "<fibre ", "system: it has no <net> beside its <gpu>"),
     ("<gpu ", "<tpu ", "line 5: not XML: mismatched tag"),
     ("<nic>", "<nic><!DOCTYPE x>", "line 6: "),
     (
         "<system",
         '<!DOCTYPE system [<!ENTITY a "aaaaaaaa">]>\n<system',
-        "<!DOCTYPE system>: a dump of NCCL has none",
+        "<!DOCTYPE system>: a topology of NCCL is a <system> without DOCTYPE",
     ),
 ]
 MATRIX_CHANGES: list[Change] = [
-    (
-        "GPU0\tGPU1\tNIC0\tNIC1\tCPU",
-        "GPU0\tGPU1\tCPU",
-        "line 1: there is no NIC beside GPUs",
-    ),
+    ("GPU0\tGPU1", "GPUs\tGPU1", "there is no line of columns, such as GPU0"),
+    ("NIC1: mlx5_1", "NIC1: mlx5_0", "NIC Legend: two NICs have one name"),
+    ("NIC0\tNIC1\tCPU", "NIC0\tNIC0\tCPU", "line 1: a GPU or NIC has two columns"),
     ("GPU1\tNV18", "CPU1\tNV18", "GPU1: it has a column and no line"),
     (
         "PXB\tSYS",
         "PXB\tFAR",
-        "line 3: GPU1, NIC1: 'FAR' is none of PIX, PXB, PHB, NODE, SYS",
+        "line 3: GPU1, NIC1: 'FAR' is none of PIX, PXB, PHB, NODE, SYS, SOC",
     ),
     ("GPU1\tNV18", "GPU0\tNV18", "line 3: GPU0: given twice"),
     ("NODE\tPIX\t0-47\t0\t\tN/A", "", "line 2: GPU0: 2 cells for 4 columns"),
@@ -397,6 +620,7 @@ def test_a_broken_file_is_refused_by_key(
     [
         ("hello: world\n", "test: its format is not known; name one by --format: "),
         ("1\n", "test: its format is not known"),
+        ('[{"id": 1}]', "test: its format is not known"),
         ("a: [1\n", "test: line 2: "),
     ],
 )
@@ -412,6 +636,7 @@ MANY = {
     "slurm-yaml": "- topology: a\n  tree:\n    switches:\n"
     + "".join(f"    - {{switch: s{n}, nodes: '{_ALL}'}}\n" for n in range(300)),
     "topograph-model": f"blocks: [{{nodes: [{', '.join([repr(_ALL)] * 300)}]}}]\n",
+    "nvidia-smi": " ".join(f"GPU{n}" for n in range(100_000)) + "\nGPU1 X" * 100_000,
     "nccl": "<system><cpu><nic>{}{}</nic></cpu></system>".format(
         "".join(f'<gpu dev="{n}"/>' for n in range(3000)),
         "".join(f'<net name="n{n}"/>' for n in range(3000)),
@@ -431,6 +656,20 @@ def test_a_small_file_of_very_many_parts_is_refused_before_they_are_made(
     finally:
         tracemalloc.stop()
     assert peak_bytes < 200 << 20
+
+
+def test_very_many_gpus_and_nics_take_little_time() -> None:
+    began = time.monotonic()
+    draft = read(
+        "<system><cpu><nic>{}{}</nic></cpu></system>".format(
+            "".join(f'<gpu dev="{n}"/>' for n in range(8)),
+            "".join(f'<net name="n{n}"/>' for n in range(1000)),
+        ),
+        Defaults(servers=1000),
+    )
+    assert len(draft.servers) == 1000
+    # Under a second; minutes if each server of a kind is looked at.
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("text", ["\n" * 300_000, ". \n" * 100_000])

@@ -129,12 +129,16 @@ def test_servers_with_nics_as_devices() -> None:
     draft = READERS["infragraph"](SERVERS, "test", Defaults())
     fabric = drafted(draft)
     assert {g.name: g.server for g in fabric.gpus.values()} == {
-        "g0": "dgx-h1000", "g1": "dgx-h1000", "g2": "dgx-h1001", "g3": "dgx-h1001",
+        "g0": "dgx-h100-0", "g1": "dgx-h100-0", "g2": "dgx-h100-1", "g3": "dgx-h100-1",
     }  # fmt: skip
     assert sorted((str(x.a), str(x.b), x.rate_bps) for x in fabric.links) == [
         (f"g{n}:0", f"leaf:{n + 1}", 400e9) for n in range(4)
     ]
-    assert draft.names.renamed == {"dgx-h1000": "DGX_H1000", "dgx-h1001": "DGX_H1001"}
+    # An instance whose name ends in a digit keeps its number apart from the index.
+    assert draft.names.renamed == {
+        "dgx-h100-0": "DGX_H100-0",
+        "dgx-h100-1": "DGX_H100-1",
+    }
     assert draft.dropped == ["latencies of links", "links inside servers"]
     assert draft.defaulted == ["the GPUs' model, gpu"]
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.extensions.interchange.hostlists import expand
+from ringlight.extensions.interchange.node_trees import tree_of
 from ringlight.extensions.interchange.slurm_topology import (
     NodeTopology,
     check,
@@ -36,6 +37,9 @@ from ringlight.extensions.slurm.following import (
 )
 from ringlight.extensions.slurm.partitions import SlurmError
 from ringlight.extensions.slurm.scheduler import Plugin, plugin_of, topology_file
+from ringlight.fabric.building import build_fabric
+from ringlight.fabric.parts import Port
+from ringlight.fabric.schema import FabricSpec
 
 GPUS = [f"g{n}" for n in range(6)]
 FABRIC: dict[str, Any] = {
@@ -139,7 +143,7 @@ def test_every_node_is_on_one_leaf_that_slurm_takes(
     tree = topology_of(light, sorted(follow), lead)
     check(tree)
     assert sorted(n for nodes in tree.leaves.values() for n in nodes) == GPUS
-    assert is_same(read_conf(write_conf(tree)), tree)
+    assert is_same(read_conf(write_conf(tree)).nodes, tree)
 
 
 # --- Slurm's topology
@@ -300,3 +304,41 @@ def test_a_drain_is_known_again_by_its_reason() -> None:
 
 def test_jobs_that_slurm_does_not_requeue_are_asked_for_once() -> None:
     assert requeue_commands(["4", "5"], {"4"}) == [("requeue", "5")]
+
+
+@given(st.data())
+def test_the_export_of_a_fabric_is_what_the_follower_writes(
+    data: st.DataObject,
+) -> None:
+    """Whatever circuits are lit, if leaf switches are joined by links or by one switch called core."""
+    with_core = data.draw(st.booleans())
+    fabric = build_fabric(FabricSpec.model_validate(_two_tors(with_core)))
+    ports = iter([f"tor{t}:{n}" for t in (0, 1) for n in range(1, 4)])
+    pairs = [(g, next(ports)) for g in GPUS[:5] if data.draw(st.booleans())]
+    documents: dict[str, Any] = {
+        "gpus": [{"name": gpu} for gpu in fabric.gpus],
+        "packet_switches": [{"name": name} for name in fabric.packet_switches],
+        "links": [{"ends": [str(x.a), str(x.b)]} for x in fabric.links],
+    }
+    written = topology_of(attachments_of(documents, circuits(*pairs)), fabric.gpus)
+    lit = [(Port.parse(a), Port.parse(b)) for a, b in pairs]
+    assert is_same(tree_of(fabric, lit), written)
+
+
+def _two_tors(with_core: bool) -> dict[str, Any]:
+    """Return a fabric of two leaf switches, of which g0 to g4 reach either by light, and g5 one by cable."""
+    switches = {"tor0": {"ports": 5}, "tor1": {"ports": 5}}
+    links = [[gpu, f"ocs0:{n}"] for n, gpu in enumerate(GPUS[:5], 1)]
+    links += [[f"tor{t}:{n}", f"ocs0:{5 + 3 * t + n}"] for t in (0, 1) for n in (1, 2, 3)]  # fmt: skip
+    links.append(["g5", "tor1:4"])
+    if with_core:
+        switches["core"] = {"ports": 2}
+        links += [["tor0:5", "core:1"], ["tor1:5", "core:2"]]
+    else:
+        links.append(["tor0:5", "tor1:5"])
+    return {
+        "servers": {f"s{n}": {"gpus": {gpu: "m40"}} for n, gpu in enumerate(GPUS)},
+        "packet_switches": switches,
+        "optical_switches": {"ocs0": {"size": 12}},
+        "links": [{"ends": ends, "rate": "40 Gbit/s"} for ends in links],
+    }

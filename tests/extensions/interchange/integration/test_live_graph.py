@@ -30,7 +30,7 @@ def test_graph_follows_the_light_of_a_lab(tmp_path: Path) -> None:
         before = run("graph", named[1], "-f", "slurm-tree")
         assert before.returncode == 0, before.stderr
         assert "slurm-tree does not carry: rates and ports; optical" in before.stderr
-        assert read_conf(before.stdout).leaves == {
+        assert read_conf(before.stdout).nodes.leaves == {
             "tor0": ("g0", "g1", "g2"),
             "tor1": ("g3", "g4", "g5"),
         }
@@ -40,10 +40,10 @@ def test_graph_follows_the_light_of_a_lab(tmp_path: Path) -> None:
         )  # fmt: skip
         assert moved.returncode == 0, moved.stderr
         after = run("graph", named[1], "-f", "slurm-tree")
-        assert read_conf(after.stdout).leaves == {
+        assert read_conf(after.stdout).nodes.leaves == {
             "tor0": ("g0", "g1", "g3"),
             "tor1": ("g2", "g4"),
-            "only-g5": ("g5",),
+            "dark-g5": ("g5",),
         }
         lit = run("graph", named[1], "-f", "infragraph-lit", "-o", str(tmp_path / "x"))
         assert lit.returncode == 0, lit.stderr

@@ -21,6 +21,7 @@ from ringlight.extensions.interchange.exports import FORMS
 from ringlight.extensions.interchange.hostlists import expand, fold
 from ringlight.extensions.interchange.slurm_topology import (
     NodeTopology,
+    read_conf,
     write_conf,
 )
 from tests.extensions.interchange.fabrics import TWO_TORS, lit
@@ -71,17 +72,22 @@ def slurmctld(folder: Path, nodes: list[str]) -> Iterator[Path]:
         process.wait(10)
 
 
-def shown(folder: Path, log: Path) -> dict[str, dict[str, str]]:
-    """What ``scontrol show topology`` prints, by switch, once the controller answers."""
+def printed(folder: Path, log: Path) -> str:
+    """What ``scontrol show topology`` prints, once the controller answers."""
     deadline = time.monotonic() + 30
     while "Running as primary controller" not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.02)
     environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": "/usr/bin:/bin"}
-    said = subprocess.run(
+    return subprocess.run(
         ["scontrol", "show", "topology"], env=environment,
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
+
+
+def shown(folder: Path, log: Path) -> dict[str, dict[str, str]]:
+    """What ``scontrol show topology`` prints, by switch."""
+    said = printed(folder, log)
     lines = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in said.splitlines()]
     return {line["SwitchName"]: line for line in lines if "SwitchName" in line}
 
@@ -127,6 +133,18 @@ def test_any_tree_is_what_slurm_shows(tmp_path: Path, topology: NodeTopology) ->
     folder = tmp_path / str(time.monotonic_ns())
     folder.mkdir()
     read_by_slurm(folder, topology, write_conf(topology))
+
+
+def test_slurm_starts_with_spines_and_what_it_shows_is_read(tmp_path: Path) -> None:
+    """Spaces, a speed, and two spines above the others."""
+    text = (
+        "SwitchName = s0 Nodes= g[0-1] LinkSpeed=900\nSwitchName=s1 Nodes=g2\n"
+        "SwitchName=s4 Switches=s[0-1]\nSwitchName=s5 Switches=s[0-1]\n"
+    )
+    (tmp_path / "topology.conf").write_text(text)
+    with slurmctld(tmp_path, ["g0", "g1", "g2"]) as log:
+        there = read_conf(printed(tmp_path, log)).nodes
+    assert there == read_conf(text).nodes
 
 
 @pytest.mark.parametrize(
