@@ -24,7 +24,7 @@ class ScenarioError(ValueError):
     """A scenario that cannot be run; the message is one line naming the file and the key."""
 
 
-class _Plain(yaml.SafeDumper):
+class _Plain(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Writes what is the same twice, so that no reader has to follow anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
