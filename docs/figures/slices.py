@@ -22,11 +22,27 @@ def _requests(title: str, arm: str) -> list[Cell]:
     return [title, *(of(hours, Middle("simulated", arm, name, {}, ())) for name in metrics)]
 
 
+def _of_lost_cube(title: str, arm: str, metric: str, subject: str) -> list[Cell]:
+    figures = (simulated(arm, metric, subject), measured(arm, metric, subject))
+    return [title, *(of(seconds, figure) for figure in reversed(figures)), of(apart, *figures)]
+
+
 BLOCKS: dict[str, Block] = {
     "slices": Table(
         "examples/slices",
         "slice | iteration | all-reduce | job | job, simulated | difference",
         [_job("red, 2x2x2 of two cubes", "job red"), _job("blue, 2x2x1 of one cube", "job blue")],
+    ),
+    "lost-cube": Table(
+        "examples/lost_cube",
+        "a lost cube | measured | simulated | difference",
+        [
+            _of_lost_cube("no cube is lost: the job", "undisturbed", "makespan", "run"),
+            _of_lost_cube("a cube is lost: to the end of the job submitted again", "swapped", "makespan", "run"),
+            _of_lost_cube("the swap", "swapped", "reconfiguration", "event swap"),
+            _of_lost_cube("the job submitted again, alone", "swapped", "jct", "job red-again"),
+            _of_lost_cube("the job of the other slice", "swapped", "jct", "job blue"),
+        ],
     ),
     "slices-64": Table(
         "slices_64",

@@ -325,7 +325,7 @@ class SliceManager:
                 elif problem != record.message:
                     self._keep(replace(record, message=problem))
         elif record.holds:
-            seen = record.lit(self._trouble(record))
+            seen = record.lit_with(self._trouble(record))
             with self._changed:
                 if seen != record and self._is_present(record):
                     self._keep(seen)
@@ -347,7 +347,7 @@ class SliceManager:
             if problem is None:
                 self._keep(record.became("ACTIVE", before=()))
             elif record.before:
-                self._keep(kept.lit(trouble))
+                self._keep(kept.lit_with(trouble))
             else:
                 state = "the light is as before" if undone else "some light may be left"
                 self._keep(record.became("FAILED", f"{problem}; {state}"))

@@ -200,7 +200,7 @@ class SliceRecord:
         record = replace(self, reason=reason, message=message, **changes)
         return record if record.status == self.status else replace(record, since=now())
 
-    def lit(self, trouble: str) -> SliceRecord:
+    def lit_with(self, trouble: str) -> SliceRecord:
         """Return the slice as lit, degraded if there is a ``trouble``."""
         message = "; ".join(filter(None, (trouble, self.failed_swap)))
         return self.became("ACTIVE_DEGRADED" if trouble else "ACTIVE", message)

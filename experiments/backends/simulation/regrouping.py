@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringlight.fabric.cost import RingJob
 from ringlight.fabric.optical_profiles import Profile
 from ringlight.fabric.parts import Port, canonical
+from ringlight.fabric.placement import regroup
 from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[tuple[str, str]]
@@ -32,8 +34,8 @@ class Change:
     dark_s: float
     made: tuple[tuple[str, int, int], ...]
 
-    def timeline(self, begin_s: float) -> dict[str, Any]:
-        """Return ``timeline`` and ``results`` as of the controller's resource, from ``begin_s`` on."""
+    def outcome(self, name: str, begin_s: float) -> dict[str, Any]:
+        """Return the fields of the controller's resource of a change that an event made, from ``begin_s`` on."""
         dark_at, lit_at = (
             begin_s + self.command_s,
             begin_s + self.command_s + self.dark_s,
@@ -57,9 +59,25 @@ class Change:
             }
             results.setdefault(switch, []).append(entry)
         return {
+            "id": f"simulated-{name}",
+            "state": "DONE",
+            "dry_run": False,
+            "problems": [],
+            "error": None,
             "timeline": [{"t": t, "phase": phase} for phase, t in phases],
             "results": results,
         }
+
+
+def plan_of(
+    fabric: Fabric, circuits: Circuits, jobs: Sequence[RingJob]
+) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """Return the circuits that a regroup of jobs plans, and its fields of the controller's resource."""
+    present = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
+    plan = regroup(fabric, present, jobs)
+    after = canonical([(str(a), str(b)) for a, b in plan.circuits])
+    document = {**plan.document(), "circuits": [list(pair) for pair in after]}
+    return after, {"jobs": [job.name for job in jobs], "plan": document}
 
 
 def change(

@@ -11,7 +11,7 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.requests import only_simulated
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import load
-from ringlight.experiments.language.spec import TARGETS_OF
+from ringlight.experiments.language.targets import TARGETS_OF
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
