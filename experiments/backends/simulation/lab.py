@@ -355,7 +355,7 @@ class SimulatedLab:
             case do, _ if do in light_events():
                 state = self._fabric, self._holders(), self._losses.gpus
                 after = self._moves.circuits(event, *state)
-                self._move_light(event, self._relit(after), {})
+                self._move_light(event, self._relit(after, apart=True), {})
             case "cancel", _:
                 assert target is not None
                 self._check_runs(target.names[0])
@@ -470,11 +470,12 @@ class SimulatedLab:
         circuits, document = plan_of(self._fabric.whole, self._fabric.circuits, jobs)
         self._move_light(event, self._relit(circuits), document)
 
-    def _relit(self, circuits: Sequence[tuple[str, str]]) -> Change:
+    def _relit(
+        self, circuits: Sequence[tuple[str, str]], apart: bool = False
+    ) -> Change:
         """Return the change to these circuits. Raises ValueError."""
-        return change(
-            self._fabric.whole, self._profiles, self._fabric.circuits, circuits
-        )
+        now = self._fabric
+        return change(now.whole, self._profiles, now.circuits, circuits, apart)
 
     def _move_light(
         self, event: EventPlan, made: Change, document: Mapping[str, Any]

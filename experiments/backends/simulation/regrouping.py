@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ringlight.fabric.cost import RingJob
+from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.optical_profiles import Profile
 from ringlight.fabric.parts import Port, canonical
 from ringlight.fabric.placement import regroup
@@ -81,9 +82,17 @@ def plan_of(
 
 
 def change(
-    fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, after: Circuits
+    fabric: Fabric,
+    profiles: Mapping[str, Profile],
+    before: Circuits,
+    after: Circuits,
+    apart: bool = False,
 ) -> Change:
-    """Return the change from some circuits to others, with its times; all switches change together."""
+    """Return the change from some circuits to others, with its times; all switches change together.
+
+    ``apart``: each switch gets a command that removes circuits and then a command that adds others, as from a
+    controller that leaves further circuits alone; else it gets one command for all its circuits.
+    """
     old, new = light(fabric, before), light(fabric, after)
     command_s = dark_s = 0.0
     made: list[tuple[str, int, int]] = []
@@ -93,10 +102,18 @@ def change(
         if not gone and not come:
             continue
         profile = profiles[name]
-        touched = len({xc.ingress for xc in gone | come})
-        command_s = max(
-            command_s, profile.command_s + profile.command_per_xc_s * touched
+        first, second = (
+            (gone, come) if apart and gone and come else (gone | come, set())
         )
-        dark_s = max(dark_s, profile.dark_bounds_s()[1])
+        command_s = max(command_s, _command_s(profile, first))
+        dark_s = max(dark_s, _command_s(profile, second) + profile.dark_bounds_s()[1])
         made += [(name, xc.ingress, xc.egress) for xc in sorted(come)]
     return Change(canonical(after), command_s, dark_s, tuple(made))
+
+
+def _command_s(profile: Profile, cross_connects: Collection[CrossConnect]) -> float:
+    """Return the seconds of a command that touches cross-connects; 0 if there are none."""
+    if not cross_connects:
+        return 0.0
+    touched = len({xc.ingress for xc in cross_connects})
+    return profile.command_s + profile.command_per_xc_s * touched

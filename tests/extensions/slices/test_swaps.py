@@ -85,9 +85,10 @@ def test_the_job_is_late_by_its_lost_iterations_and_the_time_to_move_light(
     assert swap.begun == failed
     profile = run.plan.setting.fabric.optical_switches["x0"].device
     slow = profile.dilated(run.plan.setting.scale.time)
-    # Each of four switches is told of the ends of two cubes' circuits at once.
+    # Each of three switches is told to remove circuits and then to add others, of at most four ports.
     dark_s = slow.dark_bounds_s()[1]
-    assert dark_s < swap.ended - swap.begun < dark_s + 10 * slow.command_s
+    command_s = slow.command_s + 4 * slow.command_per_xc_s
+    assert swap.ended - swap.begun == pytest.approx(2 * command_s + dark_s)
     start_up_s = run.plan.job("red-again").start_up_s
     assert start_up_s == pytest.approx(1.792)
     released = swap.ended + start_up_s
