@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 
-from ringlight.controller.errors import InvalidError
+from ringlight.controller.errors import InvalidError, NotFoundError
 from ringlight.controller.rest.common import AlwaysJson, PlainRoute, answers
 from ringlight.controller.web.refusals import errors
 from ringlight.extensions.slices.manager import SliceManager
@@ -36,6 +36,22 @@ def add_slice_routes(app: FastAPI, slices: SliceManager) -> None:
     app.include_router(_router(slices, "/v1/slices", PlainRoute))
     kubernetes = _router(slices, KUBERNETES, AlwaysJson)
     app.include_router(kubernetes, dependencies=[Depends(_check_parameters)])
+
+
+def add_no_slices(app: FastAPI) -> None:
+    """Add routes that answer that there are no slices, for a fabric without cubes."""
+
+    def missing() -> None:
+        raise NotFoundError("there are no slices: the fabric has no cubes")
+
+    for prefix in ("/v1/slices", KUBERNETES):
+        for path in (prefix, prefix + "/{rest:path}"):
+            app.add_api_route(
+                path,
+                missing,
+                methods=["GET", "POST", "DELETE"],
+                include_in_schema=False,
+            )
 
 
 def _check_parameters(request: Request) -> None:

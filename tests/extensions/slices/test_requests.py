@@ -12,20 +12,27 @@ import pytest
 from fastapi import FastAPI
 
 from ringlight.controller.rest.common import add_error_handlers
-from ringlight.extensions.slices.routes import KUBERNETES, add_slice_routes
+from ringlight.extensions.slices.routes import (
+    KUBERNETES,
+    add_no_slices,
+    add_slice_routes,
+)
 from tests.extensions.slices.test_manager import Bench
 
 OURS = "/v1/slices"
 
 
 class Client:
-    """Sends requests to the routes of a bench's slices, without a socket."""
+    """Sends requests to the routes of a bench's slices, or of a lab without cubes, without a socket."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench | None) -> None:
         self.app = FastAPI()
         self.app.state.bad_request = []
         add_error_handlers(self.app)
-        add_slice_routes(self.app, bench.slices)
+        if bench is None:
+            add_no_slices(self.app)
+        else:
+            add_slice_routes(self.app, bench.slices)
 
     def send(self, method: str, path: str, body: Any = None) -> httpx.Response:
         async def sent() -> httpx.Response:
@@ -190,3 +197,14 @@ def test_a_slice_that_is_deleted_while_it_is_lit_leaves_no_light(
     assert client.send("GET", f"{OURS}/blue").status_code == 404
     assert bench.light.cross_connects() == before
     assert deleted.json()["spec"]["partitionIds"] == ["c2", "c3"]
+
+
+@pytest.mark.parametrize("path", [OURS, f"{OURS}/red/gpus", KUBERNETES])
+def test_a_lab_without_cubes_answers_that_there_are_none(path: str) -> None:
+    client = Client(None)
+    for method in ("GET", "POST", "DELETE"):
+        answer = client.send(method, path, {})
+        assert answer.status_code == 404
+        assert answer.json() == {
+            "detail": "there are no slices: the fabric has no cubes"
+        }
