@@ -355,7 +355,7 @@ class SimulatedLab:
             case do, _ if do in light_events():
                 state = self._fabric, self._holders(), self._losses.gpus
                 after = self._moves.circuits(event, *state)
-                self._move_light(event, self._relit(after, apart=True), {})
+                self._move_light(event, self._relit(after, apart=True), None)
             case "cancel", _:
                 assert target is not None
                 self._check_runs(target.names[0])
@@ -478,10 +478,11 @@ class SimulatedLab:
         return change(now.whole, self._profiles, now.circuits, circuits, apart)
 
     def _move_light(
-        self, event: EventPlan, made: Change, document: Mapping[str, Any]
+        self, event: EventPlan, made: Change, document: Mapping[str, Any] | None
     ) -> None:
-        begin_s = self.now_s()
-        result = {**document, **made.outcome(event.name, begin_s)}
+        begin_s, result = self.now_s(), dict[str, Any]()
+        if document is not None:
+            result = {**document, **made.outcome(event.name, begin_s)}
 
         def moved() -> None:
             self._fabric.circuits = made.circuits

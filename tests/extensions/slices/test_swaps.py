@@ -89,6 +89,8 @@ def test_the_job_is_late_by_its_lost_iterations_and_the_time_to_move_light(
     dark_s = slow.dark_bounds_s()[1]
     command_s = slow.command_s + 4 * slow.command_per_xc_s
     assert swap.ended - swap.begun == pytest.approx(2 * command_s + dark_s)
+    # As in a lab, no switch reports dark times of it.
+    assert "results" not in swap.result
     start_up_s = run.plan.job("red-again").start_up_s
     assert start_up_s == pytest.approx(1.792)
     released = swap.ended + start_up_s
