@@ -102,6 +102,9 @@ class Extension:
     #: By the name that a scenario's ``paper.model`` has, a module with closed forms and a verdict
     #: (``experiments.papers``), without an object.
     papers: Mapping[str, str] = field(default_factory=dict)
+    #: By what an event of a scenario does (its ``do``), an ``experiments.language.light_events.LightEvent``: an
+    #: event that moves light in a lab and in the simulation. Its module is loaded with the scenario language.
+    light_events: Mapping[str, str] = field(default_factory=dict)
     #: Modules with kinds of records of a run (``experiments.record.events.Record``), without an object.
     events: tuple[str, ...] = ()
     #: By ``CLASS.METHOD``, functions that scripts call as methods of ``Study``, ``Runs`` or ``Lab``,

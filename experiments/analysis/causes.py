@@ -14,9 +14,9 @@ from ringlight.experiments.analysis.carrying import (
     REFERENCE_PROCESSORS,
     left_by_tcp,
 )
-from ringlight.experiments.analysis.metrics import LIGHT
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals, light_window
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s, packet_view
+from ringlight.experiments.language.light_events import moving_events
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.lab_records import LinkRate, ProcessorLoad
 from ringlight.experiments.record.light_records import Flow, StepSetUps
@@ -399,7 +399,7 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
     iterations: dict[str, set[int]] = {"emulated": set(), "simulated": set()}
     for action in theirs.later:
         dark = [since for _, since, _ in dark_intervals(action.result)]
-        if action.plan.do not in LIGHT or not dark:
+        if action.plan.do not in moving_events() or not dark:
             continue
         command_s = min(dark) - light_window(action)[0]
         for side, runs in (("emulated", ours), ("simulated", [theirs])):
@@ -421,7 +421,7 @@ def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]
 
 def light_moved(run: Run) -> bool:
     """Return whether circuits changed while jobs trained."""
-    return any(action.plan.do in LIGHT for action in run.later)
+    return any(action.plan.do in moving_events() for action in run.later)
 
 
 def _ends(run: Run, job: JobRun) -> set[str]:

@@ -22,6 +22,7 @@ from ringlight.experiments.analysis.carrying import (
     traffics_of,
 )
 from ringlight.experiments.analysis.prediction import nic_rate_bps
+from ringlight.experiments.language.light_events import moving_events
 from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES, QUEUE_FRAMES
 
@@ -124,7 +125,7 @@ def choose_scale(
 
 def _sending(plan: RunPlan, traffics: Mapping[str, Traffic]) -> _Sending:
     """Jobs that run together. Where light is moved meanwhile, they may then send as if each were alone."""
-    moved = any(event.do in ("regroup", "circuits") for event in plan.events)
+    moved = any(event.do in moving_events() for event in plan.events)
     jobs = []
     for job in [job for job in plan.jobs if job.start.at_once] or plan.jobs:
         traffic = traffics.get(job.name)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from ringlight.experiments.language.light_events import light_events
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import RunFolder
@@ -32,6 +33,7 @@ RANK_S = 1.0
 CAPABILITIES: Mapping[str, str] = {
     "regroup": "regroup jobs",
     "circuits": "set circuits during a run",
+    **{do: kind.does for do, kind in light_events().items()},
     "kill controller": "kill the controller",
     "kill switch": "kill a switch",
     "kill agent": "kill an O-NIC's agent",

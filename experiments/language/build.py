@@ -397,6 +397,7 @@ class Builder:
                     recovery_s=None
                     if job.recovery is None
                     else job.recovery * scale.time,
+                    start_up_s=job.start_up * scale.time,
                     may_fail=job.may_fail,
                 )
             )

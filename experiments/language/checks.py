@@ -11,6 +11,7 @@ from typing import Any
 
 from ringlight.experiments.language.draft import Draft
 from ringlight.experiments.language.event_checks import check_event, check_order
+from ringlight.experiments.language.light_events import circuit_events
 from ringlight.experiments.language.paths import check_known, nearest_of
 from ringlight.experiments.language.plan import Guest, JobPlan
 from ringlight.experiments.language.text import at_key
@@ -45,7 +46,7 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
     placed = tuple(
         (job.name, job.ranks, job.gpus, job.start.at_once) for job in run.jobs
     )
-    lights = any(event.do == "circuits" for event in run.events)
+    lights = any(event.do in circuit_events() for event in run.events)
     once(
         ("placement", run.where, run.key, placed, lights),
         lambda: _check_placement(run, lights),
@@ -227,7 +228,7 @@ def _check_joined(run: Draft, job: JobPlan) -> None:
         if Port(gpu, 0) not in fabric.link_at:
             raise ValueError(f"{run.where}.links: GPU {gpu} is not plugged in")
     if (
-        any(event.do == "circuits" for event in run.events)
+        any(event.do in circuit_events() for event in run.events)
         or len(fabric.gpus) > MOST_PLANNED
     ):
         return
@@ -251,6 +252,10 @@ def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
     ]
     if job.start.by_event and not started:
         raise ValueError(f"{where}.start: no event starts it")
+    if job.start_up_s and job.start.at_once:
+        raise ValueError(
+            f"{where}.start_up: only a job with start has this key; the others are released once all are ready"
+        )
     for gpu in job.spares:
         check_known(f"{where}.spares", "GPU", gpu, run.fabric.gpus)
         if gpu in job.ranks:

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ringlight.experiments.language.draft import Draft
+from ringlight.experiments.language.light_events import light_events
 from ringlight.experiments.language.paths import check_known
 from ringlight.experiments.language.plan import EventPlan, OnLoss
-from ringlight.experiments.language.spec import TARGETS_OF
+from ringlight.experiments.language.targets import TARGETS_OF
 from ringlight.experiments.language.text import at_key
 from ringlight.fabric.keys import device_words, link_keys
 from ringlight.fabric.parts import Port
@@ -178,6 +179,9 @@ def _check_target(run: Draft, event: EventPlan) -> None:
         raise ValueError(
             f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then"
         )
+    if event.do in light_events():
+        with at_key(where):
+            light_events()[event.do].check(fabric, target.names)
     if target.kind == "link":
         _check_link(where, fabric, target.names)
     if target.kind in ("job", "worker"):

@@ -52,6 +52,7 @@ class JobKeys(Strict):
     workload: WorkloadSpec | None = None
     spares: tuple[Name, ...] = ()
     recovery: Duration | None = None
+    start_up: Duration = 0.0
     beacon: Duration = 0.0
     slower: dict[Annotated[int, Field(ge=0)], Factor] = Field(default_factory=dict)
     may_fail: bool = False

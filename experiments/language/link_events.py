@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import create_model
 
+from ringlight.experiments.language.light_events import light_events
 from ringlight.fabric.keys import link_keys
 from ringlight.fabric.link_effects import Effects
 from ringlight.fabric.values import Strict
 
 #: All that events do, in the order in which messages list it.
 DO = (
-    *("regroup", "circuits", "kill", "cut", "restore", "lose", "disturb"),
+    *("regroup", "circuits", *light_events()),
+    *("kill", "cut", "restore", "lose", "disturb"),
     *(keys.do for keys in link_keys()),
     *("cancel", "start"),
 )

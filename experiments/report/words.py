@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ringlight.experiments.analysis.metrics import metrics
@@ -48,6 +49,7 @@ def meaning(metric: str) -> str:
     """Return the meaning of a metric, as text in the middle of a sentence; HTML."""
     words = metrics()[metric.removesuffix("_best")].help
     best = ", the least that was searched" if metric.endswith("_best") else ""
+    words = re.sub(r"`(\w+)`", lambda name: called(name[1]), words)
     return text(
         (words[:1].lower() + words[1:] if words[1:2].islower() else words) + best
     )

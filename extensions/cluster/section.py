@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import hsv_to_rgb
@@ -26,10 +26,11 @@ from ringlight.experiments.report.page import (
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import percent
+from ringlight.extensions.cluster.plan import trace_of
 from ringlight.extensions.cluster.records import TraceReplayed
 
 #: Policies whose jobs are drawn GPU by GPU, and rows and moments of such a picture.
-MAPS, ROWS = 3, 512
+MAPS, ROWS = 4, 512
 DAY_S, HOUR_S = 86_400, 3600
 #: Why jobs are not as the trace has them.
 _WHY = {
@@ -73,6 +74,12 @@ def _share(metric: str) -> Cell:
     return lambda subject: percent(subject.number(metric))
 
 
+#: Columns that are left out if they are 0 for all arms: the policies or the fabrics have no such thing.
+_IF_ANY = {
+    "scattered": "scattered",
+    "fibres moved": "fibres_moved_total",
+    "moves for 100 jobs": "moves_per_100_jobs",
+}
 _TIMES: tuple[tuple[str, Cell], ...] = (
     ARM,
     ("completion, mean", _time("completion_mean")),
@@ -121,8 +128,8 @@ def traces(view: View, draw: Draw) -> str:
     subjects = [view.figures_at(arm, "run") for arm in replays]
     parts = [
         figures(subjects, _TIMES),
-        figures(subjects, _CLUSTER),
-        quiet(_explained(view)),
+        figures(subjects, _of_cluster(subjects)),
+        quiet(_explained(view, subjects)),
         _repeated(subjects),
     ]
     parts.append(_by_class(view, replays))
@@ -130,11 +137,23 @@ def traces(view: View, draw: Draw) -> str:
     titles = {arm: view.title(arm) for arm in replays}
     over = "Completion times of jobs, and completion times over ideal ones"
     parts.append(draw("completion", f"{over}, {view.label}.", _curves, replays, titles))
-    over = "The cluster over time: work done, jobs that wait, and jobs on more switches than they need"
-    parts.append(draw("course", f"{over}, {view.label}.", _course, replays, titles))
+    over_time = _over_time(replays)
+    over = f"The cluster over time: {'; '.join(plot.words for plot in over_time)}"
+    parts.append(
+        draw(
+            "course",
+            f"{over}. {view.label.capitalize()}.",
+            _course,
+            over_time,
+            replays,
+            titles,
+        )
+    )
     for arm in [arm for arm, replay in replays.items() if replay.seen][:MAPS]:
+        place = _place(view, arm)
+        by_place = f", {place} by {place}," if place else ""
         caption = (
-            f"{titles[arm]}: GPUs, switch by switch, by job over time; a job has one colour "
+            f"{titles[arm]}: GPUs{by_place} by job over time; a job has one colour "
             "wherever its GPUs are, a free GPU has none."
         )
         parts.append(draw(f"map-{arm}", caption, _map, replays[arm]))
@@ -182,6 +201,26 @@ def beside_replay(view: View, draw: Draw) -> str:
     )
 
 
+def _place(view: View, arm: str) -> str:
+    """Return the word for the places at which an arm's cluster has GPUs; empty if it has one place."""
+    cluster = trace_of(view.plans[arm]).cluster
+    if len(cluster.gpus) == 1:
+        return ""
+    return "switch" if cluster.slices is None else "cube"
+
+
+def _of_cluster(subjects: Sequence[Figures]) -> list[tuple[str, Cell]]:
+    return [
+        (head, cell)
+        for head, cell in _CLUSTER
+        if head not in _IF_ANY or _any(subjects, _IF_ANY[head])
+    ]
+
+
+def _any(subjects: Sequence[Figures], metric: str) -> bool:
+    return any(subject.number(metric) for subject in subjects)
+
+
 def _repeated(subjects: Sequence[Figures]) -> str:
     """Between which times nine of ten repeats are; nothing where each ran once."""
     repeated = [
@@ -191,8 +230,8 @@ def _repeated(subjects: Sequence[Figures]) -> str:
         return ""
     words = (
         "Mean completion times of single repeats. An interval beside a mean shows how well the mean over "
-        "repeats is known; these show how far one trace is from another. Where the file has resample, each "
-        "repeat is a trace of its own, drawn from blocks of the recorded one, the same for all arms."
+        "repeats is known; these show how far one trace is from another. With generate or resample in the "
+        "file, each repeat has a trace of its own, the same for all arms."
     )
     columns = [
         ARM,
@@ -217,13 +256,14 @@ def _quantile(share: float) -> Cell:
     return shown
 
 
-def _explained(view: View) -> str:
+def _explained(view: View, subjects: Sequence[Figures]) -> str:
+    scattered = " Scattered: held by jobs on more switches than they need."
     return (
         f"All {tag(view.label)}, {_time_of(view)}. Completion: from arrival to end; over ideal: over the "
         "trace's duration. Run time over ideal: what sharing links costs, weighted by work. GPUs held and "
         "goodput: from the warm-up to the last arrival. Where less than 95 % is done of what an endless "
-        "cluster could, the load is not sustained, and times show only how long the trace is. Scattered: "
-        f"held by jobs on more switches than they need.{view.says('traces')}"
+        "cluster could, the load is not sustained, and times show only how long the trace is."
+        f"{scattered if _any(subjects, 'scattered') else ''}{view.says('traces')}"
     )
 
 
@@ -263,14 +303,20 @@ def _by_class(view: View, replays: Mapping[str, TraceReplayed]) -> str:
         ("jobs", lambda key: f"{sizes[key]['jobs']:,}"),
         ("of the work", lambda key: percent(sizes[key]["work"], 0)),
     ]
-    for arm in replays:
-        columns = [*columns, (text(view.title(arm)), partial(_slower, replays[arm]))]
+    places = {arm: _place(view, arm) for arm in replays}
+    for arm, place in places.items():
+        slower = partial(_slower, replays[arm], bool(place))
+        columns = [*columns, (text(view.title(arm)), slower)]
+    several = " or ".join(
+        {"switch": "switches", "cube": "cubes"}[place]
+        for place in dict.fromkeys(places.values())
+        if place
+    )
+    share = f"; in brackets the share that was on several {several}" if several else ""
     return (
         "<h3>Who gains</h3>"
         + table_of(sorted(sizes, key=lambda key: key[0]), columns, 1)
-        + quiet(
-            "Mean of completion over ideal; beside it the share that was on several switches."
-        )
+        + quiet(f"Mean of completion over ideal{share}.")
     )
 
 
@@ -280,10 +326,11 @@ def _size(above: int, to: int | None) -> str:
     return f"{above + 1} to {to} GPUs" if to is not None else f"more than {above} GPUs"
 
 
-def _slower(replay: TraceReplayed, key: tuple[int, int | None]) -> str:
+def _slower(replay: TraceReplayed, several: bool, key: tuple[int, int | None]) -> str:
     for entry in replay.classes:
         if (entry["above"], entry["to"]) == key:
-            return f"{entry['slowdown_mean']:.3g} ({percent(entry['several_switches'], 0)})"
+            share = f" ({percent(entry['several_switches'], 0)})" if several else ""
+            return f"{entry['slowdown_mean']:.3g}{share}"
     return NOTHING
 
 
@@ -312,30 +359,52 @@ def _curves(replays: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> 
     return figure
 
 
+class _OverTime(NamedTuple):
+    """A plot of the course: its key there, its axis, its words in the caption, and the factor of its values."""
+
+    key: str
+    axis: str
+    words: str
+    factor: int
+
+
 _OVER_TIME = (
-    ("done", "work done, % of GPUs", 100),
-    ("waiting", "jobs that wait", 1),
-    ("scattered", "scattered, %", 100),
+    _OverTime("done", "work done, % of GPUs", "work done", 100),
+    _OverTime("waiting", "jobs that wait", "jobs that wait", 1),
+    _OverTime("scattered", "scattered, %", "jobs on more switches than they need", 100),
 )
 
 
-def _course(replays: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
+def _over_time(replays: Mapping[str, TraceReplayed]) -> list[_OverTime]:
+    """Return the plots that show something: a value other than 0 under some policy."""
+    return [
+        plot
+        for plot in _OVER_TIME
+        if any(any(replay.course[plot.key]) for replay in replays.values())
+    ]
+
+
+def _course(
+    plots: Sequence[_OverTime],
+    replays: Mapping[str, TraceReplayed],
+    titles: Mapping[str, str],
+) -> Figure:
     figure, axes = sheet(
-        5.4, rows=len(_OVER_TIME), left=0.75, bottom=0.5, gap=(0.5, 0.3)
+        0.6 + 1.6 * len(plots), rows=len(plots), left=0.75, bottom=0.5, gap=(0.5, 0.3)
     )
     most = max(replay.course["t"][-1] for replay in replays.values())
     unit, name = (DAY_S, "days") if most > 2 * DAY_S else (HOUR_S, "hours")
-    for (axis,), (key, words, factor) in zip(axes, _OVER_TIME, strict=True):
+    for (axis,), plot in zip(axes, plots, strict=True):
         for (arm, replay), (dash, colour) in zip(replays.items(), LOOKS, strict=False):
             times = np.array(replay.course["t"]) / unit
             axis.plot(
                 times,
-                factor * np.array(replay.course[key]),
+                plot.factor * np.array(replay.course[plot.key]),
                 color=colour,
                 linestyle=dash,
                 label=titles[arm],
             )
-        axis.set(ylabel=words, xlim=(0, most / unit))
+        axis.set(ylabel=plot.axis, xlim=(0, most / unit))
         axis.set_ylim(bottom=0)
     axes[-1][0].set_xlabel(name)
     legend(figure, "arm", axes[0][0].get_legend_handles_labels()[0], columns=4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
+from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.language.light_events import moving_events
 from ringlight.experiments.record.runs import JobRun
 
 
@@ -42,7 +43,7 @@ def regroups_under(context: Context, job: JobRun) -> int | None:
     moves = [
         action
         for action in context.run.actions
-        if action.plan.do in LIGHT and action.error is None
+        if action.plan.do in moving_events() and action.error is None
     ]
     return sum(job.released <= action.begun <= job.end for action in moves)
 

@@ -26,7 +26,7 @@ from ringlight.controller.packets.attachment import circuit_pairs
 from ringlight.controller.store import Store
 from ringlight.extensions.slices.fabric_key import CubesPart
 from ringlight.extensions.slices.light import Moves, moves
-from ringlight.extensions.slices.pool import Pool
+from ringlight.extensions.slices.pool import Pool, check_idle, used_cubes
 from ringlight.extensions.slices.resource import (
     TWISTED,
     SliceDocument,
@@ -182,7 +182,7 @@ class SliceManager:
             pool.out |= used.keys()
         cubes = record.cubes or pool.chosen(shape)
         pool.take(record.name, shape, cubes)
-        _check_idle(cubes, used)
+        check_idle(cubes, used)
         return replace(record, cubes=tuple(cubes))
 
     def delete(self, name: str, wait_s: float) -> SliceDocument:
@@ -192,7 +192,10 @@ class SliceManager:
         """
         with self._changed:
             record = self._found(name)
-            self._check_unused(record, record.holds)
+            try:
+                check_idle(record.holds, self._used())
+            except ValueError as error:
+                raise ConflictError(f"slice {name}: {error}") from None
             if record.holds:
                 record = record.became("DEACTIVATING")
                 self._keep(record)
@@ -215,17 +218,15 @@ class SliceManager:
                 raise ConflictError(f"slice {name} is {record.reason}")
             if unknown := {lost, spare or lost} - set(self._part.cubes.names):
                 raise InvalidError(f"there is no partition {min(unknown)}")
-            self._check_unused(record, (lost,))
-            pool, used = self._pool(), self._used()
-            if spare is None:
-                pool.out |= used.keys()
             try:
-                spare = pool.swap(name, lost, spare)
-                _check_idle((spare,), used)
+                cubes = self._pool().swapped(
+                    name, record.cubes, lost, spare, self._used()
+                )
             except ValueError as error:
                 raise ConflictError(str(error)) from None
-            cubes = tuple(spare if cube == lost else cube for cube in record.cubes)
-            record = record.became("ACTIVATING", cubes=cubes, before=record.cubes)
+            record = record.became(
+                "ACTIVATING", cubes=cubes, before=record.cubes, failed_swap=""
+            )
             self._keep(record)
         self._looks.set()
         return self._document_after(record, wait_s)
@@ -264,7 +265,7 @@ class SliceManager:
             lines = (
                 f"slice {record.name} is {record.reason}: {record.message}"
                 for record in self._records.values()
-                if record.holds and record.message
+                if record.holds and record.message and record.reason != "ACTIVE"
             )
             return next(lines, None)
 
@@ -273,20 +274,9 @@ class SliceManager:
             raise NotFoundError(f"there is no slice {name}")
         return self._records[name]
 
-    def _check_unused(self, record: SliceRecord, cubes: Sequence[str]) -> None:
-        for gpu, user in self._users().items():
-            cube = self._part.cubes.cube_of(gpu)
-            if cube in cubes and cube in record.holds:
-                raise ConflictError(
-                    f"slice {record.name}: GPU {gpu} of partition {cube} is used by {user}"
-                )
-
     def _used(self) -> dict[str, str]:
         """Return the cubes with GPUs of jobs or claims, each with a text that names one of them."""
-        return {
-            self._part.cubes.cube_of(gpu): f"GPU {gpu} is used by {user}"
-            for gpu, user in self._users().items()
-        }
+        return used_cubes(self._part.cubes, self._users())
 
     def _pool(self) -> Pool:
         """Return who has which cube now. The caller holds the lock."""
@@ -336,18 +326,21 @@ class SliceManager:
                 elif problem != record.message:
                     self._keep(replace(record, message=problem))
         elif record.holds:
-            message = self._trouble(record)
+            seen = record.lit_with(self._trouble(record))
             with self._changed:
-                if message != record.message and self._is_present(record):
-                    self._keep(
-                        record.became(
-                            "ACTIVE_DEGRADED" if message else "ACTIVE", message
-                        )
-                    )
+                if seen != record and self._is_present(record):
+                    self._keep(seen)
 
     def _light(self, record: SliceRecord) -> None:
         leaving = tuple(cube for cube in record.before if cube not in record.cubes)
         problem, undone = self._move(record, record.cubes, leaving)
+        kept = replace(
+            record,
+            cubes=record.before,
+            before=(),
+            failed_swap=f"not swapped: {problem}",
+        )
+        trouble = self._trouble(kept) if problem is not None else ""
         with self._changed:
             if not self._is_present(record):
                 # Deleted meanwhile: the next step ends it.
@@ -355,14 +348,7 @@ class SliceManager:
             if problem is None:
                 self._keep(record.became("ACTIVE", before=()))
             elif record.before:
-                self._keep(
-                    record.became(
-                        "ACTIVE_DEGRADED",
-                        f"not swapped: {problem}",
-                        cubes=record.before,
-                        before=(),
-                    )
-                )
+                self._keep(kept.lit_with(trouble))
             else:
                 state = "the light is as before" if undone else "some light may be left"
                 self._keep(record.became("FAILED", f"{problem}; {state}"))
@@ -455,10 +441,3 @@ class SliceManager:
             gone=gone,
         )
         self._changed.notify_all()
-
-
-def _check_idle(cubes: Sequence[str], used: Mapping[str, str]) -> None:
-    """Raise ValueError for the first cube in use. ``used``: by cube, a text that names a GPU and its user."""
-    for cube in cubes:
-        if cube in used:
-            raise ValueError(f"partition {cube}: {used[cube]}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ringlight.controller.jobs.reservation import Holder
 from ringlight.extensions.slices.cubes import Cubes
 from ringlight.extensions.slices.shapes import Shape, shape_of, squarest
 
@@ -50,7 +51,7 @@ class Pool:
         free = self.free
         if shape.cubes > len(free):
             raise ValueError(
-                f"topology {shape} needs {shape.cubes} partitions; {len(free)} are free"
+                f"topology {shape} needs {_partitions(shape.cubes)}; {len(free)} are free"
             )
         return tuple(free[: shape.cubes])
 
@@ -58,7 +59,7 @@ class Pool:
         """Give a slice its cubes. Raises ValueError if it cannot have them; nothing is changed then."""
         if len(cubes) != shape.cubes:
             raise ValueError(
-                f"topology {shape} needs {shape.cubes} partitions, and {len(cubes)} are given"
+                f"topology {shape} needs {_partitions(shape.cubes)}, and {len(cubes)} are given"
             )
         for index, cube in enumerate(cubes):
             self._check_free(cube)
@@ -88,6 +89,26 @@ class Pool:
         self.holders[spare] = name
         return spare
 
+    def swapped(
+        self,
+        name: str,
+        cubes: Sequence[str],
+        lost: str,
+        spare: str | None,
+        used: Mapping[str, str],
+    ) -> tuple[str, ...]:
+        """Put a spare cube in the place of one of the ``cubes`` of a slice. Return the cubes after that.
+
+        ``used``: as of :func:`used_cubes`. Raises ValueError as :meth:`swap`, and if either cube is in use.
+        """
+        if spare is None:
+            self.out |= used.keys()
+        if lost in cubes:
+            check_idle((lost,), used)
+        spare = self.swap(name, lost, spare)
+        check_idle((spare,), used)
+        return tuple(spare if cube == lost else cube for cube in cubes)
+
     def _check_free(self, cube: str) -> None:
         if cube not in self.cubes.names:
             raise ValueError(
@@ -97,3 +118,25 @@ class Pool:
             raise ValueError(f"partition {cube} is used by slice {self.holders[cube]}")
         if cube in self.out:
             raise ValueError(f"partition {cube} is out of service")
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
+
+
+def used_cubes(cubes: Cubes, users: Mapping[str, Holder]) -> dict[str, str]:
+    """Return the cubes in use, each with a text that names a GPU and its user.
+
+    ``users``: holder of each taken GPU.
+    """
+    return {
+        cubes.cube_of(gpu): f"GPU {gpu} is used by {user}"
+        for gpu, user in users.items()
+    }
+
+
+def check_idle(cubes: Sequence[str], used: Mapping[str, str]) -> None:
+    """Raise ValueError for the first cube in use. ``used``: as of :func:`used_cubes`."""
+    for cube in cubes:
+        if cube in used:
+            raise ValueError(f"partition {cube}: {used[cube]}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from ringlight.controller.rest.body import Body
 from ringlight.extensions.slices.fabric_key import NAME, NAME_LENGTH
@@ -30,11 +30,25 @@ Text = Annotated[str, Field(max_length=200)]
 Annotations = dict[Annotated[str, Field(max_length=200)], Text]
 
 
+def _check_twist(annotations: Annotations) -> Annotations:
+    """Return the annotations. Raises ValueError for a twist that is neither."""
+    value = annotations.get(TWISTED, "false")
+    if value not in ("true", "false"):
+        raise ValueError(f'{TWISTED} is "true" or "false", not "{value}"')
+    return annotations
+
+
 class MetadataBody(Body):
     """Name and annotations of a slice; ``ringlight/twisted: "true"`` requests a twisted torus."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=NAME_LENGTH)]
-    annotations: Annotated[Annotations, Field(max_length=32, default_factory=dict)]
+    annotations: Annotated[
+        Annotations,
+        Field(max_length=32, default_factory=dict),
+        AfterValidator(_check_twist),
+    ]
+    #: Typed clients of Kubernetes send it.
+    creation_timestamp: Annotated[None, Field(alias="creationTimestamp")] = None
 
 
 class SpecBody(Body):
@@ -43,9 +57,13 @@ class SpecBody(Body):
     type: Annotated[str, Field(max_length=64)]
     topology: Annotated[str, Field(pattern=TOPOLOGY)]
     partition_ids: Annotated[
-        tuple[Annotated[str, Field(max_length=64)], ...],
+        tuple[Annotated[str, Field(max_length=64)], ...] | None,
         Field(alias="partitionIds", max_length=144),
-    ] = ()
+    ] = None
+
+
+class StatusBody(Body):
+    """Status without any key, as typed clients of Kubernetes send one."""
 
 
 class SliceBody(Body):
@@ -72,6 +90,7 @@ class SliceBody(Body):
     kind: Literal["Slice"] = "Slice"
     metadata: MetadataBody
     spec: SpecBody
+    status: StatusBody | None = None
 
 
 class SwapBody(Body):
@@ -143,8 +162,9 @@ class SliceGpus:
 class SliceRecord:
     """A slice as it is stored. ``cubes``: in the order of their places in the ``topology``.
 
-    ``before``: while a cube is swapped, the cubes before. ``created`` and ``since``: times as texts, RFC 3339;
-    ``since`` is when it became ready, or ceased to be.
+    ``before``: while a cube is swapped, the cubes before. ``failed_swap``: why the last swap failed, until the
+    next swap. ``created`` and ``since``: times as texts, RFC 3339; ``since`` is when it became ready, or ceased
+    to be.
     """
 
     name: str
@@ -155,6 +175,7 @@ class SliceRecord:
     reason: Reason = "ACTIVATING"
     message: str = ""
     before: tuple[str, ...] = ()
+    failed_swap: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -178,6 +199,11 @@ class SliceRecord:
         """Return the slice in another state."""
         record = replace(self, reason=reason, message=message, **changes)
         return record if record.status == self.status else replace(record, since=now())
+
+    def lit_with(self, trouble: str) -> SliceRecord:
+        """Return the slice as lit, degraded if there is a ``trouble``."""
+        message = "; ".join(filter(None, (trouble, self.failed_swap)))
+        return self.became("ACTIVE_DEGRADED" if trouble else "ACTIVE", message)
 
     def document(self, model: str) -> SliceDocument:
         """Return the slice as a resource. ``model``: of its GPUs."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Path, Query
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 
+from ringlight.controller.errors import InvalidError, NotFoundError
 from ringlight.controller.rest.common import AlwaysJson, PlainRoute, answers
 from ringlight.controller.web.refusals import errors
 from ringlight.extensions.slices.manager import SliceManager
@@ -26,12 +27,38 @@ Wait = Annotated[
 
 #: Beginning of the paths of a Kubernetes API server.
 KUBERNETES = f"/apis/{API_VERSION}/slices"
+#: Parameters of Kubernetes that would change what a call does.
+_WITHOUT_EFFECT = ("watch", "labelSelector", "fieldSelector", "dryRun")
 
 
 def add_slice_routes(app: FastAPI, slices: SliceManager) -> None:
     """Add the routes, also where clients of Kubernetes expect them; these declare no type of a body."""
-    for prefix, route in (("/v1/slices", PlainRoute), (KUBERNETES, AlwaysJson)):
-        app.include_router(_router(slices, prefix, route))
+    app.include_router(_router(slices, "/v1/slices", PlainRoute))
+    kubernetes = _router(slices, KUBERNETES, AlwaysJson)
+    app.include_router(kubernetes, dependencies=[Depends(_check_parameters)])
+
+
+def add_no_slices(app: FastAPI) -> None:
+    """Add routes that answer that there are no slices, for a fabric without cubes."""
+
+    def missing() -> None:
+        raise NotFoundError("there are no slices: the fabric has no cubes")
+
+    for prefix in ("/v1/slices", KUBERNETES):
+        for path in (prefix, prefix + "/{rest:path}"):
+            app.add_api_route(
+                path,
+                missing,
+                methods=["GET", "POST", "DELETE"],
+                include_in_schema=False,
+            )
+
+
+def _check_parameters(request: Request) -> None:
+    """Raise InvalidError for a parameter of Kubernetes whose effect would be missing."""
+    for name in _WITHOUT_EFFECT:
+        if request.query_params.get(name, "").lower() not in ("", "false", "0"):
+            raise InvalidError(f"{name}: there is no such parameter here")
 
 
 def _router(slices: SliceManager, prefix: str, route: type[PlainRoute]) -> APIRouter:
@@ -59,7 +86,7 @@ def _router(slices: SliceManager, prefix: str, route: type[PlainRoute]) -> APIRo
             body.metadata.annotations,
             body.spec.type,
             body.spec.topology,
-            body.spec.partition_ids,
+            body.spec.partition_ids or (),
             wait_s,
         )
 

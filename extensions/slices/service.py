@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 
 def add_slices(controller: Controller) -> None:
-    """Have the controller keep slices, if its fabric has cubes."""
-    from ringlight.extensions.slices.manager import SliceManager
-
+    """Have the controller keep slices if its fabric has cubes, and else answer that there are none."""
     part = cubes_of(controller.fabric)
     if part is None:
+        controller.app_parts.append(_without_cubes)
         return
+
+    from ringlight.extensions.slices.manager import SliceManager
 
     manager = SliceManager(
         controller.fabric,
@@ -39,3 +40,9 @@ def add_slices(controller: Controller) -> None:
     controller.complaints.append(lambda: manager.complaint)
     controller.on_start.append(manager.start)
     controller.on_stop.append(manager.stop)
+
+
+def _without_cubes(app: FastAPI) -> None:
+    from ringlight.extensions.slices.routes import add_no_slices
+
+    add_no_slices(app)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 #: A topology as GKE's Slice has it.
-TOPOLOGY = r"^\d{1,4}x\d{1,4}(x\d{1,4})?$"
+TOPOLOGY = r"^[0-9]{1,4}x[0-9]{1,4}(x[0-9]{1,4})?$"
 
 Sides = tuple[int, ...]
 
@@ -21,6 +21,8 @@ def sides_of(topology: str) -> Sides:
     sides = tuple(map(int, topology.split("x")))
     if min(sides) < 1:
         raise ValueError(f"topology {topology}: a side is at least 1")
+    if topology_of(sides) != topology:
+        raise ValueError(f"topology {topology}: write {topology_of(sides)}")
     return sides
 
 

@@ -73,6 +73,8 @@ def test_blocks_name_what_their_scenario_has(scenario: str) -> None:
     text = file.read_text(encoding="utf-8")
     raw = parse_yaml(text, str(file))
     jobs = [f"job {name}" for name in raw.get("jobs", ["train"])]
+    added = (path.split(".") for arm in raw["arms"].values() for path in arm)
+    jobs += [f"job {path[1]}" for path in added if path[0] == "jobs"]
     for block in (block for block in BLOCKS.values() if block.scenario == scenario):
         if isinstance(block, Picture):
             assert (ROOT / "docs" / "images" / block.file).exists()

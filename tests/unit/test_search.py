@@ -106,3 +106,8 @@ def test_what_cannot_be_searched_is_named(old: str, new: str, said: str) -> None
     with pytest.raises(ScenarioError) as caught:
         parse(FILE.replace(old, new), "whole.yaml", metrics={"jct": "s"})
     assert said in str(caught.value)
+
+
+def test_a_meaning_has_the_words_of_other_metrics_and_no_marks() -> None:
+    words = "longest of beacon gap, dark on the wire and TCP stall"
+    assert meaning("blackout") == words

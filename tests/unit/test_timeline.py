@@ -107,6 +107,25 @@ jobs:
     assert released(records, "green") == pytest.approx(last + 0.01)
 
 
+def test_workers_of_a_later_job_take_their_start_up() -> None:
+    later = "{{ranks: [g2, g3], start: {{at: 1 s}}, start_up: {}}}"
+    times = [
+        released(
+            records_of(
+                f"\njobs: {{red: {{ranks: [g0, g1]}}, blue: {later.format(start_up)}}}\n"
+            ),
+            "blue",
+        )
+        for start_up in ("0 s", "500 ms")
+    ]
+    assert times == pytest.approx([1.0, 1.5])
+
+
+def test_a_job_of_the_beginning_has_no_start_up() -> None:
+    with pytest.raises(ValueError, match=r"jobs\.red\.start_up: only a job with start"):
+        experiment("\njobs: {red: {ranks: [g0, g1], start_up: 1 s}}\n")
+
+
 def test_jobs_queue_first_come_first_served_for_their_gpus() -> None:
     records = records_of(
         """

@@ -43,8 +43,6 @@ from ringlight.fabric.paths import NoPathError, PacketView
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
 Compute = Callable[..., Any]
 Unit = Literal["s", "bit/s", "bytes", "%", "1", "count", ""]
-#: Events that move light.
-LIGHT = ("regroup", "circuits")
 #: What can happen to control messages on purpose, as O-NICs' agents count it.
 MESSAGE_FAULTS = ("lost", "duplicated", "reordered", "blocked")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ringlight.experiments.analysis.carrying import pairs
-from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
+from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.regroup import window
 from ringlight.experiments.analysis.statistics import median
+from ringlight.experiments.language.light_events import moving_events
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.runs import Action, JobRun
 from ringlight.fabric.parts import Port
@@ -73,7 +74,8 @@ def _passed(
     """Return every port that a job's messages pass as it is lit when an event comes; None if unknown."""
     run = context.run
     moved = any(
-        other.plan.do in LIGHT and other.begun < action.begun for other in run.actions
+        other.plan.do in moving_events() and other.begun < action.begun
+        for other in run.actions
     )
     view = context.view if moved else context.view_before
     edge_of = {edge.out: edge for edge in view.graph.edges}

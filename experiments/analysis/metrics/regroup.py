@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
+from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.statistics import median
+from ringlight.experiments.language.light_events import moving_events
 from ringlight.experiments.record.runs import Action, JobRun, Run
 from ringlight.fabric.parts import Port
 
@@ -106,7 +107,7 @@ def beacon_gaps(run: Run, action: Action) -> list[dict[str, Any]]:
 
 def moves_light(context: Context, action: Action) -> bool:
     """Return whether the event moved light while jobs ran."""
-    return action.plan.do in LIGHT and action.begun > context.run.released
+    return action.plan.do in moving_events() and action.begun > context.run.released
 
 
 def stalls(run: Run, begin: float, end: float) -> list[tuple[float, float]]:
@@ -132,7 +133,7 @@ def took(_: Context, action: Action) -> Mapping[str, float]:
     """Return the seconds that an event took, by metric; empty if the event failed or has not ended."""
     name = (
         "reconfiguration"
-        if action.plan.do in LIGHT
+        if action.plan.do in moving_events()
         else "away"
         if action.plan.do == "kill"
         else ""
@@ -223,7 +224,7 @@ def dark_declared(context: Context, action: Action) -> float | None:
 
     Return seconds; None if the event does not move light or there is no optical switch.
     """
-    if action.plan.do not in LIGHT:
+    if action.plan.do not in moving_events():
         return None
     setting = context.run.plan.setting
     switches = setting.fabric.optical_switches.values()
@@ -252,7 +253,10 @@ def iteration_predicted(
         for name, other in run.jobs.items()
         if _has_gpus(other, action.begun)
     }
-    once = sum(other_action.plan.do in LIGHT for other_action in run.actions) == 1
+    once = (
+        sum(other_action.plan.do in moving_events() for other_action in run.actions)
+        == 1
+    )
     if not moves_light(context, action) or not once or not all(gpus.values()):
         return {}
     times = {}

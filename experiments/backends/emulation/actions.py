@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from ringlight.experiments.backends.emulation.rest import Refusals, set_circuits
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api, Unreachable
+from ringlight.experiments.language.light_events import LightEvent, light_events
 from ringlight.experiments.language.plan import EventPlan, RunPlan
 from ringlight.experiments.record.events import ActionBegun, ActionEnded
 from ringlight.fabric.control_faults import ControlFaults
@@ -40,6 +42,8 @@ class Actions:
         self._under_way: set[Future[ActionEnded]] = set()
         self._plan: RunPlan | None = None
         self._broken = False
+        #: Kinds and targets of events that moved light, to be undone before the next run.
+        self._moved: list[tuple[LightEvent, Sequence[str]]] = []
         #: Whether the controller is killed on purpose just now.
         self._controller_away = False
         #: Set when the run is over, so that what was killed comes back at once, and when the lab is.
@@ -48,6 +52,13 @@ class Actions:
     @property
     def busy(self) -> bool:
         return bool(self._under_way)
+
+    def move_back(self) -> None:
+        """Undo what events of extensions did to light in the run before. Raises BackendError."""
+        while self._moved:
+            kind, names = self._moved.pop()
+            with _refused_in_a_line():
+                kind.undo(self._api, names)
 
     def begin(self, plan: RunPlan) -> None:
         """Have the O-NICs' agents do from now on as a run has it. Raises BackendError, FaultError."""
@@ -120,6 +131,9 @@ class Actions:
             case "circuits", _:
                 self._ask(lambda: set_circuits(self._api, event.circuits))
                 return {"circuits": [list(pair) for pair in event.circuits]}
+            case do, _ if do in light_events():
+                assert target is not None
+                return self._move_light(light_events()[do], target.names)
             case "disturb", _:
                 return asdict(self._disturb(event.control or ControlFaults()))
             case _ if event.effects:
@@ -167,6 +181,12 @@ class Actions:
         if reply["state"] == "FAILED":
             raise BackendError(f"{reply['id']} failed: {reply.get('error')}")
         return reply
+
+    def _move_light(self, kind: LightEvent, names: Sequence[str]) -> Mapping[str, Any]:
+        with _refused_in_a_line():
+            result = self._ask(lambda: kind.move(self._api, names))
+        self._moved.append((kind, names))
+        return result
 
     # -- faults
 
@@ -242,6 +262,15 @@ class Actions:
         """Raises BackendError when the lab is taken down."""
         if self._stop.wait(PAUSE_S):
             raise BackendError("the lab is taken down")
+
+
+@contextmanager
+def _refused_in_a_line() -> Iterator[None]:
+    """Turn a ValueError of an extension's function into a BackendError."""
+    try:
+        yield
+    except ValueError as error:
+        raise BackendError(str(error)) from None
 
 
 def _known(ids: Mapping[str, str], job: str) -> str:

@@ -106,6 +106,7 @@ class EmulatedLab:
     def begin(self, plan: RunPlan) -> None:
         self._known = False
         with ending_runs():
+            self._actions.move_back()
             self._links.repeat()
             if plan.circuits or lit_circuits(self._api):
                 set_circuits(self._api, plan.circuits)

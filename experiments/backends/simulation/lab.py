@@ -13,18 +13,20 @@ from ringlight.experiments.backends.protocol import BackendError, TooLongError
 from ringlight.experiments.backends.simulation.carriers import Carrier, carriers
 from ringlight.experiments.backends.simulation.collectives import payload_part
 from ringlight.experiments.backends.simulation.fabric_now import FabricNow, tuned
+from ringlight.experiments.backends.simulation.light_moves import LightMoves
 from ringlight.experiments.backends.simulation.losses import Losses
 from ringlight.experiments.backends.simulation.passed_traffic import (
     Stillness,
     port_rates,
 )
-from ringlight.experiments.backends.simulation.regrouping import Change, change
+from ringlight.experiments.backends.simulation.regrouping import Change, change, plan_of
 from ringlight.experiments.backends.simulation.varying_links import (
     VaryingLinks,
     down_time_out_s,
     moved_time_out_s,
 )
 from ringlight.experiments.backends.simulation.workloads import fidelity_of
+from ringlight.experiments.language.light_events import light_events
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ActionBegun,
@@ -36,8 +38,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.link_effects import Effects
-from ringlight.fabric.parts import Port, canonical
-from ringlight.fabric.placement import regroup
+from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.steps import Steps
 from ringlight.testbed.simulation.engine import Engine, TooManyEvents
@@ -101,6 +102,7 @@ class SimulatedLab:
         self._ranks: dict[str, tuple[str, ...]] = {}
         self._flows_of: dict[str, Mapping[int, int]] = {}
         self._on: dict[str, Carrier] = {}
+        self._moves = LightMoves()
         varying = any(
             effect.varies for link in fabric.links for effect in link.effects.values()
         )
@@ -252,9 +254,7 @@ class SimulatedLab:
 
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
-        holders = {
-            gpu: Holder(JOB, name) for name in self._ranks for gpu in self._held(name)
-        }
+        holders = self._holders()
         if lost := next((gpu for gpu in job.ranks if gpu in self._losses.gpus), None):
             raise ConflictError(f"GPU {lost} is lost")
         taken = {*holders, *self._losses.gpus}
@@ -276,6 +276,12 @@ class SimulatedLab:
             job.ranks or job.gpus,
             out=self._losses.gpus,
         )
+
+    def _holders(self) -> dict[str, Holder]:
+        """Return the job of each taken GPU."""
+        return {
+            gpu: Holder(JOB, name) for name in self._ranks for gpu in self._held(name)
+        }
 
     def _held(self, name: str) -> tuple[str, ...]:
         """Return the GPUs that a job has now."""
@@ -352,6 +358,10 @@ class SimulatedLab:
                 self._regroup(event)
             case "circuits", _:
                 self._move_light(event, self._relit(event.circuits), {})
+            case do, _ if do in light_events():
+                state = self._fabric, self._holders(), self._losses.gpus
+                after = self._moves.circuits(event, *state)
+                self._move_light(event, self._relit(after, apart=True), None)
             case "cancel", _:
                 assert target is not None
                 self._check_runs(target.names[0])
@@ -446,8 +456,8 @@ class SimulatedLab:
 
     def _free(self, gpus: Collection[str]) -> list[str]:
         """Return those of some GPUs that no job has, and that are not lost."""
-        taken = {gpu for name in self._ranks for gpu in self._held(name)}
-        return [gpu for gpu in gpus if gpu not in taken | self._losses.gpus]
+        taken = self._holders().keys() | self._losses.gpus
+        return [gpu for gpu in gpus if gpu not in taken]
 
     def _regroup(self, event: EventPlan) -> None:
         """Regroup the jobs that run or are to be released, starting from the circuits that are lit now."""
@@ -463,32 +473,22 @@ class SimulatedLab:
             and not self._sim.runs[job.name].over
             and (not event.jobs or job.name in event.jobs)
         ]
-        now = [(Port.parse(a), Port.parse(b)) for a, b in self._fabric.circuits]
-        plan = regroup(self._fabric.whole, now, jobs)
-        circuits = canonical([(str(a), str(b)) for a, b in plan.circuits])
-        planned = {**plan.document(), "circuits": [list(pair) for pair in circuits]}
-        document = {"jobs": [job.name for job in jobs], "plan": planned}
+        circuits, document = plan_of(self._fabric.whole, self._fabric.circuits, jobs)
         self._move_light(event, self._relit(circuits), document)
 
-    def _relit(self, circuits: Sequence[tuple[str, str]]) -> Change:
+    def _relit(
+        self, circuits: Sequence[tuple[str, str]], apart: bool = False
+    ) -> Change:
         """Return the change to these circuits. Raises ValueError."""
-        return change(
-            self._fabric.whole, self._profiles, self._fabric.circuits, circuits
-        )
+        now = self._fabric
+        return change(now.whole, self._profiles, now.circuits, circuits, apart)
 
     def _move_light(
-        self, event: EventPlan, made: Change, document: Mapping[str, Any]
+        self, event: EventPlan, made: Change, document: Mapping[str, Any] | None
     ) -> None:
-        begin_s = self.now_s()
-        result = {
-            "id": f"simulated-{event.name}",
-            "state": "DONE",
-            "dry_run": False,
-            "problems": [],
-            "error": None,
-            **document,
-            **made.timeline(begin_s),
-        }
+        begin_s, result = self.now_s(), dict[str, Any]()
+        if document is not None:
+            result = {**document, **made.outcome(event.name, begin_s)}
 
         def moved() -> None:
             self._fabric.circuits = made.circuits

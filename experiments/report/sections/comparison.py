@@ -62,14 +62,32 @@ def comparison(view: View, draw: Draw) -> str:
         return ""
     foot = any(metric.endswith("_predicted_with_setup") for metric in view.metrics)
     return (
-        "<p>Job completion time runs from a job's release to the end of its last rank's last iteration; "
-        "iteration and all-reduce times are medians over ranks and iterations, waiting for slower ranks "
-        "included. The model takes every link to be shared max-min fairly by flows that send all the time, "
-        f"without headers or losses {tag('analytic')}.{_scaled(view)}{_repeats(view)}{_worth(view)}"
+        f"<p>{_explained(pairs)}{_scaled(view)}{_repeats(view)}{_worth(view)}"
         f"{view.says('comparison')}"
         f"</p>{''.join(_table(view, pairs) for pairs in by_spec if pairs)}"
         + quiet("* each wait for light as long as the median set-up of the run." * foot)
     )
+
+
+def _explained(pairs: Sequence[Compared]) -> str:
+    """Return the meaning of the times of jobs that are compared, and of the model if it has figures."""
+    compared = {metric for pair in pairs for metric in pair.spec.metrics}
+    sentences = []
+    if "jct" in compared:
+        sentences.append(
+            "Job completion time runs from a job's release to the end of its last rank's last iteration."
+        )
+    if compared & {"iteration", "allreduce"}:
+        sentences.append(
+            "Iteration and all-reduce times are medians over ranks and iterations, waiting for slower ranks "
+            "included."
+        )
+    if any(pair.modelled(metric) for pair in pairs for metric in compared):
+        sentences.append(
+            "The model takes every link to be shared max-min fairly by flows that send all the time, "
+            f"without headers or losses {tag('analytic')}."
+        )
+    return " ".join(sentences)
 
 
 def _scaled(view: View) -> str:

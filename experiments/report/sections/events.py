@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.faults import FAULTS
 from ringlight.experiments.analysis.metrics.regroup import window
+from ringlight.experiments.language.light_events import moving_events
 from ringlight.experiments.record.runs import Action, Run
 from ringlight.experiments.report.charts import chart, legend, note
 from ringlight.experiments.report.drawing import INK, LIGHT, job_colours
@@ -258,5 +258,5 @@ def _moved(run: Run, switch: str) -> int:
 
 def _events(view: View, run: Run) -> Iterator[tuple[Action, Figures]]:
     for action in run.later:
-        if action.plan.do in MOVES_LIGHT:
+        if action.plan.do in moving_events():
             yield action, view.figures_at(run.plan.arm, f"event {action.plan.name}")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from matplotlib.figure import Figure
 
-from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.regroup import (
     beacon_gaps,
     dark_intervals,
     phases,
     window,
 )
+from ringlight.experiments.language.light_events import moving_events
 from ringlight.experiments.record.runs import Action, Run
 from ringlight.experiments.report.charts import (
     chart,
@@ -57,7 +57,7 @@ def regroup(view: View, draw: Draw) -> str:
         (run, a)
         for run in view.first.values()
         for a in run.later
-        if a.plan.do in MOVES_LIGHT
+        if a.plan.do in moving_events()
     ]
     return (
         "".join(

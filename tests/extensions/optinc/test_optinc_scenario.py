@@ -11,7 +11,8 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.emulation.requests import only_simulated
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import load
-from ringlight.experiments.language.spec import TARGETS_OF
+from ringlight.experiments.language.light_events import light_events
+from ringlight.experiments.language.targets import TARGETS_OF
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
@@ -212,7 +213,7 @@ def test_optinc_has_no_steps() -> None:
 
 
 def test_every_event_of_the_language_is_something_that_the_emulation_can_do() -> None:
-    others = ("cancel", "start")
+    others = ("cancel", "start", *light_events())
     asked = {
         f"{do} {kind}"
         for do, kinds in TARGETS_OF.items()

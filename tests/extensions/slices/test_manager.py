@@ -237,9 +237,9 @@ def test_gpus_in_use_keep_a_slice(bench: Bench) -> None:
         "g1": Holder("job", "train"),
         "g8": Holder("claim", "slurm-42"),
     }
-    with pytest.raises(ConflictError, match="GPU g1 of partition c0 is used by job"):
+    with pytest.raises(ConflictError, match="partition c0: GPU g1 is used by job"):
         bench.slices.delete("red", 0.0)
-    with pytest.raises(ConflictError, match="GPU g1 of partition c0 is used by job"):
+    with pytest.raises(ConflictError, match="partition c0: GPU g1 is used by job"):
         bench.slices.swap("red", "c0", "c3", 0.0)
     bench.create("blue", "2x2", "c2")
     message = "partition c2: GPU g8 is used by claim slurm-42"

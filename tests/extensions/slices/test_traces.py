@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.containers.image import ROOT
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
+from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.extensions.cluster.clusters import Policies
 from ringlight.extensions.cluster.job_traces import JobTrace
 from ringlight.extensions.cluster.language import jobs_of
@@ -134,3 +136,49 @@ def test_shapes_of_a_file_are_read_and_what_never_fits_is_dropped(
     jobs = jobs_of(trace_of(plan), 0)
     assert jobs.shapes == ((4, 4, 4), (2, 2, 2))
     assert jobs.counts["no_block"] == 1
+
+
+REPORTED = """
+name: small
+fabrics:
+  cubes: {cubes: {cube: 4x4x4, count: 4, gpu: tpu7x, rate: 1 Gbit/s}}
+  torus: {interconnect: {kind: torus, gpus: 256, sides: [4, 4, 16], gpu: tpu7x, rate: 6 Gbit/s}}
+jobs:
+  trace:
+    generate: {jobs: 40, gap: 100 s, duration: 300 s, sizes: {64: 1, 128: 1}}
+    sends: 0.3
+arms:
+  torus: {title: Blocks, fabric: torus, jobs.trace.placement: blocks}
+  cubes: {title: Slices, fabric: cubes}
+compare: {baseline: torus, metrics: [waited_mean]}
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    experiment = parse(REPORTED, str(ROOT / "scenarios/small.yaml"))
+    done, _ = carry_out_experiment(
+        experiment, SimulationBackend(), tmp_path_factory.mktemp("runs")
+    )
+    return (done.path / "report.html").read_text()
+
+
+def test_a_report_of_slices_has_no_plot_or_column_of_nothing(page: str) -> None:
+    # No slice is on more cubes than it needs, and none of a torus is on a switch.
+    for words in ("scattered", "Scattered", "fibres moved", "moves for 100 jobs"):
+        assert words not in page
+    assert "jobs that wait" in page
+
+
+def test_a_report_of_slices_calls_the_places_of_jobs_cubes(page: str) -> None:
+    assert "Slices: GPUs, cube by cube, by job over time" in page
+    assert "Blocks: GPUs by job over time" in page
+    assert "was on several cubes" in page
+    for words in ("several switches", "more switches", "switch by switch"):
+        assert words not in page
+
+
+def test_a_comparison_of_waiting_explains_no_iterations(page: str) -> None:
+    assert "Waited mean" in page
+    for words in ("iteration and all-reduce times", "The model takes every link"):
+        assert words not in page
