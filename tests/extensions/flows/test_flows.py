@@ -207,8 +207,31 @@ def test_many_sizes_are_put_together_by_powers_of_ten():
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("source,destination,bytes\n", "no column start_s"),
-        ("g0,g9,1,0", "flows.csv:2: there is no GPU g9"),
+        (
+            "source,destination,bytes\n",
+            "flows.csv:1: the head line 'source,destination,bytes' has no column start_s",
+        ),
+        (
+            "source;destination;bytes;start_s\n",
+            "flows.csv:1: the head line 'source;destination;bytes;start_s' has no",
+        ),
+        ("source,destination,bytes,bytes,start_s\n", "has more than one column bytes"),
+        (
+            "source,destination,bytes,start_s\n",
+            "flows.csv: there is no flow after the head line",
+        ),
+        ("\n\ng0,g1,x,0", "flows.csv:4: bytes: 'x'"),
+        ("g0,g1,1000,0,5", "flows.csv:2: there are more fields than in the head line"),
+        (
+            "g0,g1,1,1701388800",
+            "flows.csv:2: start_s: 1701388800.0; it must be 0 to 1,000,000",
+        ),
+        ("g0,g1,1,inf", "flows.csv:2: start_s: inf"),
+        (f"g0,{'a' * 200_000},1,0", "flows.csv:2: field larger than field limit"),
+        (
+            "g0,g9,1,0",
+            "flows.csv:2: destination: there is no GPU 'g9'; there are 4, such as g0",
+        ),
         ("g0,g0,1,0", "flows.csv:2: g0 sends to itself"),
         ("g0,g1,0,0", "flows.csv:2: bytes: 0"),
         ("g0,g1,1,nan", "flows.csv:2: start_s: nan"),
@@ -227,6 +250,31 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, part: str):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_files_of_spreadsheets_are_read(tmp_path: Path, encoding: str, end: str):
+    lines = [
+        "source, destination, bytes, start_s ",
+        "g0, g1, 1000, 0.5",
+        "",
+        "g1 ,g2,5,0",
+        "",
+    ]
+    file = tmp_path / "flows.csv"
+    file.write_bytes(end.join(lines).encode(encoding))
+    assert read_flows(file, LEAF.gpus) == [
+        SizedFlow("g0", "g1", 1000, 0.5),
+        SizedFlow("g1", "g2", 5, 0),
+    ]
+
+
+def test_a_file_in_another_encoding_is_one_line(tmp_path: Path):
+    file = tmp_path / "flows.csv"
+    file.write_text("source,destination,bytes,start_s\n", encoding="utf-16")
+    with pytest.raises(FlowFileError, match=r"flows\.csv: it is not text in UTF-8$"):
+        read_flows(file, LEAF.gpus)
+
+
 def test_a_device_that_never_ends_is_no_file_of_flows():
     with pytest.raises(FlowFileError, match="/dev/zero: "):
         read_flows(Path("/dev/zero"), LEAF.gpus)
@@ -242,6 +290,20 @@ def test_the_command_prints_and_writes_times(tmp_path: Path):
     assert document["flows"] == len(lines) - 1 == 200
     assert sum(item["flows"] for item in document["classes"]) == 200
     assert lines[0].endswith("completion_s")
+
+
+def test_times_that_cannot_be_written_are_refused_before_the_simulation(tmp_path: Path):
+    flows = tmp_path / "flows.csv"
+    flows.write_text("source,destination,bytes,start_s,name\ng0,g1,1,0,a\n")
+    before = flows.read_bytes()
+    for out, part in (
+        (flows, "flows.csv: it is the file of flows; name another with --out"),
+        (tmp_path / "none/out.csv", "none/out.csv: cannot be written: No such file"),
+    ):
+        done = ringlight("fct", "docs/flows/clos.yaml", str(flows), "--out", str(out))
+        assert done.returncode
+        assert part in one_line(done)
+    assert flows.read_bytes() == before
 
 
 def test_what_cannot_carry_flows_is_one_line():
