@@ -35,6 +35,9 @@ from ringlight.experiments.report.words import (
 )
 from ringlight.fabric.utilisation import DEFINITIONS, Definition
 
+#: Begins of the names of times that the model predicts.
+_TIMES_OF_JOBS = ("jct", "iteration", "allreduce")
+
 
 @dataclass(frozen=True)
 class _ComparisonLine:
@@ -60,15 +63,25 @@ def comparison(view: View, draw: Draw) -> str:
     ]
     if not pairs:
         return ""
+    words = f"{_meanings(pairs)}{_scaled(view)}{_repeats(view)}{_worth(view)}{view.says('comparison')}"
     foot = any(metric.endswith("_predicted_with_setup") for metric in view.metrics)
     return (
-        "<p>Job completion time runs from a job's release to the end of its last rank's last iteration; "
+        f"<p>{words.strip()}</p>" * bool(words)
+        + "".join(_table(view, pairs) for pairs in by_spec if pairs)
+        + quiet("* each wait for light as long as the median set-up of the run." * foot)
+    )
+
+
+def _meanings(pairs: Sequence[Compared]) -> str:
+    """Return the meanings of jobs' times, and of their model; empty if no such times are compared."""
+    compared = {metric for pair in pairs for metric in pair.spec.metrics}
+    if not any(metric.startswith(_TIMES_OF_JOBS) for metric in compared):
+        return ""
+    return (
+        "Job completion time runs from a job's release to the end of its last rank's last iteration; "
         "iteration and all-reduce times are medians over ranks and iterations, waiting for slower ranks "
         "included. The model takes every link to be shared max-min fairly by flows that send all the time, "
-        f"without headers or losses {tag('analytic')}.{_scaled(view)}{_repeats(view)}{_worth(view)}"
-        f"{view.says('comparison')}"
-        f"</p>{''.join(_table(view, pairs) for pairs in by_spec if pairs)}"
-        + quiet("* each wait for light as long as the median set-up of the run." * foot)
+        f"without headers or losses {tag('analytic')}."
     )
 
 
