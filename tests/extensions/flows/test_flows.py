@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +82,53 @@ def test_the_queue_of_a_long_flow_is_where_others_came_in_last():
     receiver = times([long, other, at_receiver])[2]
     assert sender < alone + 2 * PACKET
     assert receiver > alone + 20 * PACKET
+
+
+def one_by_one(
+    paths: list[list[str]], sizes: list[int], bps: dict[str, float], plain: Transport
+) -> list[float]:
+    """Return the times of flows that start together, each packet in a queue: acknowledged without delay."""
+    packets = [plain.packets(size) for size in sizes]
+    sent, arrived, ends = [0] * len(sizes), [0] * len(sizes), [0.0] * len(sizes)
+    free: dict[str, float] = {}
+    # Time, number of the entry, flow, hop; hop 0 sends what the window allows.
+    queue = [(0.0, flow, flow, 0) for flow in range(len(sizes))]
+    count = len(queue)
+    size_of = {}
+    while queue:
+        now, number, flow, hop = heappop(queue)
+        if hop == 0 or hop > len(paths[flow]):
+            arrived[flow] += hop > 0
+            ends[flow] = now
+            while sent[flow] < packets[flow] and sent[flow] - arrived[flow] < 30:
+                sent[flow] += 1
+                last = sent[flow] == packets[flow]
+                size_of[count] = plain.last_bytes(sizes[flow]) if last else 1500
+                heappush(queue, (now, count, flow, 1))
+                count += 1
+            continue
+        link = paths[flow][hop - 1]
+        free[link] = max(now, free.get(link, 0.0)) + 8 * size_of[number] / bps[link]
+        heappush(queue, (free[link], number, flow, hop + 1))
+    return ends
+
+
+@pytest.mark.parametrize("uplink", [1.0, 2.0])
+def test_two_long_flows_behind_one_uplink_end_as_their_packets_do(uplink: float):
+    """Whichever link limits them, that of their leaf or that of their receiver."""
+    fabric = leaf_spine(2, 2, RATE, oversubscription=2 / uplink).fabric()
+    flows = [SizedFlow("g0", "g2", 320_000, 0), SizedFlow("g1", "g2", 160_000, 0)]
+    found = completion_times_s(fabric, flows, replace(PLAIN, spray=False)).tolist()
+    bps = {
+        "g0": RATE,
+        "g1": RATE,
+        "up": uplink * RATE,
+        "down": uplink * RATE,
+        "g2": RATE,
+    }
+    paths = [[gpu, "up", "down", "g2"] for gpu in ("g0", "g1")]
+    truth = one_by_one(paths, [flow.size_bytes for flow in flows], bps, PLAIN)
+    assert found == pytest.approx(truth, rel=0.06)
 
 
 def test_acknowledgements_take_their_share_of_the_links_back():
