@@ -24,6 +24,7 @@ from ringlight.extensions.hosts.probe import (
     start_answering,
 )
 from ringlight.testbed.lab import LabError
+from tests.unit.test_cli import one_line, ringlight
 
 
 def test_only_tls_may_be_reached_from_other_machines() -> None:
@@ -50,6 +51,32 @@ def test_a_scheduler_without_tls_is_refused_by_name() -> None:
         match=r"^--dask: who reaches tcp://10\.0\.0\.1:8786 .* hosts certificates DIR$",
     ):
         hosts_of("tcp://10.0.0.1:8786").__enter__()
+
+
+def test_without_certificates_the_command_ends_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    begin_s = time.monotonic()
+    nothing = str(tmp_path)
+    done = ringlight(
+        "hosts", "check", "--dask", "tls://127.0.0.1:1", DASK_CONFIG=nothing
+    )
+    assert done.returncode
+    assert one_line(done).endswith(
+        "hosts certificates DIR, then export DASK_CONFIG=DIR"
+    )
+    assert time.monotonic() - begin_s < 30
+
+
+def test_the_wait_for_a_scheduler_is_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("ringlight.extensions.hosts.cluster.ANSWER_S", 3.0)
+    with pytest.raises(LabError, match="it does not answer"):
+        hosts_of("tcp://127.0.0.1:1").__enter__()
+    assert (
+        "waiting for the Dask scheduler at tcp://127.0.0.1:1" in capsys.readouterr().err
+    )
 
 
 def test_a_scheduler_without_hosts_says_how_to_start_one() -> None:
