@@ -40,11 +40,11 @@ def altered(
     gone = {_lit(present, names, index) for index, names in enumerate(remove)}
     gone |= {pair for pair in present if not set(nears).isdisjoint(pair)}
     used = {port for pair in present if pair not in gone for port in pair}
-    lit = {port: other for pair in present for port, other in (pair, pair[::-1])}
+    opposite = {port: other for pair in present for port, other in (pair, pair[::-1])}
     new: list[_Pair] = []
     for index, (near, (_, second)) in enumerate(zip(nears, add, strict=True)):
         place = f"add[{index}]"
-        far = _far_end(fabric, near, second, used, lit.get(near), place)
+        far = _far_end(fabric, near, second, used, opposite.get(near), place)
         if far in used:
             raise ConflictError(f"{place}: {second} is in use")
         used.add(far)
@@ -95,12 +95,12 @@ def _far_end(
     near: Port,
     name: str,
     used: Collection[Port],
-    lit: Port | None,
+    present: Port | None,
     place: str,
 ) -> Port:
     """Return the port that a name stands for: the port itself, or a free one of a packet switch.
 
-    ``lit``: the port to which ``near`` is lit; it is the first choice.
+    ``present``: the port to which ``near`` is lit; it is the first choice.
     """
     if name not in fabric.packet_switches:
         far = _plugged(fabric, name, place)
@@ -109,8 +109,8 @@ def _far_end(
         except ValueError as error:
             raise InvalidError(f"{place}: {error}") from error
         return far
-    if lit is not None and lit.node == name and lit not in used:
-        return lit
+    if present is not None and present.node == name and present not in used:
+        return present
     for port in _joined(fabric, near, name):
         if port not in used:
             return port

@@ -122,8 +122,10 @@ def _dots(runs: Mapping[str, Run], titles: Mapping[str, str]) -> Figure:
     axis.set(xscale="log", yscale="log", xlabel="size", ylabel="completion time")
     for side in (axis.xaxis, axis.yaxis):
         plain_ticks(side, *side.get_data_interval())
-    axis.xaxis.set_major_formatter(lambda at, _: format_size(round(1e3 * at)))
-    axis.yaxis.set_major_formatter(lambda at, _: format_time(at))
+    axis.xaxis.set_major_formatter(
+        lambda kilobyte, _: format_size(round(1e3 * kilobyte))
+    )
+    axis.yaxis.set_major_formatter(lambda time_s, _: format_time(time_s))
     axis.grid(axis="x", visible=True)
     if len(runs) > 1:
         legend(figure, "arm", columns=4)

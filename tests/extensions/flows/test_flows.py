@@ -118,7 +118,7 @@ def test_two_long_flows_behind_one_uplink_end_as_their_packets_do(uplink: float)
     """Whichever link limits them, that of their leaf or that of their receiver."""
     fabric = leaf_spine(2, 2, RATE, oversubscription=2 / uplink).fabric()
     flows = [SizedFlow("g0", "g2", 320_000, 0), SizedFlow("g1", "g2", 160_000, 0)]
-    found = completion_times_s(fabric, flows, replace(PLAIN, spray=False)).tolist()
+    times_s = completion_times_s(fabric, flows, replace(PLAIN, spray=False)).tolist()
     bps = {
         "g0": RATE,
         "g1": RATE,
@@ -128,7 +128,7 @@ def test_two_long_flows_behind_one_uplink_end_as_their_packets_do(uplink: float)
     }
     paths = [[gpu, "up", "down", "g2"] for gpu in ("g0", "g1")]
     truth = one_by_one(paths, [flow.size_bytes for flow in flows], bps, PLAIN)
-    assert found == pytest.approx(truth, rel=0.06)
+    assert times_s == pytest.approx(truth, rel=0.06)
 
 
 def test_acknowledgements_take_their_share_of_the_links_back():
