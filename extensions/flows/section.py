@@ -70,10 +70,10 @@ def flows_beside(view: View, draw: Draw) -> str:
         [
             ARM,
             ("flows", "flows_completed"),
-            ("over workers'", "flow_time_ratio"),
+            ("over workers", "flow_time_ratio"),
             ("least", "flow_time_ratio_least"),
             ("most", "flow_time_ratio_most"),
-            ("over packets'", "flow_time_packet_ratio"),
+            ("over packets", "flow_time_packet_ratio"),
             ("least", "flow_time_packet_ratio_least"),
             ("most", "flow_time_packet_ratio_most"),
         ],
