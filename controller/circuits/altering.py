@@ -27,20 +27,24 @@ def altered(
     """Return what the optical switches must carry so that some circuits are added and others removed.
 
     Ends are names of ports (``g3``, ``tor0:1``). The second end of a circuit to add may be a packet switch:
-    then it is the first free port there, after what is removed, that an optical switch joins to the first end.
+    then it is the port there to which the first end is lit, or the first free one, after what is removed, that an
+    optical switch joins to the first end.
     A circuit to add takes the place of the one at its first end. Raises InvalidError for an end or a circuit
     that this fabric cannot have, ConflictError for a circuit that is not lit or a port that is in use.
     """
     present = circuit_pairs(fabric, cross_connects)
     add = list(add)
-    nears = [_port(first, f"add[{index}]") for index, (first, _) in enumerate(add)]
+    nears = [
+        _plugged(fabric, first, f"add[{index}]") for index, (first, _) in enumerate(add)
+    ]
     gone = {_lit(present, names, index) for index, names in enumerate(remove)}
     gone |= {pair for pair in present if not set(nears).isdisjoint(pair)}
     used = {port for pair in present if pair not in gone for port in pair}
+    opposite = {port: other for pair in present for port, other in (pair, pair[::-1])}
     new: list[_Pair] = []
     for index, (near, (_, second)) in enumerate(zip(nears, add, strict=True)):
         place = f"add[{index}]"
-        far = _far_end(fabric, near, second, used, place)
+        far = _far_end(fabric, near, second, used, opposite.get(near), place)
         if far in used:
             raise ConflictError(f"{place}: {second} is in use")
         used.add(far)
@@ -69,6 +73,13 @@ def _port(name: str, place: str) -> Port:
         raise InvalidError(f"{place}: {error}") from error
 
 
+def _plugged(fabric: Fabric, name: str, place: str) -> Port:
+    port = _port(name, place)
+    if port not in fabric.link_at:
+        raise InvalidError(f"{place}: this fabric has no port {name}")
+    return port
+
+
 def _lit(present: Collection[_Pair], names: tuple[str, str], index: int) -> _Pair:
     """Return the lit circuit with these ends, in whichever order."""
     place = f"remove[{index}]"
@@ -80,11 +91,26 @@ def _lit(present: Collection[_Pair], names: tuple[str, str], index: int) -> _Pai
 
 
 def _far_end(
-    fabric: Fabric, near: Port, name: str, used: Collection[Port], place: str
+    fabric: Fabric,
+    near: Port,
+    name: str,
+    used: Collection[Port],
+    present: Port | None,
+    place: str,
 ) -> Port:
-    """Return the port that a name stands for: the port itself, or the first free one of a packet switch."""
+    """Return the port that a name stands for: the port itself, or a free one of a packet switch.
+
+    ``present``: the port to which ``near`` is lit; it is the first choice.
+    """
     if name not in fabric.packet_switches:
-        return _port(name, place)
+        far = _plugged(fabric, name, place)
+        try:
+            circuit_cross_connects(fabric, [(near, far)])
+        except ValueError as error:
+            raise InvalidError(f"{place}: {error}") from error
+        return far
+    if present is not None and present.node == name and present not in used:
+        return present
     for port in _joined(fabric, near, name):
         if port not in used:
             return port

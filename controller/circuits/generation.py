@@ -91,6 +91,10 @@ class History:
         """
         if expected == present:
             return
+        if expected > present:
+            raise LightMovedError(
+                f"the light is of generation {present}, and has not been of generation {expected}; read it again"
+            )
         with self._lock:
             since = [
                 change

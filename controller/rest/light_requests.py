@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Header
@@ -22,24 +24,30 @@ from ringlight.fabric.crossconnect import Mode
 class Expecting(Body):
     """Change of a document of light. ``expect``: generation of the document that the caller has read."""
 
-    expect: int | None = Field(None, ge=0, le=2**53)
+    expect: int | None = Field(None, ge=0, le=2**53, strict=True)
 
 
-#: ``"17"``, as the header ``ETag`` of a document of light has it.
+_TAG = re.compile(r'(?:W/)?"([0-9]{1,16})"|\*')
+#: ``"17"``, as the header ``ETag`` of a document of light has it. A list, to see a second header.
 IfMatch = Annotated[
-    str | None, Header(alias="If-Match", pattern=r'^(W/)?"[0-9]{1,16}"$|^\*$')
+    list[str] | None,
+    Header(alias="If-Match"),
+    WithJsonSchema({"type": "string", "pattern": f"^(?:{_TAG.pattern})$"}),
 ]
 
 
-def expected(if_match: str | None, *bodies: int | None) -> int | None:
+def expected(if_match: Sequence[str] | None, *bodies: int | None) -> int | None:
     """Return the generation of the light that a caller has read, as the header or a body names it; None
     if neither does.
 
-    Raises InvalidError if they name two.
+    Raises InvalidError if they name two, or the header none.
     """
-    header = (if_match or "*").removeprefix("W/").strip('"')
     named = {number for number in bodies if number is not None}
-    named |= set() if header == "*" else {int(header)}
+    for header in if_match or ():
+        tag = _TAG.fullmatch(header)
+        if tag is None:
+            raise InvalidError(f'If-Match: {header} is not one ETag, such as "17"')
+        named |= set() if tag[1] is None else {int(tag[1])}
     if len(named) > 1:
         raise InvalidError("If-Match, expect and generation name different generations")
     return named.pop() if named else None
@@ -158,7 +166,7 @@ class Circuits(Expecting):
     )
 
     circuits: list[CircuitEnds] = Field(max_length=16_384)
-    generation: int | None = Field(None, ge=0, le=2**53)
+    generation: int | None = Field(None, ge=0, le=2**53, strict=True)
     dry_run: StrictBool = False
 
 

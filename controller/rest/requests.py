@@ -188,7 +188,7 @@ class Placement(Body):
     """
 
     ranks: list[str] | None = Field(default=None, min_length=1, max_length=4096)
-    gpus: int | None = Field(default=None, ge=1, le=4096)
+    gpus: int | None = Field(default=None, ge=1, le=4096, strict=True)
     plane: str | None = None
     collective: str = "ring"
 
@@ -339,7 +339,7 @@ class ClaimRequest(Body):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")
     gpus: list[Name] | None = Field(default=None, min_length=1, max_length=4096)
-    count: int | None = Field(default=None, ge=1, le=4096)
+    count: int | None = Field(default=None, ge=1, le=4096, strict=True)
     collective: Name = "ring"
     wait_s: float = Field(default=20.0, ge=0, le=20, allow_inf_nan=False)
 

@@ -39,7 +39,7 @@ def latency_words(plans: Iterable[RunPlan], environment: Mapping[str, Any]) -> s
         if not plan.computed
         for word in _words(plan, more_s, DEFAULT in environment)
     )
-    return "; ".join(words) or "not counted: their source computes the jobs together"
+    return "; ".join(words) or "not added: one model computes all jobs together"
 
 
 def _words(plan: RunPlan, more_s: float, by_default: bool) -> Iterable[str]:

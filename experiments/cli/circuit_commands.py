@@ -62,7 +62,7 @@ def circuits_change(
         list[str] | None,
         typer.Option(
             metavar="A=B",
-            help="Such as g0=tor1:2; g0=tor1 for any free port of tor1.",
+            help="Such as g0=tor1:2; g0=tor1 for g0's own or any free port of tor1.",
         ),
     ] = None,
     remove: Annotated[
@@ -77,6 +77,8 @@ def circuits_change(
         ringlight circuits change --add g0=tor1 --dry-run
         ringlight circuits change --remove g0=tor0:1
     """
+    if not (add or remove):
+        fail("name a circuit with --add or --remove", 2)
     body = {
         "add": [_ends(text) for text in add or ()],
         "remove": [_ends(text) for text in remove or ()],

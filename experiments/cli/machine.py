@@ -14,7 +14,15 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli import options, suite
-from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say
+from ringlight.experiments.cli.common import (
+    Column,
+    answer,
+    echo,
+    fail,
+    listing,
+    patience,
+    say,
+)
 from ringlight.experiments.cli.labs import processes_of_lab
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.packages import check_packages
@@ -51,7 +59,7 @@ def up(
         processes = processes_of_lab(
             scenario, place, lab, follow=False, lends=not brief, idle_hosts=hosts
         )
-        with writing(processes.state):
+        with writing(processes.state), patience("building the lab"):
             processes.start()
             facts = processes.leave_standing(scenario=str(scenario))
     message = f"lab {facts['lab']} is up; REST at {facts['url']}/docs; end it with: ringlight down {facts['lab']}"

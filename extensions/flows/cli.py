@@ -81,8 +81,8 @@ def fct(
 
     Examples:
         ringlight examples copy fat_tree_4
-        ringlight fct fat_tree_4.yaml day1/flows.csv
-        ringlight fct fat_tree_4.yaml day1/flows.csv --arm ring --paths pair --link-delay 500ns
+        ringlight examples copy flows
+        ringlight fct flows.yaml flows.csv --arm half --link-delay 500ns --out times.csv
     """
     from dataclasses import asdict
 
@@ -106,6 +106,8 @@ def fct(
         )
     except ValueError as error:
         fail(str(error), 2)
+    if out is not None:
+        _check_out(out, file)
     experiment = load(scenario, sets=place.sets or (), scale_for=real_scale)
     fabric = experiment.one_setting(place.arm, place.point).fabric
     try:
@@ -125,8 +127,22 @@ def fct(
         }
         show_json(document)
         return
-    echo(f"{len(given):,} flows, completion times, simulated:")
+    flows = "1 flow" if len(given) == 1 else f"{len(given):,} flows"
+    echo(f"{flows}, completion times, simulated:")
     table(("size", "flows", "median", "90 %", "99 %"), lines_of(classes), 1)
+
+
+def _check_out(out: Path, flows: Path) -> None:
+    """Refuse a file for times that cannot be written, before the simulation."""
+    from ringlight.experiments.record.writing import writing
+
+    existed = out.exists()
+    if existed and flows.exists() and out.samefile(flows):
+        fail(f"{out}: it is the file of flows; name another with --out", 2)
+    with writing(out), out.open("a"):
+        pass
+    if not existed:
+        out.unlink()
 
 
 def _size(option: str, text: str) -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ringlight.workloads.formats.files import read_bytes
+from ringlight.workloads.formats.files import printable, read_bytes
 
 #: Columns of a file; further columns are ignored.
 COLUMNS = ("source", "destination", "bytes", "start_s")
@@ -18,6 +17,8 @@ _N = TypeVar("_N", int, float)
 #: Most flows of a file, and most bytes of the file and of a flow, which floats carry exactly.
 MOST_FLOWS = 5_000_000
 FILE_BYTES, FLOW_BYTES = 512 << 20, 1 << 53
+#: Latest start, seconds: there floats still distinguish 0.1 ns.
+LAST_START_S = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -40,27 +41,43 @@ def read_flows(path: Path, gpus: Collection[str]) -> list[SizedFlow]:
         data = read_bytes(path, limit=FILE_BYTES, pipe=True)
     except ValueError as error:
         raise FlowFileError(str(error)) from None
+    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
+    reader = csv.DictReader(text, restval="")
     try:
-        text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
-        reader = csv.DictReader(text, restval="")
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise FlowFileError(f"{path}: the head line has no column {missing[0]}")
-        return list(_flows(path, reader, gpus))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise FlowFileError(f"{path}: cannot be read: {error}") from None
+        reader.fieldnames = _head(path, reader.fieldnames or ())
+        flows = list(_flows(path, reader, gpus))
+    except UnicodeDecodeError:
+        raise FlowFileError(f"{path}: it is not text in UTF-8") from None
+    except csv.Error as error:
+        raise FlowFileError(f"{path}:{reader.line_num + 1}: {error}") from None
+    if not flows:
+        raise FlowFileError(f"{path}: there is no flow after the head line")
+    return flows
+
+
+def _head(path: Path, names: Sequence[str]) -> list[str]:
+    """Return the names of the columns, each of ours once. Raises FlowFileError."""
+    head = [name.strip() for name in names]
+    for name in COLUMNS:
+        if head.count(name) != 1:
+            number = "no" if name not in head else "more than one"
+            line = printable(",".join(names))
+            raise FlowFileError(
+                f"{path}:1: the head line {line} has {number} column {name}"
+            )
+    return head
 
 
 def _flows(
-    path: Path, rows: Iterable[dict[str, str]], gpus: Collection[str]
+    path: Path, rows: csv.DictReader[str], gpus: Collection[str]
 ) -> Iterable[SizedFlow]:
-    for number, row in enumerate(rows, 2):
-        if number > MOST_FLOWS + 1:
+    for number, row in enumerate(rows, 1):
+        if number > MOST_FLOWS:
             raise FlowFileError(f"{path}: more than {MOST_FLOWS:,} flows")
         try:
             yield _flow(row, gpus)
         except ValueError as error:
-            raise FlowFileError(f"{path}:{number}: {error}") from None
+            raise FlowFileError(f"{path}:{rows.line_num}: {error}") from None
 
 
 def _number(
@@ -73,22 +90,28 @@ def _number(
         raise ValueError(f"{column}: {row[column]!r:.40} is not {kind}") from None
 
 
-def _flow(row: dict[str, str], gpus: Collection[str]) -> SizedFlow:
+def _flow(row: dict[str | Any, str | Any], gpus: Collection[str]) -> SizedFlow:
+    if None in row:
+        raise ValueError("there are more fields than in the head line")
     flow = SizedFlow(
-        row["source"],
-        row["destination"],
+        row["source"].strip(),
+        row["destination"].strip(),
         _number(row, "bytes", int, "a whole number of bytes"),
         _number(row, "start_s", float, "a number of seconds"),
     )
-    for name in (flow.source, flow.destination):
+    for column, name in (("source", flow.source), ("destination", flow.destination)):
         if name not in gpus:
-            raise ValueError(f"there is no GPU {name}")
+            raise ValueError(
+                f"{column}: there is no GPU {printable(name)}; there are {len(gpus):,}, such as {min(gpus)}"
+            )
     if flow.source == flow.destination:
         raise ValueError(f"{flow.source} sends to itself")
     if flow.size_bytes < 1:
         raise ValueError(f"bytes: {flow.size_bytes}; it must be 1 or more")
     if flow.size_bytes > FLOW_BYTES:
         raise ValueError(f"bytes: more than {FLOW_BYTES}")
-    if not (math.isfinite(flow.start_s) and flow.start_s >= 0):
-        raise ValueError(f"start_s: {flow.start_s}; it must be 0 or more")
+    if not 0 <= flow.start_s <= LAST_START_S:
+        raise ValueError(
+            f"start_s: {flow.start_s}; it must be 0 to {LAST_START_S:,}, from the begin of the run"
+        )
     return flow

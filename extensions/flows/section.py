@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,10 +21,12 @@ from ringlight.extensions.flows.metrics import (
     run_times_s,
 )
 from ringlight.extensions.flows.plan import FlowsPlan, flows_of
-from ringlight.fabric.units import format_size
+from ringlight.fabric.units import format_size, format_time
 
 #: Most flows that are drawn of each arm.
 MOST_DOTS = 2000
+#: Shapes of dots by arm, of which equal ones are still seen on top of each other.
+_SHAPES = "ox^sDv"
 #: Heads of the columns by percentile.
 _HEADS = {"median": "median", "p90": "90 %", "p99": "99 %"}
 
@@ -50,8 +53,8 @@ def flows(view: View, draw: Draw) -> str:
     ]
     group = (lambda row: arm_title(row[0])) if len(runs) > 1 else None
     titles = {arm: view.title(arm) for arm in runs}
-    caption = f"Completion times of flows by size, {view.label}; a dot is a flow."
-    note = f"From a flow's start until its receiver has all bytes, {tag(view.label)}."
+    caption = f"Completion times of flows by size, {view.label}; a mark is a flow."
+    note = f"From a flow's start until it is complete, {tag(view.label)}."
     return (
         table_of(rows, columns, 1, group=group)
         + quiet(note)
@@ -67,10 +70,10 @@ def flows_beside(view: View, draw: Draw) -> str:
         [
             ARM,
             ("flows", "flows_completed"),
-            ("over workers'", "flow_time_ratio"),
+            ("over workers", "flow_time_ratio"),
             ("least", "flow_time_ratio_least"),
             ("most", "flow_time_ratio_most"),
-            ("over packets'", "flow_time_packet_ratio"),
+            ("over packets", "flow_time_packet_ratio"),
             ("least", "flow_time_packet_ratio_least"),
             ("most", "flow_time_packet_ratio_most"),
         ],
@@ -88,7 +91,7 @@ def _counts(run: Run) -> dict[int, int]:
 
 
 def _size(least: int) -> str:
-    return text(f"{format_size(least)} and more")
+    return text(f"{format_size(least)} to {format_size(10 * least)}")
 
 
 def _cell(short: str, row: tuple[Figures, int, int]) -> str:
@@ -96,8 +99,10 @@ def _cell(short: str, row: tuple[Figures, int, int]) -> str:
 
 
 def _dots(runs: Mapping[str, Run], titles: Mapping[str, str]) -> Figure:
-    figure, axis = chart(3.0, left=0.75, bottom=0.5)
-    for (arm, run), (_, colour) in zip(runs.items(), LOOKS, strict=False):
+    figure, axis = chart(3.0, left=0.85, bottom=0.5)
+    for (arm, run), (_, colour), shape in zip(
+        runs.items(), cycle(LOOKS), cycle(_SHAPES), strict=False
+    ):
         times_s = run_times_s(run)
         if times_s is None:
             continue
@@ -109,13 +114,18 @@ def _dots(runs: Mapping[str, Run], titles: Mapping[str, str]) -> Figure:
             kilobytes[::every],
             times_s[::every],
             color=colour,
+            fillstyle="none",
             linestyle="",
-            marker="o",
+            marker=shape,
             label=titles[arm],
         )
-    axis.set(xscale="log", yscale="log", xlabel="size, kB", ylabel="completion, s")
+    axis.set(xscale="log", yscale="log", xlabel="size", ylabel="completion time")
     for side in (axis.xaxis, axis.yaxis):
         plain_ticks(side, *side.get_data_interval())
+    axis.xaxis.set_major_formatter(
+        lambda kilobyte, _: format_size(round(1e3 * kilobyte))
+    )
+    axis.yaxis.set_major_formatter(lambda time_s, _: format_time(time_s))
     axis.grid(axis="x", visible=True)
     if len(runs) > 1:
         legend(figure, "arm", columns=4)

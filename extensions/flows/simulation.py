@@ -147,8 +147,12 @@ class _Run:
             now_s,
         )
         self._round_trips[number] = way, self._round_trip_s(way)
-        near = (fluid.first, fluid.last, *(way.shares.keys() & self._sharing.contended))
-        ahead_s = {link: self._ahead_s(link) for link in near}
+        # Any link that has long flows may become the one that limits this flow.
+        ahead_s = {
+            link: self._ahead_s(link)
+            for link in way.shares
+            if self._sharing.users(link)
+        }
         self._expect(self._sharing.add(fluid))
         if fluid.shared and fluid.tightest in fluid.forward:
             self._waits_s[number] = ahead_s.get(fluid.tightest, 0.0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from ringlight.controller.web.access import is_local
+from ringlight.experiments.cli.common import patience
 from ringlight.testbed.lab import LabError
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def hosts_of(address: str) -> Iterator[Cluster]:
     from another machine without TLS.
     """
     _refuse_open([address])
-    with _client(address) as client:
+    with _client(address, ANSWER_S) as client:
         known = client.scheduler_info()
         workers = known["workers"]
         doors = [
@@ -217,9 +218,9 @@ def hosts_of(address: str) -> Iterator[Cluster]:
         yield Cluster(client, address, sorted(hosts, key=lambda host: host.name))
 
 
-def _client(address: str, timeout_s: float = ANSWER_S) -> Client:
+def _client(address: str, timeout_s: float) -> Client:
     try:
-        from distributed import Client
+        from distributed import Client, Security
     except ImportError:
         raise LabError(
             "--dask: Dask is not installed; install it with: pip install 'ringlight[dask]'"
@@ -227,17 +228,24 @@ def _client(address: str, timeout_s: float = ANSWER_S) -> Client:
     # If the scheduler goes, the user of the client reports it.
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        return Client(address, timeout=timeout_s, set_as_default=False)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
-        # Without certificates Dask raises TypeError.
-        why = (
-            "Dask has no certificates here; for a trial: ringlight hosts certificates DIR"
-            if isinstance(error, TypeError)
-            else error
-        )
+    security = Security()
+    # A client that cannot use TLS waits 60 s for its own end.
+    if (
+        address.startswith("tls://")
+        and security.get_connection_args("client")["ssl_context"] is None
+    ):
         raise LabError(
-            f"--dask {address}: it does not answer: {why or type(error).__name__}"
+            f"--dask {address}: Dask has no certificates here; for a trial: ringlight hosts certificates DIR, "
+            "then export DASK_CONFIG=DIR"
+        )
+    try:
+        with patience(f"waiting for the Dask scheduler at {address}"):
+            return Client(
+                address, timeout=timeout_s, set_as_default=False, security=security
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise LabError(
+            f"--dask {address}: it does not answer: {error or type(error).__name__}"
         ) from None
 
 

@@ -75,14 +75,21 @@ class GpuServersSpec(Strict):
 
     @model_validator(mode="after")
     def _is_a_cluster(self) -> GpuServersSpec:
-        if self.gpu not in GPUS:
-            raise ValueError(f"gpu: {self.gpu}; there are {', '.join(GPUS)}")
-        if not GPUS[self.gpu].links:
+        joined = [name for name, gpu in GPUS.items() if gpu.links]
+        if self.gpu in GPUS and self.gpu not in joined:
             raise ValueError(f"gpu: {self.gpu} has no NVLink to a switch")
+        if self.gpu not in joined:
+            raise ValueError(f"gpu: {self.gpu}; there are {', '.join(joined)}")
         nics = sum(nic.count for nic in self.nics)
-        for slow in self.slow:
-            if slow.server >= self.count or slow.nic >= nics:
-                raise ValueError(f"slow: there is no NIC {slow.nic} of {slow.server}")
+        for index, slow in enumerate(self.slow):
+            for key, value, most in (
+                ("server", slow.server, self.count),
+                ("nic", slow.nic, nics),
+            ):
+                if value >= most:
+                    raise ValueError(
+                        f"slow[{index}].{key}: {value}; counted from 0, there are {most}"
+                    )
         if len({slow.server for slow in self.slow}) < len(self.slow):
             raise ValueError("slow: one NIC of a server at most")
         self.cluster()

@@ -21,7 +21,7 @@ PIECES = 16
 def _servers(ranks: int, group: int) -> int:
     """Return the number of servers. Raises ValueError for a part of one."""
     if group < 1 or ranks % group:
-        raise ValueError(f"{ranks} ranks are no servers of {group}")
+        raise ValueError(f"{ranks} ranks are not whole servers of {group}")
     return ranks // group
 
 

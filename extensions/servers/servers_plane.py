@@ -108,7 +108,9 @@ def part_of(cluster: GpuCluster, ranks: Sequence[str]) -> GpuCluster:
     if [{number // each for number in run} for run in runs] != [
         {server} for server in servers
     ]:
-        raise ValueError("its ranks are not the same number of each server in turn")
+        raise ValueError(
+            "its ranks must be as many GPUs of each of its servers, server by server"
+        )
     faulty = dict(cluster.faulty)
     kept = tuple(
         (place, replace(faulty[server], gpus=gpus))

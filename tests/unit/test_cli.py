@@ -631,3 +631,9 @@ def test_a_simulation_of_a_file_whose_scale_is_the_machines_to_choose_has_real_t
         json.loads((run / "environment.json").read_text())["chosen_scale"]["time"] == 1
     )
     assert "chosen for a machine" not in (run / "report.html").read_text()
+
+
+def test_a_change_without_a_circuit_is_refused() -> None:
+    done = ringlight("circuits", "change")
+    assert done.returncode == 2
+    assert "name a circuit with --add or --remove" in one_line(done)

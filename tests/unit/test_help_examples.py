@@ -14,6 +14,7 @@ import typer.main
 from ringlight.experiments.cli.app import add_commands, app
 from ringlight.experiments.cli.epilogs import end_with_examples, split
 from ringlight.experiments.language.bundled import SCENARIOS
+from ringlight.experiments.language.expand import load
 from tests import forks
 
 add_commands()
@@ -70,6 +71,11 @@ def refused(example: list[str]) -> str | None:
     return None
 
 
+def named_files(name: str) -> tuple[str, ...]:
+    """The files that a bundled scenario names, which are copied with it."""
+    return next((load(path).files for path in SCENARIOS.rglob(name)), ())
+
+
 def missing_files(examples: list[list[str]]) -> list[str]:
     """Scenario files and workloads that are read before an example made them."""
     made, missing = set[str](), []
@@ -78,7 +84,7 @@ def missing_files(examples: list[list[str]]) -> list[str]:
             word for word in words if re.fullmatch(r"\w+\.(yaml|rlw|csv|et)", word)
         ]
         if words[1:3] == ["examples", "copy"]:
-            made.add(f"{words[3]}.yaml")
+            made |= {f"{words[3]}.yaml", *named_files(f"{words[3]}.yaml")}
             missing += [] if f"{words[3]}.yaml" in BUNDLED else [words[3]]
         # What a command writes comes last of its files, or is an option's.
         written = {word for flag, word in pairwise(words) if flag.startswith("--")}

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from ringlight.controller.circuits.altering import altered
 from ringlight.controller.circuits.change import carried_after
 from ringlight.controller.circuits.generation import EACH_START, moved_gpus
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.packets.attachment import circuit_pairs
-from ringlight.controller.rest.light_requests import expected
+from ringlight.controller.rest.light_requests import CircuitsPatch, expected
+from ringlight.controller.rest.requests import ClaimRequest, LightRequest
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Port
 from tests.unit.test_controller_circuits import SWAPPED, Bench
@@ -185,6 +187,19 @@ def test_any_free_port_of_a_switch_and_what_is_removed_is_free(bench: Bench) -> 
     assert on_first < 6
 
 
+def test_a_circuit_that_is_at_the_switch_already_stays(bench: Bench) -> None:
+    places = list(PORTS[:6])
+    switch = places[1].node
+    # The first port of the switch is free, and g1 is at the second.
+    gone = [("g0", str(places[0]))]
+    bench.manager.alter_circuits([], gone, who="test")
+    before = bench.manager.generation()
+    bench.manager.alter_circuits([("g1", switch)], [], who="test")
+    assert bench.manager.generation() == before
+    now = dict(circuit_pairs(FABRIC, bench.manager.cross_connects()))
+    assert now[GPUS[1]] == places[1]
+
+
 def test_what_cannot_be_altered_names_the_entry(bench: Bench) -> None:
     for add, remove, words in (
         ([], [("g0", str(PORTS[5]))], r"remove\[0\]: there is no circuit from g0 to"),
@@ -192,30 +207,74 @@ def test_what_cannot_be_altered_names_the_entry(bench: Bench) -> None:
     ):
         with pytest.raises(ConflictError, match=words):
             bench.manager.alter_circuits(add, remove, who="test")
-    with pytest.raises(InvalidError):
-        bench.manager.alter_circuits([("g0", "nosuch:1")], [], who="test")
+    switch = PORTS[0].node
+    for pair, words in (
+        (("g0", "nosuch:1"), r"add\[0\]: this fabric has no port nosuch:1"),
+        (("nosuch", switch), r"add\[0\]: this fabric has no port nosuch"),
+        (("g0:7", switch), r"add\[0\]: this fabric has no port g0:7"),
+        (("g0", "g0"), r"add\[0\]: circuit g0:0-g0:0: both ends are one port"),
+    ):
+        with pytest.raises(InvalidError, match=words):
+            bench.manager.alter_circuits([pair], [], who="test")
     assert bench.right(PORTS[:6])
 
 
 @pytest.mark.parametrize(
-    ("header", "bodies", "generation"),
+    ("headers", "bodies", "generation"),
     [
         (None, (None, None), None),
-        ("*", (None,), None),
-        ('"17"', (None,), 17),
-        ('W/"17"', (17, None), 17),
+        (["*"], (None,), None),
+        (['"17"'], (None,), 17),
+        (['"17"', '"17"'], (None,), 17),
+        (['W/"17"'], (17, None), 17),
         (None, (None, 4), 4),
     ],
 )
 def test_the_expected_generation(
-    header: str | None, bodies: tuple[int | None, ...], generation: int | None
+    headers: list[str] | None, bodies: tuple[int | None, ...], generation: int | None
 ) -> None:
-    assert expected(header, *bodies) == generation
+    assert expected(headers, *bodies) == generation
 
 
-def test_two_expected_generations_are_refused() -> None:
-    with pytest.raises(InvalidError):
-        expected('"17"', 18)
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        (['"17"'], "different generations"),
+        (['"18"', '"17"'], "different generations"),
+        (['"18", "17"'], 'If-Match: "18", "17" is not one ETag, such as "17"'),
+        (["18"], 'If-Match: 18 is not one ETag, such as "17"'),
+        ([""], "is not one ETag"),
+    ],
+)
+def test_other_than_one_expected_generation_is_refused(
+    headers: list[str], words: str
+) -> None:
+    with pytest.raises(InvalidError, match=words):
+        expected(headers, 18)
+
+
+def test_a_generation_that_is_yet_to_come_is_named(bench: Bench) -> None:
+    later = bench.manager.generation() + 1
+    with pytest.raises(ConflictError, match=f"has not been of generation {later}"):
+        bench.manager.set_circuits(pairs(SWAPPED), who="red", expect=later)
+
+
+@pytest.mark.parametrize("value", [True, "1", 1.5])
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (ClaimRequest, "count"),
+        (LightRequest, "gpus"),
+        (CircuitsPatch, "expect"),
+    ],
+)
+def test_only_a_number_is_a_number(
+    body: type[BaseModel], key: str, value: object
+) -> None:
+    named = {"name": "a"} if body is ClaimRequest else {}
+    body.model_validate({**named, key: 1})
+    with pytest.raises(ValidationError, match=key):
+        body.model_validate({**named, key: value})
 
 
 def test_a_gpu_that_goes_dark_has_moved() -> None:

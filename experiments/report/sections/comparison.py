@@ -60,11 +60,11 @@ def comparison(view: View, draw: Draw) -> str:
     ]
     if not pairs:
         return ""
+    words = f"{_explained(pairs)}{_scaled(view)}{_repeats(view)}{_worth(view)}{view.says('comparison')}"
     foot = any(metric.endswith("_predicted_with_setup") for metric in view.metrics)
     return (
-        f"<p>{_explained(pairs)}{_scaled(view)}{_repeats(view)}{_worth(view)}"
-        f"{view.says('comparison')}"
-        f"</p>{''.join(_table(view, pairs) for pairs in by_spec if pairs)}"
+        f"<p>{words.strip()}</p>" * bool(words)
+        + "".join(_table(view, pairs) for pairs in by_spec if pairs)
         + quiet("* each wait for light as long as the median set-up of the run." * foot)
     )
 

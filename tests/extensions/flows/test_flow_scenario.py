@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,18 @@ def test_what_cannot_carry_flows_or_jobs_is_one_line(
     done = ringlight("simulate", str(scenario(tmp_path, fabric, jobs=jobs)))
     assert done.returncode
     assert part in one_line(done)
+
+
+def test_the_report_speaks_of_flows_and_not_of_jobs(tmp_path: Path):
+    done = ringlight("simulate", str(EXAMPLE), "--runs", str(tmp_path))
+    assert not done.returncode
+    (page,) = tmp_path.glob("*/report.html")
+    html = page.read_text()
+    assert "Job completion time runs" not in html
+    assert "10 MB to 100 MB" in html
+    (drawing,) = tmp_path.glob("*/plots/flows.svg")
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", drawing.read_text())
+    assert {"50 MB", "100 MB", "200 MB", "500 ms", "1 s", "2 s"} <= set(labels)
 
 
 def test_more_flows_than_workers_send_are_only_simulated(tmp_path: Path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from heapq import heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +82,53 @@ def test_the_queue_of_a_long_flow_is_where_others_came_in_last():
     receiver = times([long, other, at_receiver])[2]
     assert sender < alone + 2 * PACKET
     assert receiver > alone + 20 * PACKET
+
+
+def one_by_one(
+    paths: list[list[str]], sizes: list[int], bps: dict[str, float], plain: Transport
+) -> list[float]:
+    """Return the times of flows that start together, each packet in a queue: acknowledged without delay."""
+    packets = [plain.packets(size) for size in sizes]
+    sent, arrived, ends = [0] * len(sizes), [0] * len(sizes), [0.0] * len(sizes)
+    free: dict[str, float] = {}
+    # Time, number of the entry, flow, hop; hop 0 sends what the window allows.
+    queue = [(0.0, flow, flow, 0) for flow in range(len(sizes))]
+    count = len(queue)
+    size_of = {}
+    while queue:
+        now, number, flow, hop = heappop(queue)
+        if hop == 0 or hop > len(paths[flow]):
+            arrived[flow] += hop > 0
+            ends[flow] = now
+            while sent[flow] < packets[flow] and sent[flow] - arrived[flow] < 30:
+                sent[flow] += 1
+                last = sent[flow] == packets[flow]
+                size_of[count] = plain.last_bytes(sizes[flow]) if last else 1500
+                heappush(queue, (now, count, flow, 1))
+                count += 1
+            continue
+        link = paths[flow][hop - 1]
+        free[link] = max(now, free.get(link, 0.0)) + 8 * size_of[number] / bps[link]
+        heappush(queue, (free[link], number, flow, hop + 1))
+    return ends
+
+
+@pytest.mark.parametrize("uplink", [1.0, 2.0])
+def test_two_long_flows_behind_one_uplink_end_as_their_packets_do(uplink: float):
+    """Whichever link limits them, that of their leaf or that of their receiver."""
+    fabric = leaf_spine(2, 2, RATE, oversubscription=2 / uplink).fabric()
+    flows = [SizedFlow("g0", "g2", 320_000, 0), SizedFlow("g1", "g2", 160_000, 0)]
+    times_s = completion_times_s(fabric, flows, replace(PLAIN, spray=False)).tolist()
+    bps = {
+        "g0": RATE,
+        "g1": RATE,
+        "up": uplink * RATE,
+        "down": uplink * RATE,
+        "g2": RATE,
+    }
+    paths = [[gpu, "up", "down", "g2"] for gpu in ("g0", "g1")]
+    truth = one_by_one(paths, [flow.size_bytes for flow in flows], bps, PLAIN)
+    assert times_s == pytest.approx(truth, rel=0.06)
 
 
 def test_acknowledgements_take_their_share_of_the_links_back():
@@ -207,8 +256,31 @@ def test_many_sizes_are_put_together_by_powers_of_ten():
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("source,destination,bytes\n", "no column start_s"),
-        ("g0,g9,1,0", "flows.csv:2: there is no GPU g9"),
+        (
+            "source,destination,bytes\n",
+            "flows.csv:1: the head line 'source,destination,bytes' has no column start_s",
+        ),
+        (
+            "source;destination;bytes;start_s\n",
+            "flows.csv:1: the head line 'source;destination;bytes;start_s' has no",
+        ),
+        ("source,destination,bytes,bytes,start_s\n", "has more than one column bytes"),
+        (
+            "source,destination,bytes,start_s\n",
+            "flows.csv: there is no flow after the head line",
+        ),
+        ("\n\ng0,g1,x,0", "flows.csv:4: bytes: 'x'"),
+        ("g0,g1,1000,0,5", "flows.csv:2: there are more fields than in the head line"),
+        (
+            "g0,g1,1,1701388800",
+            "flows.csv:2: start_s: 1701388800.0; it must be 0 to 1,000,000",
+        ),
+        ("g0,g1,1,inf", "flows.csv:2: start_s: inf"),
+        (f"g0,{'a' * 200_000},1,0", "flows.csv:2: field larger than field limit"),
+        (
+            "g0,g9,1,0",
+            "flows.csv:2: destination: there is no GPU 'g9'; there are 4, such as g0",
+        ),
         ("g0,g0,1,0", "flows.csv:2: g0 sends to itself"),
         ("g0,g1,0,0", "flows.csv:2: bytes: 0"),
         ("g0,g1,1,nan", "flows.csv:2: start_s: nan"),
@@ -227,6 +299,31 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, part: str):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_files_of_spreadsheets_are_read(tmp_path: Path, encoding: str, end: str):
+    lines = [
+        "source, destination, bytes, start_s ",
+        "g0, g1, 1000, 0.5",
+        "",
+        "g1 ,g2,5,0",
+        "",
+    ]
+    file = tmp_path / "flows.csv"
+    file.write_bytes(end.join(lines).encode(encoding))
+    assert read_flows(file, LEAF.gpus) == [
+        SizedFlow("g0", "g1", 1000, 0.5),
+        SizedFlow("g1", "g2", 5, 0),
+    ]
+
+
+def test_a_file_in_another_encoding_is_one_line(tmp_path: Path):
+    file = tmp_path / "flows.csv"
+    file.write_text("source,destination,bytes,start_s\n", encoding="utf-16")
+    with pytest.raises(FlowFileError, match=r"flows\.csv: it is not text in UTF-8$"):
+        read_flows(file, LEAF.gpus)
+
+
 def test_a_device_that_never_ends_is_no_file_of_flows():
     with pytest.raises(FlowFileError, match="/dev/zero: "):
         read_flows(Path("/dev/zero"), LEAF.gpus)
@@ -242,6 +339,20 @@ def test_the_command_prints_and_writes_times(tmp_path: Path):
     assert document["flows"] == len(lines) - 1 == 200
     assert sum(item["flows"] for item in document["classes"]) == 200
     assert lines[0].endswith("completion_s")
+
+
+def test_times_that_cannot_be_written_are_refused_before_the_simulation(tmp_path: Path):
+    flows = tmp_path / "flows.csv"
+    flows.write_text("source,destination,bytes,start_s,name\ng0,g1,1,0,a\n")
+    before = flows.read_bytes()
+    for out, part in (
+        (flows, "flows.csv: it is the file of flows; name another with --out"),
+        (tmp_path / "none/out.csv", "none/out.csv: cannot be written: No such file"),
+    ):
+        done = ringlight("fct", "docs/flows/clos.yaml", str(flows), "--out", str(out))
+        assert done.returncode
+        assert part in one_line(done)
+    assert flows.read_bytes() == before
 
 
 def test_what_cannot_carry_flows_is_one_line():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +53,35 @@ def test_a_scheduler_without_tls_is_refused_by_name() -> None:
         match=r"^--dask: who reaches tcp://10\.0\.0\.1:8786 .* hosts certificates DIR$",
     ):
         hosts_of("tcp://10.0.0.1:8786").__enter__()
+
+
+def test_without_certificates_the_command_ends_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    # A process of its own, as what Dask leaves behind shows at the end of the interpreter.
+    words = ["hosts", "check", "--dask", "tls://127.0.0.1:1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ringlight.experiments.cli.app", *words],
+        env={**os.environ, "DASK_CONFIG": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert done.returncode
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("hosts certificates DIR, then export DASK_CONFIG=DIR")
+
+
+def test_the_wait_for_a_scheduler_is_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("ringlight.extensions.hosts.cluster.ANSWER_S", 3.0)
+    with pytest.raises(LabError, match="it does not answer"):
+        hosts_of("tcp://127.0.0.1:1").__enter__()
+    assert (
+        "waiting for the Dask scheduler at tcp://127.0.0.1:1" in capsys.readouterr().err
+    )
 
 
 def test_a_scheduler_without_hosts_says_how_to_start_one() -> None:

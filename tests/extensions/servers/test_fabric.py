@@ -57,7 +57,15 @@ def test_small_packets_lower_the_stated_rate():
         ({"nics": [{"rate": "1 Gbit/s", "kind": "token"}]}, "kind: token; there are"),
         ({"nics": [{"rate": "1 Gbit/s", "kind": "efa"}]}, "share: no source states"),
         ({"nics": [{"rate": "1 Gbit/s", "mtu": 9000}]}, "less than or equal to 4096"),
-        ({"slow": [{"server": 2, "nic": 0, "share": 0.5}]}, "there is no NIC 0 of 2"),
+        (
+            {"slow": [{"server": 2, "nic": 0, "share": 0.5}]},
+            r"slow\[0\].server: 2; counted from 0, there are 2",
+        ),
+        (
+            {"slow": [{"server": 1, "nic": 9, "share": 0.5}]},
+            r"slow\[0\].nic: 9; counted from 0, there are",
+        ),
+        ({"gpu": "x"}, r"gpu: x; there are [a-z0-9, ]* gb300 \["),
     ],
 )
 def test_mistakes_are_named(more, text):
@@ -72,7 +80,7 @@ def test_a_job_has_the_same_number_of_gpus_of_each_server():
     assert (part.servers, part.server.gpus) == (2, 2)
     assert [number for number, _ in part.faulty] == [1]
     for ranks in (["g0", "g1", "g8"], ["g0", "g8", "g1", "g9"], ["g0", "h0"]):
-        with pytest.raises(ValueError, match=r"number of each server|none of"):
+        with pytest.raises(ValueError, match=r"as many GPUs of each|none of"):
             part_of(cluster, ranks)
 
 

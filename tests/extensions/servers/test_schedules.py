@@ -27,7 +27,7 @@ def test_both_sum_all_ranks_everywhere(servers, group, channels):
 
 
 def test_ranks_that_fill_no_servers_are_refused():
-    with pytest.raises(ValueError, match="7 ranks are no servers of 2"):
+    with pytest.raises(ValueError, match="7 ranks are not whole servers of 2"):
         channel_rings(7, 1, 2)
 
 
