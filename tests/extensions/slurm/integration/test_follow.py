@@ -14,13 +14,13 @@ import pytest
 
 from ringlight.extensions.slurm.follow import CHECK_S
 from ringlight.extensions.slurm.follower_routes import SILENT_S
-from ringlight.extensions.slurm.process import missing_packages
+from ringlight.extensions.slurm.process import obstacle
 from ringlight.testbed.faults import FaultClient
 from tests.extensions.slurm.slurm_lab import HOME, RINGLIGHT, ROOT, SlurmLab, slurm_lab
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(bool(missing_packages()), reason="Slurm is not installed"),
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
 ]
 
 AT_HOME = {"tor0": "g[0-2]", "tor1": "g[3-5]"}

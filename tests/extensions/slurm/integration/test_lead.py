@@ -18,7 +18,7 @@ import pytest
 
 from ringlight.controller.jobs.laps import Laps
 from ringlight.extensions.slurm.follow import CHECK_S
-from ringlight.extensions.slurm.process import missing_packages
+from ringlight.extensions.slurm.process import obstacle
 from ringlight.extensions.slurm.prolog import CLAIM_S, RESTART_S
 from ringlight.extensions.slurm.steps import lab_of, steps
 from ringlight.testbed.emulation.clean import clean
@@ -27,7 +27,7 @@ from tests.extensions.slurm.slurm_lab import HOME, SlurmLab, down, slurm_lab
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(bool(missing_packages()), reason="Slurm is not installed"),
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
 ]
 
 NOBODY = 65534
