@@ -29,6 +29,8 @@ from typing import Any, TypeVar
 
 import typer
 
+from ringlight.testbed.process_start import end_process
+
 ROOT = Path(__file__).resolve().parents[1]
 RINGLIGHT = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 #: Longest wait for a program to answer or to end, seconds.
@@ -257,12 +259,7 @@ def running(
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(20.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5.0)
+        end_process(process, 20.0)
 
 
 def until(

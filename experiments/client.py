@@ -200,22 +200,25 @@ class Api:
             return Unreachable(f"{what}: {reason}")
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"no {self._what} answers at {self.url}{self._remedy()}")
-        # It may have ended meanwhile.
-        remedy = (
-            self._remedy()
-            if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError)
-            else ""
-        )
+        remedy = ""
+        if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
+            # It may have ended meanwhile.
+            remedy = self._remedy()
+        elif isinstance(error, httpx.ReadTimeout):
+            remedy = self._remedy(of_silence=True)
         what = f"the {self._what} at {self.url} did not answer"
         return Unreachable(f"{what}: {error or type(error).__name__}{remedy}")
 
-    def _remedy(self) -> str:
+    def _remedy(self, *, of_silence: bool = False) -> str:
+        """Return what helps, after the message. ``of_silence``: the controller is there, and does not answer."""
         if self._what != "controller":
             return ""
         # Here, as nothing else needs it.
-        from ringlight.testbed.standing_labs import what_helps
+        from ringlight.testbed.standing_labs import standstill, what_helps
 
-        return f"; {what_helps(self.url.partition('://')[2])}"
+        address = self.url.partition("://")[2]
+        line = standstill(address) if of_silence else what_helps(address)
+        return f"; {line}" if line else ""
 
 
 def _check(answer: httpx.Response) -> None:

@@ -93,6 +93,12 @@ class ProgramKind(Protocol):
     def read(self, path: Path) -> LabProgram:
         """Return the program that a file describes. Raises OSError, ValueError."""
 
+    def lab_of(self, pid: int) -> str | None:
+        """Return the lab of a process of the program that does not show its label, None for any other process.
+
+        A process may write its title over its environment. ``pid``: of a process that may end meanwhile.
+        """
+
 
 @cache
 def program_kinds() -> dict[str, ProgramKind]:

@@ -26,6 +26,8 @@ SOCKET = "RINGLIGHT_FORKSERVER"
 LONGEST_BYTES = 1 << 15
 #: Longest wait for a fork server's answer, seconds.
 ANSWER_S = 60.0
+#: Longest wait for the end of a killed process, seconds.
+KILLED_S = 5.0
 #: Exit code that is told of a process whose server has ended before it.
 _UNKNOWN = 255
 
@@ -163,6 +165,21 @@ def _without_privileges(user: int | None) -> list[str]:
         return []
     to = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     return ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", *to]
+
+
+def end_process(process: Process, patience_s: float) -> bool:
+    """Terminate a process, and kill it if it still runs after ``patience_s`` seconds.
+
+    Return whether it ended without a kill. Raises subprocess.TimeoutExpired if even a kill does not end it.
+    """
+    process.terminate()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(KILLED_S)
+        return False
+    return True
 
 
 def pidfd_of(process: Process) -> int:

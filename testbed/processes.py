@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab, LabError, new_lab
 from ringlight.testbed.lab_programs import ProgramOptions
 from ringlight.testbed.other_parts import OtherParts
-from ringlight.testbed.process_start import Process, start_process
+from ringlight.testbed.process_start import Process, end_process, start_process
 from ringlight.testbed.readiness import check_ready
 from ringlight.testbed.standing_labs import DOWN_S, STANDING_FILE, late_end, remove
 from ringlight.testbed.supervision import ended
@@ -362,14 +361,8 @@ class LabProcesses:
         """End the testbed, which ends the controller, and remove what is left. May be called again."""
         with _uninterrupted():
             self._end_watch()
-            if self._testbed is not None:
-                self._testbed.terminate()
-                try:
-                    self._testbed.wait(DOWN_S)
-                except subprocess.TimeoutExpired:
-                    self._notice(late_end("testbed"))
-                    self._testbed.kill()
-                    self._testbed.wait(5.0)
+            if self._testbed is not None and not end_process(self._testbed, DOWN_S):
+                self._notice(late_end("testbed"))
             self._testbed = None
             if self._spread is not None:
                 self._spread.end(self.state, self.logs)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ringlight.testbed.freezes import stands_still
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError
 
 #: Longest time for the orderly end of a process, seconds.
@@ -65,6 +66,18 @@ def what_helps(address: str) -> str:
                     return f"lab {lab.id} is starting it again: try again in some seconds, or read {log_file}"
                 return gone(lab)
     return "start one with: ringlight up SCENARIO"
+
+
+def standstill(address: str) -> str:
+    """Return in one line how a controller at ``host:port`` stands still; empty if none does."""
+    for lab in map(Lab, _standing()):
+        # Only root may read them.
+        with suppress(OSError, ValueError):
+            known = _read_standing(lab)
+            pid = (known["pids"] | _kept_pids(lab)).get("controller", 0)
+            if known["rest"] == address and (how := stands_still(pid)) is not None:
+                return f"process {pid}, the controller of lab {lab.id}, stands still ({how})"
+    return ""
 
 
 def gone(lab: Lab) -> str:

@@ -26,5 +26,8 @@ class ApplicationsKind:
 
         return TypeAdapter(Applications).validate_json(path.read_bytes())
 
+    def lab_of(self, pid: int) -> None:
+        """Return None: all of its processes show their label."""
+
 
 APPLICATIONS = ApplicationsKind()

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from ringlight import IMPORT_PATH
 from ringlight.testbed.lab import LabError
-from ringlight.testbed.process_start import SOCKET
+from ringlight.testbed.process_start import SOCKET, end_process
 
 #: A session ends so long after the last question, seconds; and once it has said so much, bytes.
 FORSAKEN_S, MOST_BYTES = 60.0, 64 << 20
@@ -90,15 +90,10 @@ def end_session(session: str) -> None:
     assert program.process.stdin is not None
     with suppress(OSError):
         program.process.stdin.close()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         # It ends what it has started.
         program.process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        program.process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            program.process.wait(_END_S)
-        program.process.kill()
-        program.process.wait()
+    end_process(program.process, _END_S)
     program.output.close()
 
 

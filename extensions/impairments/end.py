@@ -26,6 +26,7 @@ from ringlight.testbed.emulation.kernel.build import build_object, build_program
 from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
 from ringlight.testbed.emulation.kernel.network_errors import NetworkError
 from ringlight.testbed.emulation.kernel.survival import ALL, POWERS, survival
+from ringlight.testbed.process_start import end_process
 
 SOURCE = Path(__file__).with_name("impaired.c")
 LINE_SOURCE = Path(__file__).with_name("delay_line.c")
@@ -202,12 +203,7 @@ class End:
         """Its interface goes with the last descriptor of it."""
         self._line_index = 0
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(END_S)
+            end_process(self._process, END_S)
             self._process = None
         if self._tap is not None:
             os.close(self._tap)

@@ -29,8 +29,8 @@ from ringlight.extensions.slurm.scontrol import slurm
 from ringlight.extensions.slurm.site import FOLLOWER_PATH, Site
 from ringlight.extensions.slurm.slurm_conf import ClusterSettings
 from ringlight.extensions.slurm.status import Status
-from ringlight.extensions.slurm.steps import end_left_steps, end_steps, end_tasks
-from ringlight.testbed.lab import STATE_ROOT, Lab
+from ringlight.extensions.slurm.steps import end_steps, end_tasks
+from ringlight.testbed.lab import Lab
 from ringlight.testbed.process_start import Process, importing, start_process
 from ringlight.testbed.supervision import Start, Supervisor, answers, last_line
 
@@ -68,7 +68,6 @@ class ClusterProcesses:
 
     def run(self) -> None:
         """Start all processes, and keep them running until the cluster is to end. Raises SlurmError, OSError."""
-        end_left_steps(STATE_ROOT)
         with ExitStack() as undo:
             undo.callback(end_steps, self._directory)
             munge = self._munge()

@@ -36,7 +36,7 @@ from ringlight.extensions.slurm.experiment_records import (
 )
 from ringlight.extensions.slurm.lab_cluster import LabCluster, LogEvent
 from ringlight.extensions.slurm.partitions import SlurmError
-from ringlight.extensions.slurm.process import missing_packages
+from ringlight.extensions.slurm.process import obstacle
 from ringlight.testbed.emulation.agent.files import parse_event, read_from
 from ringlight.workloads.job_settings import JobSettings
 
@@ -91,10 +91,8 @@ class EmulatedSlurm:
         to = self._lab.processes.addresses
         self._api = Api(to.url, to.token, cacert=to.cacert, anywhere=to.tls is not None)
         with self._giving_up():
-            if packages := missing_packages():
-                raise SlurmError(
-                    f"Slurm is not installed; run as root: apt-get install {' '.join(packages)}"
-                )
+            if (line := obstacle()) is not None:
+                raise SlurmError(line)
             for gpu in plan.setting.fabric.gpus:
                 self._api.put(f"/v1/gpus/{gpu}/host", None)
             self._cluster = LabCluster(

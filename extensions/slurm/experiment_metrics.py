@@ -20,46 +20,48 @@ def _simulated(context: Context) -> Run | None:
     return None if context.foretold is None else context.foretold.run
 
 
-def _of(
-    run: Run | None, job: JobRun, value: Callable[[SlurmJob], float]
-) -> float | None:
-    in_slurm = slurm_job(run, job.name)
-    return None if in_slurm is None else value(in_slurm)
-
-
-def _waited(job: SlurmJob) -> float:
-    return job.allocated - job.submitted
-
-
 def _there(job: SlurmJob) -> float:
     return job.freed - job.submitted
 
 
-@metric("s", of="job", column="in Slurm's queue")
-def slurm_waited(context: Context, job: JobRun) -> float | None:
-    """From the submission of a job to Slurm until Slurm gave it nodes.
-
-    Return seconds; None for a job that did not end in Slurm.
-    """
-    return _of(context.run, job, _waited)
-
-
-@metric("s", of="job", known="simulated")
-def slurm_waited_simulated(context: Context, job: JobRun) -> float | None:
-    """From the submission of a job until it has nodes, simulated by Slurm's rule.
-
-    Return seconds; None in a simulation.
-    """
-    return _of(_simulated(context), job, _waited)
-
-
-@metric("s", of="job")
-def slurm_ran(context: Context, job: JobRun) -> float | None:
-    """From when Slurm gave a job its nodes until it had them back.
-
-    Return seconds; None for a job that did not end in Slurm.
-    """
-    return _of(context.run, job, lambda ran: ran.freed - ran.allocated)
+@metric(
+    "s",
+    of="job",
+    makes={
+        "slurm_waited": "From the submission of a job to Slurm until Slurm gave it nodes"
+    },
+    column="in Slurm's queue",
+)
+@metric(
+    "s",
+    of="job",
+    makes={
+        "slurm_ran": "From when Slurm gave a job its nodes until it had them back",
+        "slurm_completion": "From the submission of a job to Slurm until its nodes were free again",
+    },
+)
+@metric(
+    "s",
+    of="job",
+    known="simulated",
+    makes={
+        "slurm_waited_simulated": "From the submission of a job until it has nodes, simulated by Slurm's rule",
+        "slurm_completion_simulated": "From the submission of a job until its nodes are free again, "
+        "simulated by Slurm's rule",
+    },
+)
+def slurm_times(context: Context, job: JobRun) -> dict[str, float]:
+    """Return the times of a job that ended in Slurm, and of a measured job in its simulation, seconds."""
+    times: dict[str, float] = {}
+    runs = {"": context.run, "_simulated": _simulated(context)}
+    for suffix, run in runs.items():
+        if (in_slurm := slurm_job(run, job.name)) is not None:
+            times |= {
+                f"slurm_waited{suffix}": in_slurm.allocated - in_slurm.submitted,
+                f"slurm_ran{suffix}": in_slurm.freed - in_slurm.allocated,
+                f"slurm_completion{suffix}": _there(in_slurm),
+            }
+    return times
 
 
 @metric("count", of="job")
@@ -68,25 +70,8 @@ def slurm_switches(context: Context, job: JobRun) -> float | None:
 
     Return their number; None for a job that did not end in Slurm.
     """
-    return _of(context.run, job, lambda ran: len(ran.switches))
-
-
-@metric("s", of="job")
-def slurm_completion(context: Context, job: JobRun) -> float | None:
-    """From the submission of a job to Slurm until its nodes were free again.
-
-    Return seconds; None for a job that did not end in Slurm.
-    """
-    return _of(context.run, job, _there)
-
-
-@metric("s", of="job", known="simulated")
-def slurm_completion_simulated(context: Context, job: JobRun) -> float | None:
-    """From the submission of a job until its nodes are free again, simulated by Slurm's rule.
-
-    Return seconds; None in a simulation.
-    """
-    return _of(_simulated(context), job, _there)
+    in_slurm = slurm_job(context.run, job.name)
+    return None if in_slurm is None else len(in_slurm.switches)
 
 
 @metric("s")

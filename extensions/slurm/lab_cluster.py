@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from ringlight.extensions.slurm.slurm_conf import PORT
 from ringlight.extensions.slurm.status import read_status
 from ringlight.extensions.slurm.steps import end_steps
 from ringlight.extensions.slurm.task import SCRIPT
-from ringlight.testbed.process_start import Process
+from ringlight.testbed.process_start import Process, end_process
 from ringlight.testbed.processes import LabProcesses
 
 #: Longest wait for the cluster to be ready, and for its end, seconds.
@@ -114,12 +113,7 @@ class LabCluster:
     def stop(self) -> None:
         """End the cluster with all of its jobs, and remove its files but the logs. May be called again."""
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(END_S)
+            end_process(self._process, END_S)
             self._process = None
         # A cluster that was killed has not ended its steps.
         end_steps(self.directory)

@@ -74,15 +74,13 @@ class SlurmOptions:
         return list(settings)
 
     def listens(self) -> Mapping[str, str]:
-        """Return the address of slurmctld. Raises LabError naming the packages that are missing."""
-        from ringlight.extensions.slurm.process import missing_packages
+        """Return the address of slurmctld. Raises LabError if no cluster can run on this machine."""
+        from ringlight.extensions.slurm.process import LOOPBACK, obstacle
         from ringlight.testbed.lab import LabError
 
-        if packages := missing_packages():
-            raise LabError(
-                f"--slurm: Slurm is not installed; run as root: apt-get install {' '.join(packages)}"
-            )
-        return {"--slurm-port": f"127.0.0.1:{self.slurm_port}"}
+        if (line := obstacle()) is not None:
+            raise LabError(f"--slurm: {line}")
+        return {"--slurm-port": f"{LOOPBACK}:{self.slurm_port}"}
 
     def facts(self) -> Mapping[str, Any]:
         return {"slurm": self.slurm_mode} if self.slurm else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: The partition of a lab's cluster, and its folder in the lab's state.
 PARTITION, FOLDER = "gpus", "slurm"
+#: Address of all of its processes.
+LOOPBACK = "127.0.0.1"
 #: What a cluster needs: a program or a file, and Debian's package that has it.
 _NEEDED = (
     ("/usr/sbin/slurmctld", "slurm-wlm"),
@@ -30,6 +33,27 @@ def missing_packages() -> list[str]:
     """Return Debian's packages that a cluster needs and this machine lacks."""
     missing = [package for file, package in _NEEDED if not Path(file).exists()]
     return list(dict.fromkeys(missing))
+
+
+def obstacle() -> str | None:
+    """Return in one line why no cluster can run on this machine, None if one can.
+
+    Slurm listens on one address only if that is the address of the machine's name (NoInAddrAny, slurm.conf(5)).
+    """
+    if packages := missing_packages():
+        install = f"apt-get install {' '.join(packages)}"
+        return f"Slurm is not installed; run as root: {install}"
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = "unknown"
+    if address == LOOPBACK:
+        return None
+    return (
+        f"Slurm listens at the address of this machine's name, and that of {name} is {address}; "
+        f"have this line in /etc/hosts in place of another of {name}: {LOOPBACK} {name}"
+    )
 
 
 @dataclass(frozen=True)

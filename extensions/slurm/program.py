@@ -24,5 +24,11 @@ class SlurmKind:
         """Return the cluster that a file describes. Raises OSError, ValueError."""
         return read_cluster(path)
 
+    def lab_of(self, pid: int) -> str | None:
+        """Return the lab of a step of a job, or of another process of Slurm without the label; None for others."""
+        from ringlight.extensions.slurm.steps import lab_of
+
+        return lab_of(pid)
+
 
 SLURM = SlurmKind()

@@ -6,6 +6,7 @@ Standard library only, as it starts for each job.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -14,15 +15,19 @@ from typing import Any
 
 from ringlight.extensions.interchange.hostlists import expand
 from ringlight.extensions.slurm.partitions import SlurmError
-from ringlight.extensions.slurm.rest import Refused, call
+from ringlight.extensions.slurm.rest import ControllerSilentError, Refused, call
 from ringlight.extensions.slurm.scontrol import slurm
 from ringlight.extensions.slurm.site import Site, directory_of, read_site
 
-#: So long a claim waits for light, and a call for a controller that is being started again, seconds.
-LIGHT_S, RESTART_S = 20.0, 15.0
+#: So long a claim waits for light, and its answer comes at the latest, seconds.
+LIGHT_S, CLAIM_S = 20.0, 25.0
+#: So long a call waits for a controller that is being started again or stands still, seconds.
+RESTART_S = 15.0
 #: Wait for the epilog of an ended job, and between two attempts, seconds.
 EPILOG_S, AGAIN_S = 1.0, 0.03
 PREFIX = "slurm-"
+#: What a job has that was refused at its last try.
+_REFUSAL = re.compile(r"AdminComment=ringlight: refusal (\d+) of ")
 
 
 def claim_name(job: str) -> str:
@@ -71,7 +76,7 @@ def _claimed(site: Site, body: Mapping[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + EPILOG_S
     while True:
         try:
-            return dict(call(site, "POST", "/v1/claims", body, RESTART_S))
+            return dict(call(site, "POST", "/v1/claims", body, RESTART_S, CLAIM_S))
         except Refused as refusal:
             left = _left_claims(site, body) if refusal.status == 409 else []
             if not left or time.monotonic() > deadline + EPILOG_S:
@@ -121,7 +126,8 @@ def _has_left(claim: str) -> bool:
 def release(site: Site, name: str) -> None:
     """Release a claim, if there is one of that name. Raises SlurmError."""
     try:
-        call(site, "DELETE", f"/v1/claims/{name}", patience_s=RESTART_S)
+        # Asked once if there is no answer: a controller that stood still answers all that it was asked.
+        call(site, "DELETE", f"/v1/claims/{name}", None, RESTART_S, RESTART_S)
     except Refused as refusal:
         if refusal.status != 404:
             raise
@@ -137,15 +143,25 @@ def note(environment: Mapping[str, str], text: str) -> None:
     slurm("scontrol", "update", f"JobId={job}", f"AdminComment=ringlight: {text}")
 
 
-def note_refusal(site: Site, environment: Mapping[str, str], reason: str) -> None:
-    """Write the reason of a refusal into the job, which Slurm then requeues, or hold the job after the last.
+def note_failure(site: Site, environment: Mapping[str, str], error: SlurmError) -> None:
+    """Write why a job does not start into the job, which Slurm then requeues. Raises SlurmError.
 
-    Raises SlurmError.
+    After some refusals one after another the job is held. A job that waits for a silent controller is never held.
     """
-    refusals = int(environment.get("SLURM_JOB_RESTART_COUNT") or 0) + 1
-    note(environment, reason)
-    if refusals >= site.refusals:
-        slurm("scontrol", "requeuehold", environment["SLURM_JOB_ID"])
+    if isinstance(error, ControllerSilentError):
+        note(environment, _line(error))
+        return
+    job = environment["SLURM_JOB_ID"]
+    before = _REFUSAL.search(slurm("scontrol", "--oneliner", "show", "job", job))
+    # A job that was held and released has as many tries again.
+    refusals = (int(before[1]) if before else 0) % site.refusals + 1
+    note(environment, f"refusal {refusals} of {site.refusals}: {_line(error)}")
+    if refusals == site.refusals:
+        slurm("scontrol", "requeuehold", job)
+
+
+def _line(error: SlurmError) -> str:
+    return " ".join(str(error).split())
 
 
 def main() -> int:
@@ -156,11 +172,10 @@ def main() -> int:
         site = read_site(directory_of(environment))
         claimed = claim(site, environment)
     except SlurmError as error:
-        reason = " ".join(str(error).split())
-        sys.stderr.write(f"ringlight: {reason}\n")
+        sys.stderr.write(f"ringlight: {_line(error)}\n")
         if site is not None and "SLURM_JOB_ID" in environment:
             with suppress(SlurmError):
-                note_refusal(site, environment, reason)
+                note_failure(site, environment, error)
         return 1
     if claimed is not None:
         moved = claimed["fibres_moved"]

@@ -13,8 +13,12 @@ from ringlight.extensions.slurm.partitions import SlurmError
 from ringlight.extensions.slurm.site import Site
 from ringlight.testbed.certificates import trusting
 
-#: Longest wait for an answer, and between two attempts, seconds.
-ANSWER_S, AGAIN_S = 30.0, 0.2
+#: Longest wait for an answer unless the caller has another, and between two attempts, seconds.
+ANSWER_S, AGAIN_S = 10.0, 0.2
+
+
+class ControllerSilentError(SlurmError):
+    """No controller answers; the call may be repeated."""
 
 
 class Refused(SlurmError):
@@ -26,28 +30,35 @@ class Refused(SlurmError):
 
 
 def call(
-    site: Site, method: str, path: str, body: Any = None, patience_s: float = 0.0
+    site: Site,
+    method: str,
+    path: str,
+    body: Any = None,
+    patience_s: float = 0.0,
+    answer_s: float = ANSWER_S,
 ) -> Any:
-    """Send a request and return the answer. Raises Refused, and SlurmError if no controller answers.
+    """Send a request and return the answer. Raises Refused, ControllerSilentError, and SlurmError for an answer
+    that is not a controller's.
 
     ``patience_s``: so long the call is repeated if no connection can be made, or the connection ends: a
-    controller that died is back within seconds.
+    controller that died is back within seconds. ``answer_s``: longest wait for an answer, seconds: a controller
+    that stands still accepts connections.
     """
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return _call(site, method, path, body)
+            return _call(site, method, path, body, answer_s)
         except (OSError, http.client.HTTPException) as error:
             if time.monotonic() > deadline:
-                raise SlurmError(
+                raise ControllerSilentError(
                     f"no controller answers at {site.url}: {error}"
                 ) from None
         time.sleep(AGAIN_S)
 
 
-def _call(site: Site, method: str, path: str, body: Any) -> Any:
+def _call(site: Site, method: str, path: str, body: Any, answer_s: float) -> Any:
     try:
-        connection = _connection(site)
+        connection = _connection(site, answer_s)
     except ValueError as error:
         raise SlurmError(f"{site.url}: no address of a controller: {error}") from None
     headers = {"content-type": "application/json"}
@@ -70,13 +81,13 @@ def _call(site: Site, method: str, path: str, body: Any) -> Any:
     return document
 
 
-def _connection(site: Site) -> http.client.HTTPConnection:
+def _connection(site: Site, timeout_s: float) -> http.client.HTTPConnection:
     url = urlsplit(site.url)
     host, port = url.hostname or "127.0.0.1", url.port
     if url.scheme != "https":
-        return http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+        return http.client.HTTPConnection(host, port, timeout=timeout_s)
     if site.cacert is None:
         context = ssl.create_default_context()
     else:
         context = trusting(site.cacert, anywhere=site.own_certificate)
-    return http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=context)
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)

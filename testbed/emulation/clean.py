@@ -2,7 +2,8 @@
 
 The labs that exist are those with a state directory, a container, a bridge, a BPF directory or a process
 labelled so. Only then does a name that begins with ``rl<id>-`` mean anything: an interface or a namespace
-that merely looks alike is not ours.
+that merely looks alike is not ours. Processes that write their title over the label are known to the kind of
+program that started them (``testbed.lab_programs``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ringlight.testbed.lab import (
     Lab,
     LabError,
 )
+from ringlight.testbed.lab_programs import program_kinds
 
 if TYPE_CHECKING:
     import docker
@@ -101,7 +103,7 @@ def find_labs() -> list[Lab]:
         if root.is_dir()
         for path in root.iterdir()
     }
-    ids |= {value for _, value in _labelled_processes()}
+    ids |= {lab for pid in _processes() if (lab := _lab_of(pid)) is not None}
     if (api := _docker()) is not None:
         containers = api.containers(all=True, filters={"label": CONTAINER_LABEL})
         ids |= {container["Labels"][CONTAINER_LABEL] for container in containers}
@@ -195,23 +197,27 @@ def _remove_containers(lab: Lab) -> list[str]:
     return removed
 
 
-def _labelled_processes() -> Iterator[tuple[int, str]]:
-    """Processes with a lab in their environment, without this one, its ancestors, and those in containers."""
+def _processes() -> Iterator[int]:
+    """Yield the ids of all processes, without this one, its ancestors, and those in containers."""
     spared = set(_ancestors())
     own = os.readlink("/proc/self/ns/pid")
-    variable = f"{ENVIRONMENT}=".encode()
     for path in Path("/proc").iterdir():
-        if not path.name.isdigit() or int(path.name) in spared:
-            continue
-        try:
-            if os.readlink(path / "ns/pid") != own:
-                continue
-            words = (path / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        for word in words:
+        if path.name.isdigit() and int(path.name) not in spared:
+            # It may have ended.
+            with suppress(OSError):
+                if os.readlink(path / "ns/pid") == own:
+                    yield int(path.name)
+
+
+def _lab_of(pid: int) -> str | None:
+    """Return the lab of a process: that of its label, or one that a program of labs knows; None if it has none."""
+    variable = f"{ENVIRONMENT}=".encode()
+    with suppress(OSError):
+        for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if word.startswith(variable):
-                yield int(path.name), word[len(variable) :].decode(errors="replace")
+                return word[len(variable) :].decode(errors="replace")
+    known = (kind.lab_of(pid) for kind in program_kinds().values())
+    return next((lab for lab in known if lab is not None), None)
 
 
 def _ancestors() -> Iterator[int]:
@@ -224,24 +230,37 @@ def _ancestors() -> Iterator[int]:
 
 
 def _end_processes(lab: Lab) -> list[str]:
-    removed = []
-    waiting: list[int] = []
-    for pid, value in _labelled_processes():
-        if value != lab.id:
-            continue
-        with suppress(OSError):
-            descriptor = os.pidfd_open(pid)
-            # The number may have passed to another process since it was looked at.
-            if any(same == (pid, lab.id) for same in _labelled_processes()):
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                removed.append(f"process {pid} ({name})")
-                waiting.append(pid)
-            os.close(descriptor)
+    """Kill the processes of a lab, and those that they start meanwhile. Return a line for each."""
+    removed: dict[int, str] = {}
     deadline = time.monotonic() + PROCESS_END_S
-    while any(_runs(pid) for pid in waiting) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return removed
+    while killed := _kill_processes(lab):
+        removed |= killed
+        while any(map(_runs, killed)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if time.monotonic() >= deadline:
+            break
+    return list(removed.values())
+
+
+def _kill_processes(lab: Lab) -> dict[int, str]:
+    """Kill the present processes of a lab. Return a line for each, by its id."""
+    killed, descriptors = {}, dict[int, int]()
+    # All are looked up before any is killed: a process may be known by the one that started it.
+    for pid in _processes():
+        with suppress(OSError):
+            # Opened first, as the number may pass to another process after the look.
+            descriptor = os.pidfd_open(pid)
+            if _lab_of(pid) == lab.id:
+                descriptors[pid] = descriptor
+            else:
+                os.close(descriptor)
+    for pid, descriptor in descriptors.items():
+        with suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            killed[pid] = f"process {pid} ({name})"
+        os.close(descriptor)
+    return killed
 
 
 def _runs(pid: int) -> bool:

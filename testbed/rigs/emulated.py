@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from ringlight.fabric.optical_profiles import profiles
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.lab import new_lab
-from ringlight.testbed.process_start import Process, start_process
+from ringlight.testbed.process_start import Process, end_process, start_process
 from ringlight.testbed.rigs.network import NamespaceNetwork, nobodys_address
 from ringlight.testbed.rigs.proxy import Proxy
 from ringlight.testbed.rigs.rig import WRONG_PASSWORD, Recovery, Rig, lacks
@@ -178,12 +177,7 @@ class ScpiRig(Rig):
         if self._proxy is not None:
             self._proxy.close()
         if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(5)
+            end_process(self._process, 5.0)
         if self._maps is not None:
             self._maps.close()
         if self._network is not None:

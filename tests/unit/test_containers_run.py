@@ -128,6 +128,28 @@ def test_the_image_has_what_labs_need_and_the_base_of_the_worker_image() -> None
         assert f"--dpkgopt='path-exclude={path}'" in words
 
 
+#: A Docker that has the base, and fails to build after it has written down what it was asked.
+BUILDING = """
+case $1 in
+  info) echo '[]' ;;
+  image) [ "$3" = debian:bookworm-slim ] ;;
+  build) for word; do echo "$word"; done > words; exit 1 ;;
+esac
+"""
+
+
+def test_the_packages_of_extensions_are_in_the_image(tmp_path: Path) -> None:
+    started(tmp_path, docker=BUILDING)
+    words = (tmp_path / "place/words").read_text().splitlines()
+    (given,) = [word for word in words if word.startswith("PACKAGES=")]
+    lists = sorted(ROOT.glob("extensions/*/packages.txt"))
+    lines = [line for one in lists for line in one.read_text().splitlines()]
+    needed = [line.split()[0] for line in lines]
+    assert given.removeprefix("PACKAGES=").split() == needed
+    (installed,) = re.findall(r"apt-get install .*?(?=&&)", RECIPE, re.DOTALL)
+    assert installed.split()[-2:] == ["${PACKAGES}", "\\"]
+
+
 #: A Docker with three images, each made of the one before, which goes only after those made of it.
 FAMILY = """
 test -e family || echo 'base middle top' > family

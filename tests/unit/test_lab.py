@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from fastapi.responses import JSONResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.experiments.client import Api, Unreachable
 from ringlight.fabric.building import build_fabric
 from ringlight.fabric.schema import FabricSpec
 from ringlight.testbed import lab, standing_labs
@@ -304,6 +306,35 @@ def test_who_finds_no_controller_is_told_what_helps(
     )
     assert standing_labs.what_helps("127.0.0.1:8080") == gone
     assert [one.id for one in standing_labs.dead_labs()] == ["abc"]
+
+
+def test_who_waits_for_a_controller_that_stands_still_is_told_so(
+    roots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_labs, "STATE_ROOT", lab.STATE_ROOT)
+    made = Lab("abc")
+    with (
+        made.hold(),
+        socket.create_server(("127.0.0.1", 0)) as server,
+        subprocess.Popen(["sleep", "60"]) as controller,
+    ):
+        try:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            known = {"rest": address, "pids": {"controller": controller.pid}}
+            (made.state_dir / "standing.json").write_text(json.dumps(known))
+            api = Api(address, patience_s=0.1)
+            with pytest.raises(Unreachable, match=r"did not answer: timed out$"):
+                api.get("/v1/health")
+            controller.send_signal(signal.SIGSTOP)
+            line = (
+                f"; process {controller.pid}, the controller of lab abc, stands still"
+            )
+            while not standing_labs.standstill(address):
+                assert controller.poll() is None
+            with pytest.raises(Unreachable, match=line):
+                api.get("/v1/health")
+        finally:
+            controller.kill()
 
 
 @pytest.mark.parametrize("thread", ["main", "another"])

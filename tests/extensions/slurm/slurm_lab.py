@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -126,6 +127,17 @@ class SlurmLab:
         """Return the id of a process of the cluster: ``follower``, ``slurmctld``."""
         return int(json.loads((self.folder / "status.json").read_text())["pids"][name])
 
+    @contextmanager
+    def frozen_controller(self) -> Iterator[None]:
+        """Ringlight's controller stands still in the block."""
+        inventory = json.loads((self.folder.parent / "inventory.json").read_text())
+        pid = inventory["processes"]["controller"]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def until(
         self,
         true: Callable[[], object],
@@ -136,9 +148,14 @@ class SlurmLab:
         """Wait until it is true. Return how long it took, seconds."""
         began = time.monotonic()
         while not true():
-            assert time.monotonic() - began < timeout_s, (
-                f"{what}: not within {timeout_s:g} s; health: {self.health()}"
-            )
+            if time.monotonic() - began > timeout_s:
+                try:
+                    health = self.health()
+                except httpx.TransportError as error:
+                    health = f"no answer: {error}"
+                raise AssertionError(
+                    f"{what}: not within {timeout_s:g} s; health: {health}"
+                )
             time.sleep(pace_s)
         return time.monotonic() - began
 
@@ -160,9 +177,19 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def down(name: str) -> None:
+    """End a lab with the command of its users."""
+    _ringlight("down", name)
+
+
 @contextmanager
-def slurm_lab(mode: str, *more: str) -> Iterator[SlurmLab]:
-    """A lab of the scenario with a cluster of six nodes, ended with the context. ``more``: options of ``up``."""
+def slurm_lab(
+    mode: str, *more: str, end: Callable[[str], object] = down
+) -> Iterator[SlurmLab]:
+    """A lab of the scenario with a cluster of six nodes, ended with the context.
+
+    ``more``: options of ``up``. ``end``: ends a lab, by its id.
+    """
     rest, openflow = (f"127.0.0.1:{free_port()}" for _ in range(2))
     words = ["--json", "--rest", rest, "--openflow", openflow, "--slurm", *more]
     words += ["--slurm-mode", mode, "--slurm-port", str(free_ports(7))]
@@ -175,7 +202,7 @@ def slurm_lab(mode: str, *more: str) -> Iterator[SlurmLab]:
             lab.until(lambda: _is_ready(lab), "six idle nodes")
             yield lab
     finally:
-        _ringlight("down", name)
+        end(name)
 
 
 def _is_ready(lab: SlurmLab) -> bool:

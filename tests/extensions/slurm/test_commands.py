@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlight.experiments.cli.common import UserError
-from ringlight.extensions.slurm import commands
+from ringlight.extensions.slurm import commands, process
 from ringlight.extensions.slurm.options import SlurmOptions
 from ringlight.extensions.slurm.partitions import SlurmError
 from ringlight.extensions.slurm.plugin import compile_plugin
+from ringlight.testbed.lab import LabError
 
 FABRIC: dict[str, Any] = {
     "gpus": [{"name": f"g{n}", "ip": f"10.0.0.{n}"} for n in range(4)],
@@ -110,3 +111,30 @@ def test_the_environment_without_a_lab_names_the_command_that_makes_one(
 def test_options_of_a_cluster_need_a_cluster(options: SlurmOptions) -> None:
     with pytest.raises(UserError, match="only with --slurm"):
         options.given_to(Path("x.yaml"), [])
+
+
+@pytest.mark.parametrize("address", ["127.0.1.1", "172.17.0.2", None])
+def test_a_machine_whose_name_is_another_address_than_loopback_is_refused(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolved(name: str) -> str:
+        if address is None:
+            raise OSError("unknown")
+        return address
+
+    monkeypatch.setattr(process, "missing_packages", list)
+    monkeypatch.setattr("socket.gethostname", lambda: "lab1")
+    monkeypatch.setattr("socket.gethostbyname", resolved)
+    line = (
+        rf"--slurm: .* that of lab1 is {address or 'unknown'}; .*: 127\.0\.0\.1 lab1$"
+    )
+    with pytest.raises(LabError, match=line):
+        SlurmOptions(slurm=True).listens()
+    monkeypatch.setattr("socket.gethostbyname", lambda _: "127.0.0.1")
+    assert SlurmOptions(slurm=True).listens() == {"--slurm-port": "127.0.0.1:17000"}
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "missing_packages", lambda: ["munge"])
+    with pytest.raises(LabError, match=r"run as root: apt-get install munge$"):
+        SlurmOptions(slurm=True).listens()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from ringlight.experiments.record.events import JobState
 from ringlight.extensions.slurm.emulated_queue import EmulatedSlurm, _Job
 from ringlight.extensions.slurm.lab_cluster import LabCluster, LogEvent
 from ringlight.extensions.slurm.process import FOLDER
-from ringlight.extensions.slurm.steps import end_left_steps, end_steps, steps
+from ringlight.extensions.slurm.steps import lab_of, steps
 
 
 def test_the_end_of_a_killed_cluster_ends_its_steps(tmp_path: Path) -> None:
@@ -40,27 +41,39 @@ def test_the_end_of_a_killed_cluster_ends_its_steps(tmp_path: Path) -> None:
             step.kill()
 
 
-def test_a_new_cluster_ends_the_steps_of_labs_that_are_gone(tmp_path: Path) -> None:
-    shell = shutil.copy("/bin/sh", tmp_path / "slurmstepd")
-    labs = tmp_path / "labs"
-    started = {}
+@pytest.mark.parametrize("name", ["slurmstepd", "slurmscriptd"])
+def test_what_slurm_started_is_known_by_the_state_of_its_lab_and_no_other_process_is(
+    tmp_path: Path, name: str
+) -> None:
+    labs, programs = tmp_path / "labs", []
+    (labs / "gone").mkdir(parents=True)
+    for program in (name, "tail"):
+        (tmp_path / program).mkdir()
+        shell = shutil.copy("/bin/sh", tmp_path / program / program)
+        with (labs / "gone/slurmd.g0.log").open("wb") as log:
+            # A task may clear its environment, and close all files.
+            words = [shell, "-c", "env -i sleep 60 >/dev/null & echo $!; read line"]
+            programs.append(
+                subprocess.Popen(
+                    words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                )
+            )
+    shutil.rmtree(labs)
+    tasks = []
     try:
-        for name in ("gone", "here"):
-            (labs / name).mkdir(parents=True)
-            with (labs / name / "slurmd.g0.log").open("wb") as log:
-                words = [shell, "-c", "sleep 60; true"]
-                started[name] = subprocess.Popen(words, stdout=log)
-        deadline = time.monotonic() + 10
-        while len(steps(labs)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        shutil.rmtree(labs / "gone")
-        end_left_steps(labs)
-        started["gone"].wait(5)
-        assert started["here"].poll() is None
+        for process in programs:
+            assert process.stdout is not None
+            tasks.append(int(process.stdout.readline()))
+        ours, other = programs
+        assert {lab_of(ours.pid, labs), lab_of(tasks[0], labs)} == {"gone"}
+        assert {lab_of(other.pid, labs), lab_of(tasks[1], labs)} == {None}
+        assert lab_of(os.getpid(), labs) is None
+        assert lab_of(ours.pid, tmp_path / "lab") is None
     finally:
-        end_steps(labs)
-        for step in started.values():
-            step.wait(5)
+        for pid in tasks:
+            os.kill(pid, signal.SIGKILL)
+        for process in programs:
+            process.communicate()
 
 
 @pytest.fixture

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -197,6 +199,79 @@ def test_a_controller_that_does_not_answer_is_named(controller: Controller) -> N
     gone = Site("http://127.0.0.1:1", site(controller).partitions, {})
     with pytest.raises(SlurmError, match="no controller answers at http"):
         rest.call(gone, "GET", "/v1/claims", patience_s=0.05)
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """The site of a controller that accepts connections and never answers, as one that was stopped."""
+    monkeypatch.setattr(prolog, "CLAIM_S", 0.4)
+    monkeypatch.setattr(prolog, "RESTART_S", 0.2)
+    gpus = tuple(f"g{n}" for n in range(6))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        yield Site(url, (Partition("gpus", "lead", gpus),), {})
+
+
+def test_a_controller_that_stands_still_is_waited_for_once_and_named(
+    frozen: Site,
+) -> None:
+    for ask, longest_s in ((prolog.claim, 0.4), (epilog.leave, 0.2)):
+        began = time.monotonic()
+        with pytest.raises(SlurmError, match=r"no controller answers at http.*: timed"):
+            ask(frozen, JOB)
+        assert longest_s <= time.monotonic() - began < 3 * longest_s + 1.0
+
+
+def prologs(
+    place: Site, folder: Path, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> list[str]:
+    """Run the prolog of a job so often, each time with the comment of the time before.
+
+    Return the commands that change the job.
+    """
+    commands: list[str] = []
+    comment = "AdminComment=(null)"
+
+    def slurm(*words: str) -> str:
+        nonlocal comment
+        if words == ("scontrol", "--oneliner", "show", "job", "7"):
+            return f"JobId=7 Restarts=9 {comment} Power="
+        commands.append(" ".join(words[1:]))
+        if words[1] == "update":
+            comment = words[3]
+        return ""
+
+    monkeypatch.setattr(prolog, "slurm", slurm)
+    place.write(folder)
+    for name, value in (JOB | {"SLURM_CONF": f"{folder}/slurm.conf"}).items():
+        monkeypatch.setenv(name, value)
+    for _ in range(runs):
+        assert prolog.main() == 1
+    return commands
+
+
+def test_a_job_is_held_after_every_third_refusal(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    controller.state, controller.reason = "FAILED", "ocs0: denied"  # type: ignore[assignment]
+    commands = prologs(site(controller), tmp_path, monkeypatch, 4)
+    update = "update JobId=7 AdminComment=ringlight: refusal"
+    assert commands == [
+        f"{update} 1 of 3: ocs0: denied",
+        f"{update} 2 of 3: ocs0: denied",
+        f"{update} 3 of 3: ocs0: denied",
+        "requeuehold 7",
+        f"{update} 1 of 3: ocs0: denied",
+    ]
+
+
+def test_a_job_is_never_held_for_a_silent_controller(
+    frozen: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = prologs(frozen, tmp_path, monkeypatch, 4)
+    assert len(commands) == 4
+    silent = "update JobId=7 AdminComment=ringlight: no controller answers at http"
+    assert all(command.startswith(silent) for command in commands)
 
 
 def _openssl(folder: Path, words: str) -> None:

@@ -13,12 +13,14 @@ import httpx
 import pytest
 
 from ringlight.extensions.slurm.follow import CHECK_S
-from ringlight.extensions.slurm.process import missing_packages
+from ringlight.extensions.slurm.follower_routes import SILENT_S
+from ringlight.extensions.slurm.process import obstacle
+from ringlight.testbed.faults import FaultClient
 from tests.extensions.slurm.slurm_lab import HOME, RINGLIGHT, ROOT, SlurmLab, slurm_lab
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(bool(missing_packages()), reason="Slurm is not installed"),
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
 ]
 
 AT_HOME = {"tor0": "g[0-2]", "tor1": "g[3-5]"}
@@ -196,6 +198,26 @@ def test_light_that_moved_while_the_controller_was_away(lab: SlurmLab) -> None:
         lab.fault("kill", "controller", back_after_s=1.0)
     lab.until(lambda: _restarts(lab) > health["restarts"], "a new controller")
     lab.until(lambda: lab.follower().get("generation", 0) >= generation, "the light")
+    assert lab.leaves() == SWAPPED_LEAVES
+
+
+def test_jobs_start_while_the_controller_stands_still_and_slurm_catches_up(
+    lab: SlurmLab,
+) -> None:
+    with lab.frozen_controller():
+        job = lab.submit("true", "-N3", "--switches=1")
+        lab.until(lambda: lab.job(job)[0] == "COMPLETED", "a job of three nodes")
+        lab.until(lambda: "did not answer" in output(lab), "a line of the follower")
+        with FaultClient.of_inventory(lab.folder.parent / "inventory.json") as faults:
+            faults.ask("lose", "gpu g1")
+        # Its last report is then too old for health.
+        time.sleep(SILENT_S)
+    lab.until(lambda: lab.follower().get("drained") == ["g1"], "the lost GPU")
+    lab.fault("restore", "gpu g1")
+    # Packet switches come back to the controller, too.
+    lab.until(lambda: not lab.health(), "a healthy lab")
+    generation = lab.light(SWAPPED)
+    lab.until(lambda: lab.follower()["generation"] == generation, "the report")
     assert lab.leaves() == SWAPPED_LEAVES
 
 

@@ -16,7 +16,7 @@ from ringlight.extensions.slurm.experiment_records import (
     SlurmLight,
     SlurmRule,
 )
-from ringlight.extensions.slurm.process import missing_packages
+from ringlight.extensions.slurm.process import obstacle
 from ringlight.testbed.lab import STATE_ROOT
 from tests.integration.test_examples import carried_out, nothing_is_made_once_more
 
@@ -24,7 +24,7 @@ __all__ = ["nothing_is_made_once_more"]
 pytestmark = [
     pytest.mark.root,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(missing_packages()), reason="Slurm is not installed"),
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
 ]
 EXAMPLE = ROOT / "scenarios/examples/slurm.yaml"
 MODES = ("lead", "follow")

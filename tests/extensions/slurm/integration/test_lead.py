@@ -8,7 +8,8 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ import httpx
 import pytest
 
 from ringlight.controller.jobs.laps import Laps
-from ringlight.extensions.slurm.process import missing_packages
-from ringlight.extensions.slurm.steps import steps
-from tests.extensions.slurm.slurm_lab import HOME, SlurmLab, slurm_lab
+from ringlight.extensions.slurm.follow import CHECK_S
+from ringlight.extensions.slurm.process import obstacle
+from ringlight.extensions.slurm.prolog import CLAIM_S, RESTART_S
+from ringlight.extensions.slurm.steps import lab_of, steps
+from ringlight.testbed.emulation.clean import clean
+from ringlight.testbed.freezes import families
+from tests.extensions.slurm.slurm_lab import HOME, SlurmLab, down, slurm_lab
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(bool(missing_packages()), reason="Slurm is not installed"),
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
 ]
 
 NOBODY = 65534
@@ -119,7 +124,7 @@ def test_a_refused_job_runs_once_light_can_be_had(lab: SlurmLab) -> None:
     def shown() -> str:
         return lab.slurm("scontrol", "show", "job", job)
 
-    refused = "AdminComment=ringlight: optical switch ocs0: "
+    refused = "AdminComment=ringlight: refusal 1 of 3: optical switch ocs0: "
     lab.until(lambda: refused in shown(), "the reason of the refusal")
     lab.until(lambda: lab.job(job)[0] == "RUNNING", "the job")
     assert "Restarts=1" in shown()
@@ -234,6 +239,62 @@ def test_a_claim_outlasts_the_controller_and_an_end_meanwhile_releases_it(
     assert len(switches(lab, "g0", "g3")) == 1
 
 
+def test_jobs_wait_for_a_controller_that_stands_still_and_go_on_with_it(
+    lab: SlurmLab,
+) -> None:
+    ended = lab.submit("sleep 600", "-N2", "--nodelist=g0,g3")
+    lab.until(lambda: lab.job(ended)[0] == "RUNNING", "the job")
+    with lab.frozen_controller():
+        lab.slurm("scancel", ended)
+        job = lab.submit("sleep 600", "-N2", "--nodelist=g1,g4")
+        lab.until(lambda: lab.job(job)[0] == "CONFIGURING", "a job in its prolog")
+        # A prolog and an epilog wait for longer.
+        time.sleep(5)
+        assert lab.job(job)[0] == "CONFIGURING"
+    lab.until(lambda: lab.job(job)[0] == "RUNNING", "the job")
+    lab.until(lambda: claims(lab).keys() == {f"slurm-{job}"}, "the other's released")
+    assert len(switches(lab, "g1", "g4")) == 1
+    assert "Restarts=0" in lab.slurm("scontrol", "show", "job", job)
+    lab.until(lambda: "lurm" not in lab.health(), "health without a word of Slurm")
+
+
+def test_a_prolog_gives_up_in_time_and_its_job_runs_once_the_controller_goes_on(
+    lab: SlurmLab,
+) -> None:
+    def shown() -> str:
+        return lab.slurm("scontrol", "show", "job", job)
+
+    ended = lab.submit("sleep 600", "-N2", "--nodelist=g0,g3")
+    lab.until(lambda: lab.job(ended)[0] == "RUNNING", "the job")
+    with lab.frozen_controller():
+        lab.slurm("scancel", ended)
+        job = lab.submit("sleep 600", "-N2", "--nodelist=g1,g4")
+        silent = "AdminComment=ringlight: no controller answers"
+        waited_s = lab.until(lambda: silent in shown(), "the reason", 3 * CLAIM_S)
+        assert waited_s > CLAIM_S - 2
+        lab.until(lambda: "Restarts=1" in shown(), "a requeued job")
+        lab.until(lambda: not _epilogs(), "the end of the epilog", 3 * RESTART_S)
+        assert set(lab.states().values()) <= {"IDLE", "ALLOCATED"}
+    lab.until(lambda: lab.job(job)[0] == "RUNNING", "the job")
+    lab.until(lambda: claims(lab).keys() == {f"slurm-{job}"}, "the other's released")
+    assert len(switches(lab, "g1", "g4")) == 1
+    time.sleep(3 * CHECK_S)
+    # What the controller was asked while it stood still has taken nothing from the job.
+    assert claims(lab).keys() == {f"slurm-{job}"}
+    assert lab.job(job)[0] == "RUNNING"
+
+
+def _epilogs() -> list[Path]:
+    """Return the processes of epilogs of any cluster."""
+    module = b"\0ringlight.extensions.slurm.epilog\0"
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if module in (process / "cmdline").read_bytes():
+                found.append(process)
+    return found
+
+
 def _claims_or_none(lab: SlurmLab) -> dict[str, Any] | None:
     try:
         return claims(lab)
@@ -266,18 +327,45 @@ def test_a_lost_gpu_is_drained_and_its_job_runs_on_a_spare(lab: SlurmLab) -> Non
         lab.fault("restore", f"gpu {lost}")
 
 
-def test_nothing_is_left_after_the_lab() -> None:
-    with slurm_lab("lead", "--runtime", "namespace") as lab:
+@pytest.mark.parametrize("end", [down, clean])
+@pytest.mark.parametrize("also", ["", "supervisor", "slurmscriptd"])
+def test_nothing_is_left_after_the_lab(end: Callable[[str], object], also: str) -> None:
+    """``also``: a process that is killed beside the testbed, or frozen if Slurm itself keeps it."""
+    with slurm_lab("lead", "--runtime", "namespace", end=end) as lab:
         folder = lab.folder
-        job = lab.submit("sleep 600", "-N2")
+        job = lab.submit("env -i sleep 600 & srun sleep 600", "-N2")
         lab.until(lambda: lab.job(job)[0] == "RUNNING", "the job")
-        lab.until(lambda: len(steps(folder)) == 1, "its step")
+        # The batch script's on one node, and that of srun on both.
+        lab.until(lambda: len(steps(folder)) == 3, "its steps")
+        mine = of_lab(lab.name)
+        assert {"slurmstepd", "sleep", "slurmscriptd"} <= set(mine.values())
         # Then nothing ends the controller and the cluster but the command.
         standing = json.loads((folder.parent / "standing.json").read_text())
+        if also == "slurmscriptd":
+            (script_daemon,) = families()[lab.pid("slurmctld")]
+            os.kill(script_daemon, signal.SIGSTOP)
         os.kill(standing["pids"]["testbed"], signal.SIGKILL)
+        if also == "supervisor":
+            os.kill(lab.pid("supervisor"), signal.SIGKILL)
     assert not folder.parent.exists()
     assert not steps(folder)
     assert not _holding(folder)
+    assert not {pid: name for pid, name in mine.items() if _name(pid) == name}
+
+
+def of_lab(name: str) -> dict[int, str]:
+    """Return the processes of a lab with their names, by their ids: Slurm's and what they have started."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return {pid: _name(pid) for pid in pids if lab_of(pid) == name}
+
+
+def _name(pid: int) -> str:
+    """Return the name of a process, "" if it has ended."""
+    with suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        if stat.rpartition(")")[2].split()[0] != "Z":
+            return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def _holding(folder: Path) -> list[str]:

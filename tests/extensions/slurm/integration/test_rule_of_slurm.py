@@ -16,7 +16,7 @@ import pytest
 from ringlight.extensions.interchange.hostlists import expand
 from ringlight.extensions.slurm.lab_cluster import free_ports
 from ringlight.extensions.slurm.partitions import Mode, Partition
-from ringlight.extensions.slurm.process import missing_packages
+from ringlight.extensions.slurm.process import obstacle
 from ringlight.extensions.slurm.simulated_rule import (
     Choose,
     NodeRequest,
@@ -28,7 +28,7 @@ from ringlight.extensions.slurm.slurm_conf import ClusterSettings, slurm_conf
 pytestmark = [
     pytest.mark.root,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(bool(missing_packages()), reason="Slurm is not installed"),
+    pytest.mark.skipif(obstacle() is not None, reason=str(obstacle())),
 ]
 NODES = tuple(f"g{n}" for n in range(6))
 LEAVES = {"tor0": ("g0", "g1", "g2", "g3"), "tor1": ("g4", "g5")}
