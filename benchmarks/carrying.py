@@ -21,7 +21,7 @@ from benchmarks.harness import need_root, processor_s
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import Operations, Record
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.bench.measuring import bench_plan
 from ringlight.testbed.addresses import Addresses
 from ringlight.workloads.graph import Collective
@@ -120,7 +120,7 @@ def measure(message: int, calls: int, where: tuple[int, list[str]]) -> dict[str,
     watching.start()
     try:
         addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-        records, failures = one_alone(EmulationBackend("namespace", addresses), made)
+        records, failures = run_alone(EmulationBackend("namespace", addresses), made)
     finally:
         ended.set()
         watching.join()

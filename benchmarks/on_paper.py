@@ -35,7 +35,7 @@ from ringlight.experiments.analysis.scaling import FULL, choose_scale
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import RunEnded
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.hosts.certificates import make_certificates
 from ringlight.extensions.hosts.cluster import hosts_of
 from ringlight.extensions.hosts.cut import cut
@@ -135,7 +135,7 @@ def table(iterations: int = 3) -> list[dict[str, Any]]:
     for gpus in SIZES:
         plan = _plan(gpus, iterations)
         began = time.monotonic()
-        records, _ = one_alone(SimulationBackend(), plan)
+        records, _ = run_alone(SimulationBackend(), plan)
         (ended,) = [record for record in records if isinstance(record, RunEnded)]
         simulated_s = time.monotonic() - began
         # A machine has at least one packet switch.

@@ -14,7 +14,7 @@ from benchmarks.harness import ROOT, show
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.slurm.experiment_records import SlurmJob
 from ringlight.extensions.slurm.simulated_rule import scheduling_of
 from ringlight.extensions.slurm.slurm_conf import PARAMETERS
@@ -57,7 +57,7 @@ def _mean_s(plan: RunPlan, later_s: float) -> float:
         replace(job, start=replace(job.start, at_s=job.start.at_s + later_s))
         for job in plan.jobs
     )
-    records, _ = one_alone(SimulationBackend(), replace(plan, jobs=tuple(jobs)))
+    records, _ = run_alone(SimulationBackend(), replace(plan, jobs=tuple(jobs)))
     return fmean(
         record.freed - record.submitted
         for record in records

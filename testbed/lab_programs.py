@@ -34,7 +34,7 @@ class ProgramOptions(Protocol):
     """A program as a command was told of it: a dataclass whose fields are options of the command.
 
     ``name``: the kind's. ``needs_hosts``: it runs programs at GPUs, which all have idle hosts then.
-    ``is_wanted``: whether there is something to run; ``is_asked``: whether any of the
+    ``is_requested``: whether there is something to run; ``is_asked``: whether any of the
     options was given.
     """
 
@@ -45,7 +45,7 @@ class ProgramOptions(Protocol):
     def needs_hosts(self) -> bool: ...
 
     @property
-    def is_wanted(self) -> bool: ...
+    def is_requested(self) -> bool: ...
 
     @property
     def is_asked(self) -> bool: ...

@@ -28,7 +28,7 @@ LONGEST_BYTES = 1 << 15
 ANSWER_S = 60.0
 #: Longest wait for the end of a killed process, seconds.
 KILLED_S = 5.0
-#: Exit code that is told of a process whose server has ended before it.
+#: Exit code reported of a process whose server has ended before it.
 _UNKNOWN = 255
 
 
@@ -104,7 +104,7 @@ def start_process(
     directory: Path = IMPORT_PATH,
     follow: signal.Signals | None = None,
     user: int | None = None,
-    told: bool = True,
+    as_client: bool = True,
 ) -> Process:
     """Start a process in a session of its own, in the network namespace of the calling thread. Return the
     process.
@@ -112,11 +112,11 @@ def start_process(
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
     ``output`` takes the process's output, unless there is another file for ``errors``. ``follow``: signal
     that the process gets when its starter ends. ``user``: its user id, without any privilege and unable to
-    gain one. Such a process does not learn of the server. ``told``: whether it may use the server itself.
+    gain one. Such a process does not learn of the server. ``as_client``: whether it may use the server itself.
     Raises OSError.
     """
     path = environment.get(SOCKET)
-    if user is not None or not told:
+    if user is not None or not as_client:
         environment = {
             name: value for name, value in environment.items() if name != SOCKET
         }

@@ -206,7 +206,11 @@ class LabProcesses:
         follow = signal.SIGTERM if self._follow else None
         with (self.logs / "testbed.log").open("ab") as output:
             self._testbed = start_process(
-                command, self.lab.environment(), output, follow=follow, told=self._lends
+                command,
+                self.lab.environment(),
+                output,
+                follow=follow,
+                as_client=self._lends,
             )
         self._freezes = FreezeWatch(
             ("runner", "ringlight"),

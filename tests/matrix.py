@@ -36,7 +36,7 @@ from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.runner.check_document import check_document
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.fabric.keys import plugged
 from ringlight.fabric.topology import Fabric
 from tests.lights import light_context
@@ -99,7 +99,7 @@ def simulated(experiment: Experiment, name: str) -> dict[str, list[Record]]:
         batches, single = backend.batches([plan])
         records = [record for batch in batches for record in batch.compute()]
         for one in single:
-            records += one_alone(backend, one)[0]
+            records += run_alone(backend, one)[0]
         found[plan.arm] = records
     return found
 

@@ -21,7 +21,7 @@ from ringlight.experiments.record.events import (
     WorkerReady,
 )
 from ringlight.experiments.record.lab_records import LinkRate
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 
 #: Four GPUs on two switches that are joined by a slower link, and three arms of one or two jobs.
 TWO_SWITCHES = """
@@ -91,7 +91,7 @@ def records_of(found: Experiment) -> list[Record]:
     return [
         record
         for plan in choose(found, backend).plans
-        for record in one_alone(backend, plan)[0]
+        for record in run_alone(backend, plan)[0]
     ]
 
 

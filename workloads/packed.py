@@ -71,7 +71,9 @@ def pack(workload: Workload) -> bytes:
             "programs": len(workload.programs),
             "slots": [workload.communicators.shape[1], workload.peers.shape[1]],
             "streams": workload.streams,
-            "collectives": [_said(collective) for collective in workload.collectives],
+            "collectives": [
+                _collective_fields(collective) for collective in workload.collectives
+            ],
             "names": [len(workload.names), len(names)],
             "arrays": [
                 [array.dtype.str.replace("|", "<"), array.size] for array in arrays
@@ -156,7 +158,7 @@ def _small(array: Array) -> Array:
     return flat.astype(stored, copy=False)
 
 
-def _said(collective: Collective) -> list[Any]:
+def _collective_fields(collective: Collective) -> list[Any]:
     split = None if collective.split is None else asdict(collective.split)
     entry = [
         collective.kind,

@@ -28,7 +28,7 @@ class Posted:
 
     def __init__(self, path: Path, ranks: int) -> None:
         self._lock = threading.Lock()
-        self._told: dict[int, list[int]] = {}
+        self._counters: dict[int, list[int]] = {}
         descriptor = os.open(
             path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
         )
@@ -44,7 +44,7 @@ class Posted:
     def add(self, peer: int, payload: int, framing: int = 0) -> None:
         """Count a transfer to rank ``peer`` that begins: bytes of payload, and of its framing."""
         with self._lock:
-            amounts = self._told.setdefault(peer, [0, 0])
+            amounts = self._counters.setdefault(peer, [0, 0])
             amounts[0] += payload
             amounts[1] += framing
             # One store of a whole number: a reader never sees half of it.
@@ -57,7 +57,9 @@ class Posted:
     def amounts(self) -> dict[int, list[int]]:
         """Return the bytes of payload and of framing that were added for each rank, by rank."""
         with self._lock:
-            return {peer: list(amounts) for peer, amounts in sorted(self._told.items())}
+            return {
+                peer: list(amounts) for peer, amounts in sorted(self._counters.items())
+            }
 
 
 def done_fields(posted: Posted | None) -> dict[str, dict[int, list[int]]]:

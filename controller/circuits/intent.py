@@ -139,21 +139,21 @@ class IntentDatabase:
 
     def _read(self) -> None:
         sets: dict[int, dict[str, set[CrossConnect]]] = {
-            is_wanted: {
+            is_intended: {
                 name: set() for (name,) in self._db.execute("SELECT name FROM switch")
             }
-            for is_wanted in (0, 1)
+            for is_intended in (0, 1)
         }
         rows = self._db.execute(
             "SELECT switch, ingress, egress, wavelength, name, wanted FROM cross_connect"
         )
-        for switch, ingress, egress, wavelength, name, is_wanted in rows:
+        for switch, ingress, egress, wavelength, name, is_intended in rows:
             colour = None if wavelength < 0 else wavelength
-            sets[is_wanted][switch].add(CrossConnect(ingress, egress, colour, name))
-        self._wanted: _Sets = {
+            sets[is_intended][switch].add(CrossConnect(ingress, egress, colour, name))
+        self._intended: _Sets = {
             name: frozenset(group) for name, group in sets[1].items()
         }
-        self._unwanted: _Sets = {
+        self._withdrawn: _Sets = {
             name: frozenset(group) for name, group in sets[0].items() if group
         }
         self._policies = {
@@ -173,12 +173,12 @@ class IntentDatabase:
     def intended(self) -> _Sets | None:
         """Return the wanted cross-connects by switch; None if nothing was ever saved."""
         with self._lock:
-            return dict(self._wanted) or None
+            return dict(self._intended) or None
 
     def unwanted(self, switch: str) -> frozenset[CrossConnect]:
         """Return the cross-connects that the controller made on a switch and must remove when possible."""
         with self._lock:
-            return self._unwanted.get(switch, frozenset())
+            return self._withdrawn.get(switch, frozenset())
 
     def pending(self) -> Pending | None:
         with self._lock:
@@ -189,23 +189,23 @@ class IntentDatabase:
         with self.writing() as db:
             for switch, group in intended.items():
                 group = frozenset(group)
-                old = {xc: xc.name for xc in self._wanted.get(switch, ())}
-                if switch not in self._wanted:
+                old = {xc: xc.name for xc in self._intended.get(switch, ())}
+                if switch not in self._intended:
                     db.execute("INSERT INTO switch VALUES (?)", (switch,))
                 same = {xc for xc in group if xc in old and old[xc] == xc.name}
-                self._delete(switch, old.keys() - same, is_wanted=1)
+                self._delete(switch, old.keys() - same, is_intended=1)
                 db.executemany(
                     "INSERT OR REPLACE INTO cross_connect VALUES (?, ?, ?, ?, ?, 1)",
                     [(*_key(switch, xc), xc.name) for xc in group - same],
                 )
-                self._wanted = {**self._wanted, switch: group}
+                self._intended = {**self._intended, switch: group}
                 self._put_unwanted(
-                    switch, self._unwanted.get(switch, frozenset()) - group
+                    switch, self._withdrawn.get(switch, frozenset()) - group
                 )
 
     def begin(self, who: str, intended: CrossConnects) -> None:
         """Save the cross-connects that a change intends, and the present ones, before the change begins."""
-        before = {name: self._wanted.get(name, frozenset()) for name in intended}
+        before = {name: self._intended.get(name, frozenset()) for name in intended}
         with self.writing() as db:
             self.save(intended)
             db.execute(
@@ -230,36 +230,36 @@ class IntentDatabase:
                 self.save(self._pending.before)
             self.end()
             for switch, group in left.items():
-                extra = frozenset(group) - self._wanted.get(switch, frozenset())
+                extra = frozenset(group) - self._intended.get(switch, frozenset())
                 self._db.executemany(
                     "INSERT OR REPLACE INTO cross_connect VALUES (?, ?, ?, ?, ?, 0)",
                     [(*_key(switch, xc), xc.name) for xc in extra],
                 )
-                self._unwanted = {
-                    **self._unwanted,
-                    switch: self._unwanted.get(switch, frozenset()) | extra,
+                self._withdrawn = {
+                    **self._withdrawn,
+                    switch: self._withdrawn.get(switch, frozenset()) | extra,
                 }
 
     def gone(self, switch: str, group: Collection[CrossConnect]) -> None:
         """Forget unwanted cross-connects that the switch no longer has."""
         with self.writing():
             self._put_unwanted(
-                switch, self._unwanted.get(switch, frozenset()) - frozenset(group)
+                switch, self._withdrawn.get(switch, frozenset()) - frozenset(group)
             )
 
     def _put_unwanted(self, switch: str, left: frozenset[CrossConnect]) -> None:
         """Keeps of the unwanted only these."""
-        old = self._unwanted.get(switch, frozenset())
-        self._delete(switch, old - left, is_wanted=0)
-        self._unwanted = {**self._unwanted, switch: left}
+        old = self._withdrawn.get(switch, frozenset())
+        self._delete(switch, old - left, is_intended=0)
+        self._withdrawn = {**self._withdrawn, switch: left}
 
     def _delete(
-        self, switch: str, group: Collection[CrossConnect], is_wanted: int
+        self, switch: str, group: Collection[CrossConnect], is_intended: int
     ) -> None:
         self._db.executemany(
             "DELETE FROM cross_connect"
             " WHERE switch = ? AND ingress = ? AND egress = ? AND wavelength = ? AND wanted = ?",
-            [(*_key(switch, xc), is_wanted) for xc in group],
+            [(*_key(switch, xc), is_intended) for xc in group],
         )
 
     # Policies
@@ -372,7 +372,7 @@ class IntentDatabase:
                 finally:
                     self._depth -= 1
                 return
-            kept = (self._wanted, self._unwanted, self._policies, self._pending)
+            kept = (self._intended, self._withdrawn, self._policies, self._pending)
             self._depth = 1
             try:
                 if self._syncs:
@@ -383,7 +383,7 @@ class IntentDatabase:
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException as error:
-                self._wanted, self._unwanted, self._policies, self._pending = kept
+                self._intended, self._withdrawn, self._policies, self._pending = kept
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):

@@ -327,7 +327,7 @@ def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None
     return [None if target == rank else target for rank, target in enumerate(targets)]
 
 
-def enter_told(job: Job) -> None:
+def insert_announced(job: Job) -> None:
     """Insert the job's own events at their places, once all events of its workers have been read again."""
     for index, event in job.announced:
         job.events.insert(index, event)

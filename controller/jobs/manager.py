@@ -22,8 +22,8 @@ from ringlight.controller.jobs.job import (
     JobState,
     OnLoss,
     Rank,
-    enter_told,
     guest_of,
+    insert_announced,
     note_event,
     note_workers,
     progress,
@@ -380,7 +380,7 @@ class JobManager:
             workers = {worker["id"]: worker for worker in answer["workers"]}
             for job in self._book.jobs.values():
                 if first:
-                    enter_told(job)
+                    insert_announced(job)
                     self._resume(job, workers)
                 if job.state.ended:
                     continue

@@ -362,8 +362,8 @@ class ScpiDriver(OpticalSwitchDriver):
 
     def _open(self, deadline: Deadline) -> Identity:
         identity = parse_identity(self._client.query("*idn?", deadline))
-        told_size = self._client.query(":oxc:swit:size?", deadline)
-        readings.check_size(parse_size(told_size), self.size)
+        size_text = self._client.query(":oxc:swit:size?", deadline)
+        readings.check_size(parse_size(size_text), self.size)
         if self.wavelengths:
             # Asked only where it should know the answer: a real optical circuit switch does not.
             reported = self._client.query(":oxc:swit:wav?", deadline).strip()
@@ -371,7 +371,7 @@ class ScpiDriver(OpticalSwitchDriver):
                 raise ProtocolError(
                     f"the switch tells {reported} wavelengths apart, the fabric says {self.wavelengths}"
                 )
-        self._client.try_compound(":oxc:swit:size?", told_size, deadline)
+        self._client.try_compound(":oxc:swit:size?", size_text, deadline)
         return identity
 
     def _close(self) -> None:
@@ -380,9 +380,9 @@ class ScpiDriver(OpticalSwitchDriver):
     def _read(self, deadline: Deadline) -> Snapshot:
         return self._snapshot(*self._client.questions(_STATE, deadline))
 
-    def _snapshot(self, told_pairs: str, told_ports: str) -> Snapshot:
-        pairs = parse_pairs(told_pairs, self.wavelengths)
-        letters = parse_port_states(told_ports)
+    def _snapshot(self, pairs_text: str, states_text: str) -> Snapshot:
+        pairs = parse_pairs(pairs_text, self.wavelengths)
+        letters = parse_port_states(states_text)
         if len(letters) != 2 * self.size:
             raise ProtocolError(f"{len(letters)} port states for {2 * self.size} ports")
         if not self.wavelengths:

@@ -181,7 +181,7 @@ class _FabricDocument:
     least_dbm: float
 
 
-def _keys_told() -> dict[str, FabricKey]:
+def _documented_keys() -> dict[str, FabricKey]:
     return {
         name: key for name, key in fabric_keys().items() if key.document is not None
     }
@@ -190,7 +190,7 @@ def _keys_told() -> dict[str, FabricKey]:
 #: Besides, what keys of the fabric file tell of themselves.
 FabricDocument: Any = make_dataclass(
     "FabricDocument",
-    [(name, key.documents) for name, key in _keys_told().items()],
+    [(name, key.documents) for name, key in _documented_keys().items()],
     bases=(_FabricDocument,),
     frozen=True,
     namespace={"__doc__": _FabricDocument.__doc__},
@@ -224,7 +224,7 @@ def fabric_document(fabric: Fabric, scale: float = 1.0) -> Any:
         fabric.optics.sensitivity_dbm,
         **{
             name: key.document(fabric)
-            for name, key in _keys_told().items()
+            for name, key in _documented_keys().items()
             if key.document is not None
         },
     )

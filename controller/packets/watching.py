@@ -86,7 +86,7 @@ class TableWatch:
         #: True if a connected switch reports writes of others by itself; absent: not yet requested.
         self._tells: dict[str, bool] = {}
         self._not_before: dict[str, float] = {}
-        self._told: dict[str, TableDrift] = {}
+        self._reported: dict[str, TableDrift] = {}
         self._views = {name: TableView() for name in self._dpids}
         self._kept: dict[str, dict[Key, FlowEntry]] = _read(store.read(_FILE) or {})
 
@@ -145,10 +145,10 @@ class TableWatch:
             drifts = self._compare(names, light)
             for name, difference in drifts.items():
                 self._tell(name, difference)
-            if found_wrong := {
+            if wrong := {
                 name: difference for name, difference in drifts.items() if difference
             }:
-                self._mend(found_wrong, light)
+                self._mend(wrong, light)
 
     def _ask_to_tell(self, name: str) -> None:
         tells = True
@@ -189,12 +189,12 @@ class TableWatch:
     def _tell(self, name: str, difference: TableDrift) -> None:
         """Say once that a table differs."""
         if not difference:
-            self._told.pop(name, None)
+            self._reported.pop(name, None)
             self._see(name, drift=None)
             return
-        if difference == self._told.get(name):
+        if difference == self._reported.get(name):
             return
-        self._told[name] = difference
+        self._reported[name] = difference
         text = str(difference)
         self._see(name, drift=text, last=text, drifts=self._views[name].drifts + 1)
         log.warning("%s: %s", name, text)
@@ -218,7 +218,7 @@ class TableWatch:
             left = after.get(name)
             problem = refused.get(self._dpids[name])
             if left is not None and not left:
-                self._told.pop(name, None)
+                self._reported.pop(name, None)
                 self._see(name, drift=None, mends=self._views[name].mends + 1)
                 self._not_before[name] = time.monotonic() + _PAUSE_S
                 log.info(

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ringlight.experiments.analysis.comparison_statistics import set_up_line, told_apart
+from ringlight.experiments.analysis.comparison_statistics import (
+    set_up_line,
+    smallest_slowdown,
+)
 from ringlight.experiments.analysis.metrics import Unit
 from ringlight.experiments.analysis.metrics.training import exchanges
 from ringlight.experiments.analysis.prediction import nic_rate_bps
@@ -247,7 +250,7 @@ def laps(run: Run, job: JobRun) -> list[float]:
     return [end - before for before, end in itertools.pairwise([released, *ends])]
 
 
-def told_apart_rows(
+def smallest_slowdown_rows(
     spec: CompareSpec, table: Table, runs: Sequence[Run]
 ) -> Iterator[Row]:
     """Yield the smallest slowdown that measured runs could have shown: the half width of the ratio's 95 %
@@ -262,7 +265,7 @@ def told_apart_rows(
     for mine, base in _pairs(spec, table):
         sides = [groups[place.arm, key_of(place.point)] for place in (mine, base)]
         for name in sides[0][0].jobs if spec.job is None else [spec.job]:
-            yield from _told_apart(
+            yield from _slowdown_rows(
                 name,
                 *(
                     [(run, run.jobs[name]) for run in s if name in run.jobs]
@@ -271,14 +274,16 @@ def told_apart_rows(
             )
 
 
-def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator[Row]:
+def _slowdown_rows(
+    name: str, mine: Sequence[Ran], base: Sequence[Ran]
+) -> Iterator[Row]:
     if not mine or not base or any(len(job.by_index) < 2 for _, job in (*mine, *base)):
         return
     run, job = mine[0]
     plan = run.plan
     row = Row(plan.arm, f"job {name}", "", None, "1", "measured", plan.point)
     over, under = ([lap for side in ran for lap in laps(*side)] for ran in (mine, base))
-    seen = told_apart(over, under)
+    seen = smallest_slowdown(over, under)
     yield replace(row, metric="iteration_told_apart", value=seen)
     if job.plan.training is None:
         return
@@ -287,7 +292,7 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
         for ran in (mine, base)
     )
     yield replace(
-        row, metric="allreduce_told_apart", value=told_apart(sent, sent_under)
+        row, metric="allreduce_told_apart", value=smallest_slowdown(sent, sent_under)
     )
     plane = job.plan.plane(plan.setting.fabric, job.gpus)
     if waits := plane.times.set_ups(job.gpus, job.plan.loop.collective):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ringlight.experiments.analysis.statistics import student_t
 
 
-def told_apart(over: Sequence[float], under: Sequence[float]) -> float:
+def smallest_slowdown(over: Sequence[float], under: Sequence[float]) -> float:
     """Return half of the 95 % confidence interval of the ratio of two samples' means.
 
     A ratio further than that from 1 would have been distinguished from 1, so it is the smallest slowdown that

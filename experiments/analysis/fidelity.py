@@ -61,7 +61,7 @@ def judged(
     arms = dict.fromkeys(run.plan.arm for run in runs)
     timed = [arm for arm in arms if arm not in untimed]
     missing = samples_missing(runs, rates)
-    reasons_found = [
+    all_reasons = [
         *missed_links(links),
         *([] if links else [Reason("links_not_measured", "doubtful", {})]),
         *(reason for arm in timed for reason in late(timers(_of(arm, runs)), arm=arm)),
@@ -75,7 +75,7 @@ def judged(
         *broken_off(records),
     ]
     for name, share in missing.items():
-        reasons_found += over(
+        all_reasons += over(
             share, SAMPLES_MISSING, "samples_missing", run=name, share=share
         )
     stepped = any(
@@ -85,25 +85,25 @@ def judged(
     )
     limits = BASELINE_OVER_MODEL_IN_STEPS if stepped else BASELINE_OVER_MODEL
     for context in contexts:
-        reasons_found += beside_model(
+        all_reasons += beside_model(
             context, limits if context.run.plan.arm in baselines else None
         )
-    reasons_found += [reason for run in runs for reason in differing(run)]
-    reasons_found += [reason for context in contexts for reason in astray(context)]
+    all_reasons += [reason for run in runs for reason in differing(run)]
+    all_reasons += [reason for context in contexts for reason in astray(context)]
     # Last, as what is known of a run may be the cause.
     rates_of_links = [record for record in records if type(record) is LinkRate]
     beside = {
-        context.run.name: beside_simulation(context, rates_of_links, reasons_found)
+        context.run.name: beside_simulation(context, rates_of_links, all_reasons)
         for context in contexts
     }
     for context in contexts:
-        reasons_found += unlike_simulation(
-            context.run, beside[context.run.name], reasons_found
+        all_reasons += unlike_simulation(
+            context.run, beside[context.run.name], all_reasons
         )
     reasons = [
         reason
-        for number, reason in enumerate(reasons_found)
-        if reason not in reasons_found[:number]
+        for number, reason in enumerate(all_reasons)
+        if reason not in all_reasons[:number]
     ]
     of_arms = [_concerned(reason, runs) for reason in reasons]
     return {

@@ -42,7 +42,7 @@ def deaths(run: Run) -> list[dict[str, Any]]:
 
     ``away_s``: seconds until the process was back; None if it did not come back.
     """
-    backs, deaths_found = run.of(ProcessBack), []
+    backs, ended = run.of(ProcessBack), []
     for death in run.of(ProcessEnded):
         back = next(
             (
@@ -55,10 +55,8 @@ def deaths(run: Run) -> list[dict[str, Any]]:
         data = {
             key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")
         }
-        deaths_found.append(
-            {**data, "away_s": None if back is None else back.t - death.t}
-        )
-    return deaths_found
+        ended.append({**data, "away_s": None if back is None else back.t - death.t})
+    return ended
 
 
 def died(run: Run) -> Iterator[Reason]:

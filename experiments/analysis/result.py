@@ -13,7 +13,7 @@ from ringlight.experiments.analysis.compare import (
     comparison_rows,
     equality_rows,
     not_compared,
-    told_apart_rows,
+    smallest_slowdown_rows,
 )
 from ringlight.experiments.analysis.crossover import crossover_rows
 from ringlight.experiments.analysis.fidelity import judged
@@ -134,7 +134,7 @@ def _with_comparisons(
         made += _named(compare, comparison_rows(compare, table), made)
         made += _named(compare, equality_rows(compare, table, plans), made)
         if label == "measured":
-            made += _named(compare, told_apart_rows(compare, table, runs), made)
+            made += _named(compare, smallest_slowdown_rows(compare, table, runs), made)
     if spec.break_even is not None:
         made += break_even_rows(spec.break_even, table, runs)
     if spec.crossover is not None:

@@ -25,7 +25,7 @@ def search_rows(spec: SearchSpec, rows: Sequence[Row]) -> Iterator[Row]:
     for mine in lines(numbers, spec.metric, spec.along):
         least = min(_number(row) for row in mine)
         best = next(row for row in mine if _number(row) <= least * (1 + _ALIKE))
-        value, unit = _said([best.point[path] for path in spec.along])
+        value, unit = _searched_values([best.point[path] for path in spec.along])
         best = replace(best, point=without(best.point, *spec.along))
         yield replace(best, metric=f"{spec.metric}_best")
         yield replace(
@@ -37,7 +37,7 @@ def _number(row: Row) -> float:
     return float(row.value)  # type: ignore[arg-type]
 
 
-def _said(values: Sequence[object]) -> tuple[Value, str]:
+def _searched_values(values: Sequence[object]) -> tuple[Value, str]:
     """Return the values of the searched paths as a row has them, and their unit."""
     if len(values) == 1:
         return quantity(values[0]) or (str(values[0]), "")

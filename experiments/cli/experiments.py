@@ -99,7 +99,7 @@ def _run(
     context: typer.Context,
     remote: options.Remote,
 ) -> None:
-    with emulation(lab, context, remote, lab.wanted_programs) as backend:
+    with emulation(lab, context, remote, lab.requested_programs) as backend:
         experiment = with_programs(which.load(scenario, options.machine(lab)), lab)
         lab.announce_pages()
         again = functools.partial(_again_at, experiment, lab)

@@ -43,10 +43,10 @@ def processes_of_lab(
         lab.runtime,
         lab.addresses(),
         devices=lab.devices,
-        idle_hosts=idle_hosts or any(p.needs_hosts for p in lab.wanted_programs),
+        idle_hosts=idle_hosts or any(p.needs_hosts for p in lab.requested_programs),
         follow=follow,
         lends=lends,
-        programs=lab.wanted_programs,
+        programs=lab.requested_programs,
         notice=say,
     )
 
@@ -58,7 +58,7 @@ def with_programs(experiment: Experiment, lab: OpenLab) -> Experiment:
     """
     if not any(options.is_asked for options in lab.programs):
         return experiment
-    for options in lab.wanted_programs:
+    for options in lab.requested_programs:
         if program_kinds()[options.name].controller is None:
             fail(f"--{options.name}: only labs that stay up have it: ringlight up", 2)
     settings = list(
@@ -79,7 +79,7 @@ def _with_programs(
     made = list(settings)
     for options in lab.programs:
         made = options.given_to(scenario, made)
-    programs = [options.name for options in lab.wanted_programs]
+    programs = [options.name for options in lab.requested_programs]
     why = next(
         (why for setting in made if (why := waiting(setting.fabric, programs))), None
     )

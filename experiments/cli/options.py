@@ -264,9 +264,9 @@ class OpenLab(LabOptions):
     flags: PageFlags = ()
 
     @property
-    def wanted_programs(self) -> list[ProgramOptions]:
+    def requested_programs(self) -> list[ProgramOptions]:
         """Return the options of the programs that are to run."""
-        return [options for options in self.programs if options.is_wanted]
+        return [options for options in self.programs if options.is_requested]
 
     def announce_pages(self) -> None:
         """Tell where the lab is to be seen, on the pages that were asked for."""

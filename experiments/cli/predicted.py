@@ -9,7 +9,7 @@ from ringlight.experiments.runner.predicted_points import Point
 from ringlight.fabric.units import format_time
 
 
-def said_of(points: Sequence[Point], job: str, how: str) -> str:
+def time_range(points: Sequence[Point], job: str, how: str) -> str:
     """Return a job's time as text, from the least to the greatest of all points that are known in the way
     ``how``.
 

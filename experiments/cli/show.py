@@ -9,13 +9,13 @@ from ringlight.experiments.analysis.carrying import LATE, Demand, alike
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.cli.common import echo, listing, table
-from ringlight.experiments.cli.predicted import left_out, rounded, said_of, taken
+from ringlight.experiments.cli.predicted import left_out, rounded, taken, time_range
 from ringlight.experiments.language.job_sources import job_source
 from ringlight.fabric.extension import entries
 from ringlight.fabric.units import format_size, format_time
 
 
-def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
+def _scale_lines(scale: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines about the chosen scale: its values, the reason, and how long an emulation takes."""
     limits = ", ".join(
         f"{part} {want:.2g}"
@@ -67,7 +67,7 @@ def show_check(document: Mapping[str, Any]) -> None:
         for name, arm in document["arms"].items()
         for job, entry in arm["jobs"].items()
     ]
-    for line in _said_of_scale(document["scale"]) if "scale" in document else ():
+    for line in _scale_lines(document["scale"]) if "scale" in document else ():
         echo(line)
     if jobs:
         _list_jobs(jobs)
@@ -113,15 +113,15 @@ def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
         jobs,
         *("arm", "fabric", "runs", "job"),
         ("ranks", lambda job: _short(job["ranks"])),
-        ("does", _said_to_do),
+        ("does", _workload_text),
         ("iterations", lambda job: "" if "guest" in job else job["iterations"]),
         (
             "compute",
             lambda job: "" if "guest" in job else format_time(job["compute_s"]),
         ),
         ("sends", _sends),
-        ("model", lambda job: said_of(job["points"], job["job"], "model")),
-        ("simulated", lambda job: said_of(job["points"], job["job"], "simulated")),
+        ("model", lambda job: time_range(job["points"], job["job"], "model")),
+        ("simulated", lambda job: time_range(job["points"], job["job"], "simulated")),
     )
 
 
@@ -171,7 +171,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _said_to_do(job: Mapping[str, Any]) -> str:
+def _workload_text(job: Mapping[str, Any]) -> str:
     if "guest" in job:
         return f"{job['guest']} {job[job['guest']]}"
     return str(job["workload"]["name"] if "workload" in job else job["collective"])

@@ -34,16 +34,16 @@ class Put:
     """The file with overrides put into it; what runs begin with in common is put there once."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        self._found: dict[tuple[str, ...], dict[str, Any]] = {(): dict(raw)}
+        self._applied: dict[tuple[str, ...], dict[str, Any]] = {(): dict(raw)}
 
     def __call__(self, overrides: Sequence[Override]) -> dict[str, Any]:
         """Raises ValueError under the key where the user wrote the path."""
         key = tuple(override.where for override in overrides)
-        if key not in self._found:
+        if key not in self._applied:
             before, last = self(overrides[:-1]), overrides[-1]
             with at_key(last.where):
-                self._found[key] = put(before, last.path, last.value)
-        return self._found[key]
+                self._applied[key] = put(before, last.path, last.value)
+        return self._applied[key]
 
 
 def under_override(

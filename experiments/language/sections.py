@@ -63,7 +63,7 @@ class Resolver:
     def __init__(self) -> None:
         #: The sections themselves are kept, so that no other can get the identity of one of them.
         self._references: dict[int, tuple[Any, tuple[str, ...]]] = {}
-        self._found: dict[tuple[int, str], tuple[Any, str]] = {}
+        self._read: dict[tuple[int, str], tuple[Any, str]] = {}
 
     def __call__(self, written: Any, where: str, parameters: Any) -> tuple[Any, str]:
         """The section, and a text that tells it from others."""
@@ -77,10 +77,10 @@ class Resolver:
             id(written),
             text_of([parameters.get(name) for name in names]) if names else "",
         )
-        if key not in self._found:
+        if key not in self._read:
             value = resolved(written, where, parameters)
-            self._found[key] = (value, text_of(value))
-        return self._found[key]
+            self._read[key] = (value, text_of(value))
+        return self._read[key]
 
 
 def text_of(value: Any) -> str:

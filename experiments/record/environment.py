@@ -102,7 +102,7 @@ def _commit() -> str:
     if not (ROOT / ".git").exists():
         # An installed package: git would answer for the project in whose folder it is.
         return ""
-    output, _ = _said(
+    output, _ = _outputs(
         "git",
         "-C",
         str(ROOT),
@@ -122,10 +122,12 @@ def _program(command: list[str]) -> str:
     )
     if path is None:
         return "not installed"
-    return next(filter(None, (*_said(path, *command[1:]), "unknown"))).splitlines()[0]
+    return next(filter(None, (*_outputs(path, *command[1:]), "unknown"))).splitlines()[
+        0
+    ]
 
 
-def _said(*command: str) -> tuple[str, str]:
+def _outputs(*command: str) -> tuple[str, str]:
     """Return what a program writes to its output and to its errors; both empty if the program cannot be
     run."""
     try:

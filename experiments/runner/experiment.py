@@ -142,7 +142,7 @@ def carry_out(
             failures += _spread(backend, [*batches, *plans], folder, reporter, executor)
     else:
         for batch in batches:
-            made = _one(backend, batch, reporter.computed)
+            made = _carry_out(backend, batch, reporter.computed)
             folder.write(made.records)
             failures += made.failures
         for setting in _settings(plans):
@@ -173,7 +173,7 @@ def _settings(plans: Sequence[RunPlan]) -> list[Setting]:
     return list({id(plan.setting): plan.setting for plan in plans}.values())
 
 
-def one_alone(
+def run_alone(
     backend: Backend,
     plan: RunPlan,
     reporter: Reporter | None = None,
@@ -197,17 +197,17 @@ def made_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str
     made = (
         backend.alone(plan)
         if isinstance(backend, RemoteBackend)
-        else _one(backend, plan, untold)
+        else _carry_out(backend, plan, untold)
     )
     return made.records, made.failures
 
 
-def _one(backend: Backend, task: Any, report: Told) -> Made:
+def _carry_out(backend: Backend, task: Any, report: Told) -> Made:
     """The same of a plan, or of all runs of a batch."""
     if isinstance(backend, RemoteBackend):
         return backend.make(task)
     if isinstance(task, RunPlan):
-        return Made(*one_alone(backend, task))
+        return Made(*run_alone(backend, task))
     records = task.compute(report)
     return Made(
         records,
@@ -215,7 +215,7 @@ def _one(backend: Backend, task: Any, report: Told) -> Made:
     )
 
 
-def one_elsewhere(backend: Backend, task: Any, code: str, notes: Notes) -> Made:
+def run_elsewhere(backend: Backend, task: Any, code: str, notes: Notes) -> Made:
     """Carry out one task on a worker, which must have the code that the sweep began with. Return what was
     made.
 
@@ -226,7 +226,7 @@ def one_elsewhere(backend: Backend, task: Any, code: str, notes: Notes) -> Made:
             f"{platform.node()} has other code of ringlight ({code_version()}) than the sweep ({code})"
         )
     try:
-        return _one(backend, task, notes.note)
+        return _carry_out(backend, task, notes.note)
     finally:
         notes.clear()
 
@@ -253,7 +253,7 @@ def _spread(
             notes = Notes(Path(written))
             code = code_version()
             under_way = {
-                executor.submit(one_elsewhere, backend, task, code, notes): task
+                executor.submit(run_elsewhere, backend, task, code, notes): task
                 for task in tasks
             }
             while under_way:

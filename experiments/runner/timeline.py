@@ -290,12 +290,12 @@ class _Run:
     def _left(self) -> str:
         """Jobs that have not ended."""
         return ", ".join(
-            self._said(job.name)
+            self._waiting_text(job.name)
             for job in self._plan.jobs
             if job.name not in self._at.ended
         )
 
-    def _said(self, name: str) -> str:
+    def _waiting_text(self, name: str) -> str:
         """A job that has not ended, with why it was not taken."""
         first = bool(self._queue) and self._queue[0].name == name
         return f"{name} ({self._no_room})" if first else name

@@ -72,7 +72,7 @@ class ApplicationOptions:
     needs_hosts: ClassVar[bool] = False
 
     @property
-    def is_wanted(self) -> bool:
+    def is_requested(self) -> bool:
         return bool(self.app)
 
     @property

@@ -28,7 +28,7 @@ from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.runner.executor_kinds import lost
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
@@ -373,7 +373,7 @@ class HostsBackend(EmulationBackend):
             )
             backend.prepare([plan.setting], logs, reporter.say, {})
             repeats = Repeats(reporter, Foreteller()) if again else None
-            records, failures = one_alone(backend, plan, reporter, repeats)
+            records, failures = run_alone(backend, plan, reporter, repeats)
             facts = {**backend.facts(), "host": name}
             files = {
                 str(file.relative_to(logs)): tail(file)

@@ -104,7 +104,7 @@ def _start(lab: Lab, key: str, start: Callable[[Lab], Sequence[str] | None]) -> 
         (state / _KEY).write_text(key, encoding="utf-8")
         with (state / LOG).open("ab") as output:
             process = _PROCESSES[lab.id] = start_process(
-                command, lab.environment(), output, told=False
+                command, lab.environment(), output, as_client=False
             )
         (state / _PID).write_text(str(process.pid), encoding="ascii")
     except BaseException:

@@ -13,7 +13,7 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.lab_records import LinkRate
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.bench.measuring import bench_plan, measured
 from ringlight.extensions.servers.hardware import GpuCluster
@@ -90,7 +90,7 @@ def bandwidths(backend: Backend, rack: Rack, reporter: Reporter) -> Bandwidths:
     reporter.say(
         f"{rack.name}: {rack.algorithm}, times {scale.time:.4g}, rates 1/{scale.rate:.4g}"
     )
-    records, failures = one_alone(backend, plan, reporter)
+    records, failures = run_alone(backend, plan, reporter)
     if failures:
         raise BackendError(f"{rack.name}: {failures[0]}")
     rows = measured(plan, records, rack.sizes, CALLS)

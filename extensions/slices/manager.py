@@ -191,7 +191,7 @@ class SliceManager:
         Raises NotFoundError; ConflictError while a job or a claim has GPUs of it.
         """
         with self._changed:
-            record = self._found(name)
+            record = self._named(name)
             try:
                 check_idle(record.holds, self._used())
             except ValueError as error:
@@ -213,7 +213,7 @@ class SliceManager:
         a cube that there is not; ConflictError if none is free, or a job or a claim has GPUs of either cube.
         """
         with self._changed:
-            record = self._found(name)
+            record = self._named(name)
             if record.status != "True":
                 raise ConflictError(f"slice {name} is {record.reason}")
             if unknown := {lost, spare or lost} - set(self._part.cubes.names):
@@ -234,7 +234,7 @@ class SliceManager:
     def get(self, name: str) -> SliceDocument:
         """Return a slice as it is now. Raises NotFoundError."""
         with self._changed:
-            return self._found(name).document(self._part.model)
+            return self._named(name).document(self._part.model)
 
     def all(self) -> list[SliceDocument]:
         """Return all slices, and those that could not be made."""
@@ -246,7 +246,7 @@ class SliceManager:
     def gpus(self, name: str) -> SliceGpus:
         """Return the GPUs of a slice. Raises NotFoundError; ConflictError if it has none."""
         with self._changed:
-            record = self._found(name)
+            record = self._named(name)
         if not record.holds:
             raise ConflictError(f"slice {name} is {record.reason}")
         cubes = self._part.cubes
@@ -269,7 +269,7 @@ class SliceManager:
             )
             return next(lines, None)
 
-    def _found(self, name: str) -> SliceRecord:
+    def _named(self, name: str) -> SliceRecord:
         if name not in self._records:
             raise NotFoundError(f"there is no slice {name}")
         return self._records[name]

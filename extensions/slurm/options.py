@@ -50,7 +50,7 @@ class SlurmOptions:
     needs_hosts: ClassVar[bool] = True
 
     @property
-    def is_wanted(self) -> bool:
+    def is_requested(self) -> bool:
         return self.slurm
 
     @property

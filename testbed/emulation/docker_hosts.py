@@ -79,7 +79,7 @@ class DockerHost(WorkerHost):
             pid = int(state["Pid"])
             self.pidfd = os.pidfd_open(pid)
             self.namespace = namespaces.open_namespace(pid)
-            self._found(pid)
+            self._adopt(pid)
             if namespaces.is_own_namespace(self.namespace):
                 raise WorkerError(f"{what}: Docker gave it the machine's own network")
         except (ProcessLookupError, network_errors.NetworkError):

@@ -85,7 +85,7 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
             self.process = namespaces.in_namespace(descriptor, start)
             # Not asked for by its number: it may have ended, or not be there yet.
             self.pidfd, self.namespace = pidfd_of(self.process), os.dup(descriptor)
-            self._found(self.process.pid)
+            self._adopt(self.process.pid)
         except (OSError, network_errors.NetworkError) as error:
             raise WorkerError(f"worker {place.id}: {error}") from None
         finally:

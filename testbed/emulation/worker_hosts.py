@@ -107,7 +107,7 @@ class WorkerHost(ShellLess):
         """End it if it runs, and remove all but its directory."""
         raise NotImplementedError
 
-    def _found(self, pid: int) -> None:
+    def _adopt(self, pid: int) -> None:
         self.pid = pid
         favour()
 

@@ -167,8 +167,8 @@ class Operations:
         #: Operations that communicate and have not ended: for who asks what everybody waits for.
         self.under_way: list[dict[int, None]] = [{} for _ in range(actors)]
         self._over: deque[tuple[int, int]] = deque()
-        #: Is told each operation that communicated, with its actor, when it has ended.
-        self.told: Callable[[int, int], None] | None = None
+        #: Called with the actor and each operation that communicated, when the operation has ended.
+        self.on_end: Callable[[int, int], None] | None = None
         self._settling = self._stopped = False
         self.records: list[Record] | None = None
         if record:
@@ -221,8 +221,8 @@ class Operations:
         if not tally.active[purpose]:
             del tally.active[purpose]
         del self.under_way[actor][operation]
-        if self.told is not None:
-            self.told(actor, operation)
+        if self.on_end is not None:
+            self.on_end(actor, operation)
         self._over.append((actor, operation))
         self._settle()
 

@@ -23,7 +23,7 @@ from ringlight.experiments.record.events import (
 from ringlight.experiments.record.runs import Action, Run, runs_of
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.view import view_of
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from tests.simulated import the, with_workers
 from tests.unit.page import Page, text_of
 from tests.unit.test_cli import MINI
@@ -35,7 +35,7 @@ EXPERIMENT = load(MINI)
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
     """Records of a regroup while both jobs train, with undisturbed workers."""
-    found = list(with_workers(one_alone(SimulationBackend(), PLAN)[0]))
+    found = list(with_workers(run_alone(SimulationBackend(), PLAN)[0]))
     return [
         replace(r, stalls=[], max_stall_s=0.0) if isinstance(r, Iteration) else r
         for r in found
@@ -203,7 +203,7 @@ def ended_s(*, queue_s: float, rto_min_s: float) -> float:
     )
     return max(
         r.allreduce_end
-        for r in one_alone(SimulationBackend(), plan)[0]
+        for r in run_alone(SimulationBackend(), plan)[0]
         if isinstance(r, Iteration)
     )
 

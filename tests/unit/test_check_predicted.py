@@ -14,7 +14,7 @@ from ringlight.experiments.cli.show import show_check, show_result
 from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.runner import predicted_points
 from ringlight.experiments.runner.check_document import check_document
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from tests.simulated import experiment, records_of, the, with_links, with_workers
 
@@ -55,7 +55,7 @@ def test_one_file_has_one_simulated_figure_and_a_range_where_the_phase_of_two_jo
     ready = replace(
         plan, jobs=tuple(replace(job, start_up_s=0.77) for job in plan.jobs)
     )
-    run = [*with_workers(one_alone(SimulationBackend(), ready)[0])]
+    run = [*with_workers(run_alone(SimulationBackend(), ready)[0])]
     simulated = analyse(found, records, "simulated", foretell=Foreteller())
     measured = analyse(found, with_links(run), "measured", foretell=Foreteller())
     assert the(simulated.rows, "jct", subject="job late") == point["jct_s"]["late"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringlight.experiments.analysis.comparison_statistics import set_up_line, told_apart
+from ringlight.experiments.analysis.comparison_statistics import (
+    set_up_line,
+    smallest_slowdown,
+)
 
 
 def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
@@ -13,7 +16,7 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(1000):
         over, under = random.normal(1.05, 0.04, 12), random.normal(1.0, 0.02, 30)
-        covered += abs(over.mean() / under.mean() - 1.05) <= told_apart(
+        covered += abs(over.mean() / under.mean() - 1.05) <= smallest_slowdown(
             over.tolist(), under.tolist()
         )
     assert 930 <= covered <= 968
@@ -21,15 +24,15 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
 
 def test_a_known_interval() -> None:
     # Means 2 and 1, no spread below: 2 ± t(2; 97.5 %) · s / sqrt(3), s = 0.1.
-    found = told_apart([1.9, 2.0, 2.1], [1.0, 1.0, 1.0, 1.0])
+    found = smallest_slowdown([1.9, 2.0, 2.1], [1.0, 1.0, 1.0, 1.0])
     assert found == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4)
-    assert told_apart([2.0, 2.0], [1.0, 1.0]) == 0.0
+    assert smallest_slowdown([2.0, 2.0], [1.0, 1.0]) == 0.0
 
 
 def test_four_times_the_iterations_show_half_the_slowdown() -> None:
     random = np.random.default_rng(2)
     few, many = (
-        told_apart(*(random.normal(1, 0.01, n).tolist() for _ in "ab"))
+        smallest_slowdown(*(random.normal(1, 0.01, n).tolist() for _ in "ab"))
         for n in (100, 400)
     )
     assert few / many == pytest.approx(2, rel=0.2)

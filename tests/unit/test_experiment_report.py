@@ -30,7 +30,7 @@ from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import jobs as jobs_section
 from ringlight.experiments.report.sections import names, sections
 from ringlight.experiments.report.view import View, some_jobs, view_of
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from tests.simulated import SIX_GPUS
 from tests.unit.page import Page, check_alone, text_of
 
@@ -63,7 +63,7 @@ def view_of_file(text: str, path: str, disturbed: Disturb | None = None) -> View
     records: list[Record] = []
     chosen = choose(experiment, backend)
     for plan in chosen.plans:
-        made, _ = one_alone(backend, plan)
+        made, _ = run_alone(backend, plan)
         records += disturbed(made) if disturbed is not None else made
     environment: Mapping[str, Any] = {
         "run": "20261122-small",

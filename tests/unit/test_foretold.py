@@ -41,7 +41,7 @@ from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import header
 from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner import foretold
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
@@ -268,7 +268,7 @@ def test_what_is_unlike_its_simulation_has_the_cause_that_is_known() -> None:
     (event,) = plan.events
 
     def made_of(other: RunPlan) -> Analysis:
-        return measured(found, one_alone(SimulationBackend(), other)[0])
+        return measured(found, run_alone(SimulationBackend(), other)[0])
 
     late = replace(
         plan, events=(replace(event, when=replace(event.when, iteration=7)),)
@@ -368,7 +368,7 @@ def test_the_workers_of_a_later_job_may_take_their_time() -> None:
     found = of(JOBS, "")
     (plan,) = found.plans
     slow = replace(plan, jobs=tuple(replace(job, start_up_s=0.3) for job in plan.jobs))
-    records = one_alone(SimulationBackend(), slow)[0]
+    records = run_alone(SimulationBackend(), slow)[0]
     (granted,) = (
         r.t for r in records if isinstance(r, GpusGranted) and r.job == "late"
     )

@@ -257,7 +257,7 @@ def test_a_command_has_a_server_for_a_while_and_lends_it_or_not(
         for lends in (True, False):
             with place.said.open("wb") as output:
                 process = start_process(
-                    asks, os.environ, output, directory=place.folder, told=lends
+                    asks, os.environ, output, directory=place.folder, as_client=lends
                 )
             assert isinstance(process, Forked)
             assert process.wait(20) == 0

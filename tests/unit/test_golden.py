@@ -16,7 +16,7 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis.result import Analysis, analyse
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.runner.command import load_checked
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from tests.simulated import bundled
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -35,7 +35,7 @@ def simulated(path: Path) -> Analysis:
     experiment, backend = load_checked(path), SimulationBackend()
     records = []
     for plan in choose(experiment, backend).plans:
-        found, failures = one_alone(backend, plan)
+        found, failures = run_alone(backend, plan)
         assert not failures
         records += found
     return analyse(experiment, records, "simulated")

@@ -167,7 +167,7 @@ class TorusOptions:
     turns: Annotated[int, typer.Option("--turns", help="Turns of the torus.")] = 3
 
     name: ClassVar[str] = "torus"
-    is_wanted: ClassVar[bool] = True
+    is_requested: ClassVar[bool] = True
 
 
 def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_programs(
@@ -190,7 +190,7 @@ def test_commands_that_build_labs_have_an_option_for_each_device_and_those_of_pr
     build(**{**told, "slow_path": True, "turns": 5})
     assert [lab.devices for lab in given] == [(), ("slow_path",)]
     assert [lab.programs for lab in given] == [(TorusOptions(3),), (TorusOptions(5),)]
-    assert given[0].wanted_programs == [TorusOptions(3)]
+    assert given[0].requested_programs == [TorusOptions(3)]
 
 
 def test_costs_go_by_what_forwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Iteration
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.fabric.link_effects import LinkEffect
 from ringlight.testbed.simulation.link_courses import Passage
 
@@ -71,7 +71,7 @@ class Halved(LinkEffect):
 
 def sending_s(plan: RunPlan) -> list[float]:
     """Seconds of each all-reduce of rank 0."""
-    records = one_alone(SimulationBackend(), plan)[0]
+    records = run_alone(SimulationBackend(), plan)[0]
     mine = [
         record
         for record in records

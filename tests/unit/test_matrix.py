@@ -17,7 +17,7 @@ from ringlight.experiments.language.job_sources import source_of
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
 from tests.matrix import (
     document_of,
@@ -77,7 +77,7 @@ def test_an_example_that_the_matrix_does_not_run_as_users_do(name: str) -> None:
     )
     assert not choose(experiment, backend).refused
     assert_ended_well(
-        name, experiment, [one_alone(backend, plan)[0] for plan in experiment.plans]
+        name, experiment, [run_alone(backend, plan)[0] for plan in experiment.plans]
     )
 
 

@@ -18,7 +18,7 @@ from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.report.sections.throughput import mean_throughput
 from ringlight.experiments.runner import executors
 from ringlight.experiments.runner.command import carry_out_experiment
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.frames import payload_share
 from tests.unit.test_cli import MINI
@@ -33,7 +33,7 @@ def small() -> Experiment:
 def records(small: Experiment) -> list[Record]:
     """Records of the arm whose light moves while its jobs train."""
     (plan,) = small.plans_of(["live"])
-    return one_alone(SimulationBackend(), plan)[0]
+    return run_alone(SimulationBackend(), plan)[0]
 
 
 def test_what_gpus_sent_is_what_their_collectives_send_wherever_they_are(

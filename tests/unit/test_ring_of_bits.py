@@ -15,7 +15,7 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import Run, runs_of
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.fabric.algorithms import parse_collective, steps_named
 from ringlight.fabric.collectives import all_reduce
 from ringlight.fabric.kinds import collective_steps
@@ -53,7 +53,7 @@ def plans_of(raw: dict[str, Any]) -> tuple[RunPlan, ...]:
 
 
 def simulated(plan: RunPlan, backend: SimulationBackend | None = None) -> Run:
-    records = one_alone(backend or SimulationBackend(), plan)[0]
+    records = run_alone(backend or SimulationBackend(), plan)[0]
     (run,) = runs_of(records, [plan])
     assert_as_planned(run)
     return run

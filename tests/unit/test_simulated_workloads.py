@@ -13,7 +13,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Iteration, JobState, Operations, Record
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.testbed.simulation.networks import PacketNetwork, scaled
 from ringlight.testbed.simulation.workload import simulate_workload
 from ringlight.workloads.graph import Collective
@@ -45,7 +45,7 @@ def experiment(jobs: str, more: str = "") -> Experiment:
 
 
 def simulated(plan: RunPlan, backend: Backend | None = None) -> list[Record]:
-    records, failures = one_alone(backend or SimulationBackend(), plan)
+    records, failures = run_alone(backend or SimulationBackend(), plan)
     assert not failures
     return records
 
@@ -144,7 +144,7 @@ def test_ranks_that_wait_for_each_other_fail_and_say_so() -> None:
         "crossed", programs, [0, 0, 1, 1], [[group, group]] * 4, [[] for _ in range(4)]
     )
     job = replace(plan.jobs[0], workload=crossed, may_fail=True)
-    records, _ = one_alone(SimulationBackend(), replace(plan, jobs=(job,)))
+    records, _ = run_alone(SimulationBackend(), replace(plan, jobs=(job,)))
     ended = [r for r in of_kind(records, JobState) if isinstance(r, JobState)][-1]
     assert ended.state == "FAILED"
     assert ended.reason is not None

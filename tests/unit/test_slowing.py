@@ -15,7 +15,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Iteration
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.fabric.schedules import ring
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation import loop_run, rankwise
@@ -157,7 +157,7 @@ def two_sites(far: bool = False, **training: Any) -> RunPlan:
 @pytest.mark.parametrize("gradient", ["20 kB", "1 MB"])
 def test_the_model_counts_delay(collective: str, gradient: str) -> None:
     plan = two_sites(collective=collective, gradient=gradient)
-    records, failures = one_alone(SimulationBackend(), plan)
+    records, failures = run_alone(SimulationBackend(), plan)
     assert not failures
     ends = [one.allreduce_end for one in records if isinstance(one, Iteration)]
     # Of a tree the model knows the busiest link, not how long it waits for others.
@@ -170,7 +170,7 @@ def test_partners_far_apart_wait_for_each_other_s_words() -> None:
     plan = two_sites(
         far=True, collective="halving-doubling", gradient="20 kB", iterations=1
     )
-    records, _ = one_alone(SimulationBackend(), plan)
+    records, _ = run_alone(SimulationBackend(), plan)
     (took_s,) = {
         one.allreduce_end - one.compute_end
         for one in records

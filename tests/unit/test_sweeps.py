@@ -42,7 +42,7 @@ from ringlight.experiments.runner.executors import processes
 from ringlight.experiments.runner.experiment import (
     carry_out,
     choose,
-    one_alone,
+    run_alone,
     runs_in,
 )
 from ringlight.experiments.runner.progress import Reporter
@@ -355,7 +355,7 @@ def test_who_interrupts_is_told_how_to_go_on(
 def test_what_is_there_of_a_run_that_did_not_end_is_made_anew(tmp_path: Path) -> None:
     experiment = swept("jobs: {red: {ranks: [g0, g1]}}\nrepeat: 2\n")
     first, second = (
-        one_alone(SimulationBackend(), plan)[0] for plan in experiment.plans
+        run_alone(SimulationBackend(), plan)[0] for plan in experiment.plans
     )
     rates = [
         PortRate(

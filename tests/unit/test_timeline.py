@@ -34,7 +34,7 @@ from ringlight.experiments.record.lab_records import (
     ProcessFrozen,
     ProcessThawed,
 )
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group, run_in
 from ringlight.testbed.simulation.tcp import DELAYED_ACK_S
@@ -48,7 +48,7 @@ def experiment(text: str) -> Experiment:
 def records_of(text: str) -> list[Record]:
     found = experiment(text)
     (plan,) = found.plans
-    records, failures = one_alone(SimulationBackend(), plan)
+    records, failures = run_alone(SimulationBackend(), plan)
     assert not failures
     assert isinstance(records[-1], RunEnded)
     return records
@@ -206,7 +206,7 @@ jobs: {red: {ranks: [g0, g1], may_fail: true}, blue: {ranks: [g2, g3]}}
 events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1}]
 """
     )
-    records, failures = one_alone(SimulationBackend(), found.plans[0])
+    records, failures = run_alone(SimulationBackend(), found.plans[0])
     assert not failures
     states = {r.job: r for r in records if isinstance(r, JobState)}
     assert states["red"].state == "FAILED"
@@ -251,7 +251,7 @@ jobs: {{red: {{ranks: [g0, g1]}}, blue: {{ranks: [g2, g3], start: {{after: red}}
 events: [{{when: {{at: 1 ms}}, {event}}}]
 """
     )
-    records, _ = one_alone(SimulationBackend(), found.plans[0])
+    records, _ = run_alone(SimulationBackend(), found.plans[0])
     assert [r.error for r in records if isinstance(r, ActionEnded)] == [
         "job blue does not run"
     ]
@@ -431,7 +431,7 @@ def test_an_event_that_comes_too_late_is_an_error() -> None:
     found = experiment(
         "jobs: {red: {ranks: [g0, g1]}}\nevents: [{when: {at: 1000 s}, do: cancel, target: job red}]"
     )
-    _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    _, (failure,) = run_alone(SimulationBackend(), found.plans[0])
     assert "had ended before cancel job red (events.1) was due" in failure
 
 
@@ -439,7 +439,7 @@ def test_a_switch_that_never_comes_back_leaves_a_job_that_failed() -> None:
     found = experiment(
         "jobs: {red: {ranks: [g0, g3]}}\nevents: [{when: {at: 30 ms}, do: cut, target: link g3 tor1:1}]"
     )
-    records, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    records, (failure,) = run_alone(SimulationBackend(), found.plans[0])
     assert "stands still" in failure
     assert isinstance(records[-1], RunEnded)
     assert records[-1].t < math.inf
@@ -482,7 +482,7 @@ def test_a_packet_switch_behind_an_optical_one_is_killed_and_comes_back() -> Non
         }
     ]
     (plan,) = parse(yaml.safe_dump(raw, allow_unicode=True), "behind.yaml").plans
-    records, failures = one_alone(SimulationBackend(), plan)
+    records, failures = run_alone(SimulationBackend(), plan)
     assert not failures
     # Its own job stands still until TCP tries again; the other's does not notice.
     late = end_of(records, "red") - end_of(records, "blue")
@@ -507,13 +507,13 @@ jobs: {red: {ranks: [g0, g1], may_fail: true}, blue: {ranks: [g1, g2], start: {a
 events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1}]
 """
     )
-    _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    _, (failure,) = run_alone(SimulationBackend(), found.plans[0])
     assert failure == "base: nothing happens any more; waiting: blue (GPU g1 is lost)"
 
 
 def test_jobs_of_the_beginning_that_find_no_room_are_told() -> None:
     found = experiment("jobs: {red: {gpus: 4}, blue: {gpus: 4}}\n")
-    _, (failure,) = one_alone(SimulationBackend(), found.plans[0])
+    _, (failure,) = run_alone(SimulationBackend(), found.plans[0])
     assert (
         failure
         == "base: job blue: no room at the start: 4 GPUs are requested; 2 of 6 are free"
@@ -563,7 +563,7 @@ jobs: {red: {ranks: [g0, g1]}, blue: {ranks: [g2, g3], start: {at: 1 s}}}
 events: [{when: {at: 10 ms}, do: cancel, target: job blue}]
 """
     )
-    _, failures = one_alone(SimulationBackend(), found.plans[0])
+    _, failures = run_alone(SimulationBackend(), found.plans[0])
     assert failures == ("base: events.1: job blue does not run",)
 
 
@@ -580,7 +580,7 @@ def test_a_run_that_takes_too_long_is_given_up() -> None:
     found = experiment(
         "jobs: {red: {ranks: [g0, g3]}}\nevents: [{when: {at: 30 ms}, do: cut, target: link g3 tor1:1}]"
     )
-    _, (failure,) = one_alone(InRealTime(), found.plans[0])
+    _, (failure,) = run_alone(InRealTime(), found.plans[0])
     assert failure == "base: red had not ended after 62 s"
 
 
@@ -651,7 +651,7 @@ jobs:
   small: {gpus: 2, start: {at: 3 ms}}
 """
     )
-    records, failures = one_alone(Backend(), found.plans[0])
+    records, failures = run_alone(Backend(), found.plans[0])
     assert not failures
     arrived = [record.job for record in records if isinstance(record, JobArrived)]
     granted = [record.job for record in records if isinstance(record, GpusGranted)]

@@ -11,7 +11,7 @@ import yaml
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.events import Iteration
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.fabric.light import Modulation, Optics, bit_errors, frame_errors
 from ringlight.testbed.emulation.kernel.survival import ALL, survival
 from ringlight.testbed.simulation.tcp import DELAYED_ACK_S, reno_bps, resumed_s
@@ -116,7 +116,7 @@ def iteration_s(experiment: Experiment) -> float:
     assert backend.refuses(plan) is None
     last = [
         one
-        for one in one_alone(backend, plan)[0]
+        for one in run_alone(backend, plan)[0]
         if isinstance(one, Iteration) and one.rank == 0
     ][-1]
     return last.allreduce_end - last.compute_start

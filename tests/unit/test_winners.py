@@ -13,7 +13,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import Record, RunStarted
 from ringlight.experiments.report.sections.maps import _map_of, winners
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from tests.unit.test_experiment_report import view_of_file
 
 GPUS = "servers: {s: {gpus: {" + ", ".join(f"g{i}: a100" for i in range(8)) + "}}}"
@@ -70,7 +70,7 @@ def rows() -> list[Row]:
     experiment, backend = parse(TEXT, "side.yaml"), SimulationBackend()
     records: list[Record] = []
     for plan in choose(experiment, backend).plans:
-        records += one_alone(backend, plan)[0]
+        records += run_alone(backend, plan)[0]
     return analyse(experiment, records, "simulated").rows
 
 

@@ -18,7 +18,7 @@ WINDOW = "window"
 _SUPPOSED = ("full_rate", "overlap")
 
 
-def _said(names: Iterable[str]) -> dict[str, str]:
+def _descriptions(names: Iterable[str]) -> dict[str, str]:
     """Return the descriptions of utilisation by some definitions, by metric."""
     words = "Share of the job's time that its GPUs were busy, if busy means"
     return {
@@ -58,9 +58,11 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
 @metric(
     "1",
     of="job",
-    makes=_said(name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)),
+    makes=_descriptions(
+        name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)
+    ),
 )
-@metric("1", of="job", known="analytic", makes=_said(_SUPPOSED))
+@metric("1", of="job", known="analytic", makes=_descriptions(_SUPPOSED))
 def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
     """Return the utilisation (0..1) of a finished training job by each definition, by metric; empty for other
     jobs.

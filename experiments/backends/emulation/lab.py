@@ -92,7 +92,7 @@ class EmulatedLab:
         self._now: LabRun | None = None
         #: Not from the begin of a run to its end: one that was broken off leaves a lab that nobody knows.
         self._known = True
-        self._found: list[Record] = []
+        self._records: list[Record] = []
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -122,7 +122,7 @@ class EmulatedLab:
             self._now = LabRun(
                 plan, flows, devices, drifts, LoadLog(self.processes, plan.name)
             )
-            self._found += self._light.counters(plan.name, "before")
+            self._records += self._light.counters(plan.name, "before")
 
     def submit(self, job: JobPlan) -> str | None:
         run = self._run
@@ -166,12 +166,12 @@ class EmulatedLab:
 
     def perform(self, event: EventPlan) -> None:
         self._run.performed.add(event.name)
-        self._found.append(self._actions.perform(event, self._run.ids))
+        self._records.append(self._actions.perform(event, self._run.ids))
 
     def next(self, until_s: float) -> Sequence[Record]:
         while True:
             self._look()
-            if self._found:
+            if self._records:
                 return self._taken()
             left_s = until_s - time.monotonic()
             if left_s <= 0:
@@ -180,24 +180,24 @@ class EmulatedLab:
             time.sleep(max(0.0, min(GLANCE_S if self._awaits() else quiet_s, left_s)))
 
     def _taken(self) -> list[Record]:
-        records, self._found = sorted(self._found, key=lambda record: record.t), []
+        records, self._records = sorted(self._records, key=lambda record: record.t), []
         return records
 
     def end(self) -> Sequence[Record]:
         run = self._run
         with ending_runs():
-            self._found += self._actions.settle(self._tend)
+            self._records += self._actions.settle(self._tend)
             self._cancel()
             run.next_look_s = 0.0
             self._look()
-            self._found += run.flows.read()
-            self._found += run.drifts.look(now=True)
-            self._found += self._light.counters(run.plan.name, "after")
-            self._found += self._light.planes(
+            self._records += run.flows.read()
+            self._records += run.drifts.look(now=True)
+            self._records += self._light.counters(run.plan.name, "after")
+            self._records += self._light.planes(
                 run.plan.name, {job.id: job.plan for job in run.jobs.values()}
             )
             for log in run.devices:
-                self._found += log.records(t=time.monotonic(), run=run.plan.name)
+                self._records += log.records(t=time.monotonic(), run=run.plan.name)
             self._note(
                 Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)]
             )
@@ -254,7 +254,7 @@ class EmulatedLab:
 
     def _note_astray(self) -> None:
         name = "" if self._now is None else self._now.plan.name
-        self._found += [
+        self._records += [
             self._links.astray.record(death, name) for death in self.processes.astray()
         ]
 
@@ -301,11 +301,11 @@ class EmulatedLab:
     def _look(self) -> None:
         run, now_s = self._run, time.monotonic()
         self._tend()
-        self._found += self._actions.over()
+        self._records += self._actions.over()
         whole = now_s >= run.next_look_s
         if whole:
             run.next_look_s = now_s + LOOK_S
-        self._found += run.load.look()
+        self._records += run.load.look()
         with ending_runs():
             try:
                 if not run.killed:
@@ -328,8 +328,8 @@ class EmulatedLab:
         self._let_go()
         if whole:
             self._samples()
-            self._found += run.flows.look()
-            self._found += run.drifts.look()
+            self._records += run.flows.look()
+            self._records += run.drifts.look()
 
     def _look_at(self, job: LabJob) -> None:
         # The state first: what it says is then already in the events.
@@ -348,7 +348,7 @@ class EmulatedLab:
             return
         if state in ENDED and job.plan.guest is not None:
             # Before its end counts as seen: should the controller go away meanwhile, all is asked again.
-            self._found += self._guests.keep(job, self._run.plan.name)
+            self._records += self._guests.keep(job, self._run.plan.name)
         job.state, job.gpus = state, gpus
         job.segments = job.segments or [(len(gpus), 0)]
         if state not in _TOLD:
@@ -402,7 +402,7 @@ class EmulatedLab:
                 fields |= {"gpus": event["ranks"], "at": event["t"]}
             record = record_of(fields)
             if record is not None:
-                self._found.append(record)
+                self._records.append(record)
         return True
 
     def _let_go(self) -> None:
@@ -415,7 +415,7 @@ class EmulatedLab:
                 document for document in documents if document["state"] not in ENDED
             ]
             if any(document["t_released"] is None for document in going):
-                self._found += self._light.released(run.plan.name)
+                self._records += self._light.released(run.plan.name)
                 self._guests.count_before(jobs, run.jobs.values())
                 body = {
                     "jobs": [document["id"] for document in going],
@@ -446,7 +446,7 @@ class EmulatedLab:
         if run.since_s is None:
             return
         for sample in self._api.get("/v1/series", since=run.since_s):
-            self._found.append(PortRate(run=run.plan.name, **sample))
+            self._records.append(PortRate(run=run.plan.name, **sample))
             run.since_s = max(run.since_s, sample["t"])
 
     # -- around a run
@@ -469,4 +469,4 @@ class EmulatedLab:
         self, kind: type[Record], /, t: float | None = None, **fields: Any
     ) -> None:
         t_s = time.monotonic() if t is None else t
-        self._found.append(kind(t=t_s, run=self._run.plan.name, **fields))
+        self._records.append(kind(t=t_s, run=self._run.plan.name, **fields))

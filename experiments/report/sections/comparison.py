@@ -153,7 +153,7 @@ def _table(view: View, pairs: Sequence[Compared]) -> str:
         strong=lambda line: line.compared is not None,
     )
     notes = "".join(
-        f"{_limit(pair)}{_told_apart(pair)}{_by_phase(pair)}" for pair in pairs
+        f"{_limit(pair)}{_smallest_slowdown(pair)}{_by_phase(pair)}" for pair in pairs
     )
     return f"<h3>{text(about)}</h3>{shown}{notes}"
 
@@ -251,7 +251,7 @@ def _limit(pair: Compared) -> str:
     )
 
 
-def _told_apart(pair: Compared) -> str:
+def _smallest_slowdown(pair: Compared) -> str:
     """Return how small a slowdown the runs could have shown; empty if unknown."""
     least, set_up = pair.numbers("iteration_told_apart", "setup_told_apart")
     if least is None:

@@ -49,7 +49,7 @@ def faults(view: View, draw: Draw) -> str:
     shown = table_of(
         [line for run in runs for line in _lines(view, run)],
         [
-            ("event", lambda line: text(_said(line[2]))),
+            ("event", lambda line: text(_sentence(line[2]))),
             ("job", lambda line: text(line[1].name)),
             *((head, _of_event(metric)) for head, metric in _FIGURES),
             ("of it assumed", lambda line: seconds(line[1].number("recovery_assumed"))),
@@ -78,7 +78,7 @@ def faults(view: View, draw: Draw) -> str:
         "<p>Iterations are medians over ranks; those that overlap the time in which something was away count "
         "as during. Recovery runs from a fault of a part that the job used to the end of the next iteration of "
         f"all ranks. All {tag(view.label)}, emulated time.{view.says('faults')}</p>"
-        f"{''.join(pictures)}{''.join(_told(view, run) for run in runs)}{shown}"
+        f"{''.join(pictures)}{''.join(_fault_facts(view, run) for run in runs)}{shown}"
     )
 
 
@@ -98,7 +98,7 @@ def _of_event(metric: str) -> Callable[[Line], str]:
     return lambda line: line[0].figure(metric)
 
 
-def _said(action: Action) -> str:
+def _sentence(action: Action) -> str:
     return (
         f"{action.sentence}, then {action.plan.then}"
         if action.plan.then
@@ -109,21 +109,21 @@ def _said(action: Action) -> str:
 def _named(run: Run) -> str:
     """Return the faults of a run in words, in the order of the lines of its picture."""
     done = sorted(_faults(run), key=lambda action: action.begun)
-    return "; ".join(dict.fromkeys(map(_said, done))) or "what was done"
+    return "; ".join(dict.fromkeys(map(_sentence, done))) or "what was done"
 
 
-def _told(view: View, run: Run) -> str:
+def _fault_facts(view: View, run: Run) -> str:
     """Return the facts about each fault in addition to times; empty if there are none."""
     sentences = []
     for action in _faults(run):
         away = view.figures_at(run.plan.arm, f"event {action.plan.name}").number("away")
         if away is not None:
             sentences.append(
-                f"{text(_said(action))}: away for {seconds(away)}, until it answered again."
+                f"{text(_sentence(action))}: away for {seconds(away)}, until it answered again."
             )
         if action.error is not None:
             sentences.append(
-                mark("bad", f"{text(_said(action))}: {text(action.error)}.")
+                mark("bad", f"{text(_sentence(action))}: {text(action.error)}.")
             )
     for job in run.jobs.values():
         for lost, back in zip(job.losses, job.recoveries, strict=False):

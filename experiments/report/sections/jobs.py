@@ -267,8 +267,8 @@ def iterations(view: View, draw: Draw) -> str:
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
         f"line is an iteration's computing.{left_out} {view.label.capitalize()}, emulated time."
     )
-    told_apart = "job" if alone else "arm"
-    picture = draw("iterations", caption, _iterations, lines[:_MOST_LINES], told_apart)
+    distinction = "job" if alone else "arm"
+    picture = draw("iterations", caption, _iterations, lines[:_MOST_LINES], distinction)
     return view.paragraph("iterations") + picture
 
 

@@ -61,14 +61,14 @@ def regroup(view: View, draw: Draw) -> str:
     ]
     return (
         "".join(
-            [view.paragraph("regroup"), *(_one(view, draw, *move) for move in moves)]
+            [view.paragraph("regroup"), *(_figure(view, draw, *move) for move in moves)]
         )
         if moves
         else ""
     )
 
 
-def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
+def _figure(view: View, draw: Draw, run: Run, action: Action) -> str:
     event = view.figures_at(run.plan.arm, f"event {action.plan.name}")
     moved, when = event.number("fibres_moved"), action.plan.when
     began = f"{seconds(action.begun - run.released)} after the release"

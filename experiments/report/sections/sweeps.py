@@ -302,11 +302,11 @@ def _lines(lines: Sequence[_Curve], path: str, other_paths: Sequence[str]) -> Fi
         axis.margins(y=0)
         axis.set_ylim(0, 1.5 * max(heights) or 1)
     if len(groups) > 1:
-        legend(figure, _told_apart(lines, paths, other_paths), columns=4)
+        legend(figure, _distinctions(lines, paths, other_paths), columns=4)
     return figure
 
 
-def _told_apart(
+def _distinctions(
     lines: Sequence[_Curve], paths: Sequence[str], other_paths: Sequence[str]
 ) -> str:
     """Return what distinguishes the lines of a picture: arms, jobs, swept paths."""

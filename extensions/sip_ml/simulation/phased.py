@@ -68,7 +68,7 @@ class PhasedLight:
         self._paths: dict[int, Paths] = {}
         self._now_bps = np.zeros(len(network.capacity_bps))
         self._changing = False
-        execution.operations.told = self._ended
+        execution.operations.on_end = self._ended
 
     def begin(self) -> None:
         """Light the first turns at once, as before a job starts."""

@@ -28,7 +28,7 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     try:
         event = _DECODER.decode(line.decode())
         try:
-            _told_on(event)
+            _deep_json(event)
         except UnicodeEncodeError:
             event = json.loads(_ENCODER.encode(event).encode(errors="replace"))
     except (ValueError, RecursionError):
@@ -40,7 +40,7 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     )
 
 
-def _told_on(value: object) -> bytes:
+def _deep_json(value: object) -> bytes:
     """JSON, deep within other JSON. Raises ValueError and RecursionError."""
     for _ in range(_DEEP):
         value = [value]

@@ -201,7 +201,7 @@ def load(
         raise _fail(ctypes.get_errno(), f"{object_file.name}: open")
     obj = ctypes.c_void_p(handle)
 
-    def found_map(name: str) -> ctypes.c_void_p:
+    def map_named(name: str) -> ctypes.c_void_p:
         pointer = lib.bpf_object__find_map_by_name(obj, name.encode())
         if not pointer:
             raise _fail(errno.ENOENT, f"{object_file.name}: map {name}")
@@ -210,11 +210,11 @@ def load(
     try:
         for name, capacity in entries.items():
             if code := lib.bpf_map__set_max_entries(
-                found_map(name), ctypes.c_uint32(capacity)
+                map_named(name), ctypes.c_uint32(capacity)
             ):
                 raise _fail(code, f"{object_file.name}: map {name}: size")
         for name, descriptor in (shared or {}).items():
-            if code := lib.bpf_map__reuse_fd(found_map(name), descriptor):
+            if code := lib.bpf_map__reuse_fd(map_named(name), descriptor):
                 raise _fail(code, f"{object_file.name}: map {name}: share")
         pointers = {}
         for name in programs:
@@ -235,7 +235,7 @@ def load(
             raise _fail(code, f"{object_file.name}: load")
         # Duplicates, because closing the object closes its own descriptors.
         maps = {
-            name: Map(name, os.dup(lib.bpf_map__fd(found_map(name))), *sizes[name])
+            name: Map(name, os.dup(lib.bpf_map__fd(map_named(name))), *sizes[name])
             for name in sizes
         }
         loaded = {

@@ -100,13 +100,13 @@ def segments_at(rate_bps: float) -> int:
 def index_of(name: str) -> int:
     """Return the index of an interface in this namespace. Raises NetworkError if there is none of that
     name."""
-    index = _found(name)
+    index = _index_of(name)
     if index is None:
         raise NetworkError(f"there is no interface {name}")
     return index
 
 
-def _found(name: str) -> int | None:
+def _index_of(name: str) -> int | None:
     """Index of an interface of the calling thread's namespace; None when there is none of that name."""
     try:
         return socket.if_nametoindex(name)
@@ -171,7 +171,7 @@ class LinkState:
 def link_state(netlink: IPRoute, name: str) -> LinkState | None:
     """Return the state of an interface, None if there is none of that name. Raises NetworkError."""
     with failing(name):
-        index = _found(name)
+        index = _index_of(name)
         try:
             flags = (
                 None
@@ -195,7 +195,7 @@ def set_state(
 ) -> bool:
     """Bring an interface up or down, and into a group. Return whether the interface exists. Raises
     NetworkError."""
-    index = _found(name)
+    index = _index_of(name)
     if index is None:
         return False
     if up:
@@ -216,7 +216,7 @@ def set_state(
 
 def delete_link(netlink: IPRoute, name: str) -> bool:
     """Delete an interface. Return whether there was such an interface. Raises NetworkError."""
-    index = _found(name)
+    index = _index_of(name)
     if index is None:
         return False
     try:

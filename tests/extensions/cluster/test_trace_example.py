@@ -3,7 +3,7 @@
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from tests.examples import assert_as_planned
 from tests.extensions.cluster.example import EXAMPLE, assert_fibre_moved
 from tests.matrix import on_reference
@@ -13,6 +13,6 @@ def test_the_example_flow_by_flow() -> None:
     experiment, backend = load(EXAMPLE, scale_for=on_reference), SimulationBackend()
     assert not choose(experiment, backend).refused
     (plan,) = experiment.plans
-    (run,) = runs_of(one_alone(backend, plan)[0], [plan])
+    (run,) = runs_of(run_alone(backend, plan)[0], [plan])
     assert_as_planned(run)
     assert_fibre_moved(run)

@@ -25,7 +25,7 @@ from ringlight.experiments.record.folder import read_json
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.record.version import ROOT
 from ringlight.experiments.runner.command import carry_out_experiment
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.crosscheck.blind import beside_trivial, run_blind, spread_of
 from ringlight.extensions.crosscheck.command import side
@@ -321,7 +321,7 @@ def check_besides_bytes(file: str, work_s: float, bursts_s: float) -> None:
     plan = replace(
         plan, events=(), jobs=tuple(replace(job, iterations=1) for job in plan.jobs)
     )
-    records, _ = one_alone(SimulationBackend(), plan)
+    records, _ = run_alone(SimulationBackend(), plan)
     (run,) = runs_of(records, [plan])
     job = next(iter(run.jobs))
     assert causes._work_s(run, job) == pytest.approx(work_s)

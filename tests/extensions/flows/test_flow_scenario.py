@@ -18,7 +18,7 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record import lines
 from ringlight.experiments.record.events import RunFailed
 from ringlight.experiments.record.runs import Run, runs_of
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.flows.flow_file import SizedFlow, read_flows
 from ringlight.extensions.flows.metrics import (
     apart,
@@ -51,7 +51,7 @@ def computed(plan: RunPlan) -> Run:
 
 def as_workers(plan: RunPlan) -> Run:
     """Return the run of workers, simulated as the comparison with a measured run has it."""
-    (run,) = runs_of(one_alone(SimulationBackend(), plan)[0], [plan])
+    (run,) = runs_of(run_alone(SimulationBackend(), plan)[0], [plan])
     return run
 
 

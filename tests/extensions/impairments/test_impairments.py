@@ -13,7 +13,7 @@ from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.events import ActionEnded, Iteration
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.impairments.effect import Impairments
 from ringlight.extensions.impairments.log import since
 from ringlight.testbed.addresses import Addresses
@@ -56,7 +56,7 @@ def durations(found: Experiment) -> list[float]:
     (plan,) = found.plans
     backend = SimulationBackend()
     assert backend.refuses(plan) is None
-    records = one_alone(backend, plan)[0]
+    records = run_alone(backend, plan)[0]
     assert not [
         one.error for one in records if isinstance(one, ActionEnded) and one.error
     ]
@@ -158,7 +158,7 @@ def test_a_link_of_the_fabric_flaps_from_the_beginning_and_not_for_ever() -> Non
     (plan,) = experiment(
         impair(iteration=1, flap={"down": "0.5 s", "up": "1 s"}), cut
     ).plans
-    records = one_alone(SimulationBackend(), plan)[0]
+    records = run_alone(SimulationBackend(), plan)[0]
     assert any(getattr(one, "state", "") == "FAILED" for one in records)
 
 

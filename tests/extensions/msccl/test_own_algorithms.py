@@ -13,7 +13,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Iteration
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.msccl.reader import read_msccl
 from ringlight.extensions.msccl.writer import write_msccl
 from ringlight.fabric.kinds import KINDS, collective_steps
@@ -75,7 +75,7 @@ def test_a_simulated_algorithm_takes_the_time_of_its_own_steps(tmp_path: Path) -
             "rate: 10 Gbit/s", "rate: 10 Gbit/s, uplink_rate: 5 Gbit/s"
         )
         (plan,) = parse(text, str(ROOT / "scenarios/examples/own.yaml")).plans
-        records, failures = one_alone(SimulationBackend(), plan)
+        records, failures = run_alone(SimulationBackend(), plan)
         assert not failures
         return [record.whole_s for record in records if isinstance(record, Iteration)]
 

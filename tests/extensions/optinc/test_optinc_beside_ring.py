@@ -13,7 +13,7 @@ from ringlight.experiments.analysis.metrics import Context, rows_of
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.record.events import WorkerDone
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.optinc.averaging import scale_steps
 from ringlight.extensions.optinc.unit.averaging import Coding, goal
 from ringlight.extensions.optinc.unit.gradients import exact
@@ -86,7 +86,7 @@ def test_what_is_sent_over_payload_is_given_as_the_paper_counts_too(
 ) -> None:
     """Workers send sums of 10 bits and means of 8, and nothing else."""
     (plan,) = plans_of(scenario(FOUR, collective, jobs={"train": {"ranks": RANKS}}))
-    records = list(one_alone(SimulationBackend(), plan)[0])
+    records = list(run_alone(SimulationBackend(), plan)[0])
     values = plan.jobs[0].loop.gradient_bytes / 4
     count = round(plan.jobs[0].iterations * values * 0.75 * (10 + 8) / 8)
     wire = {"eth0": [count + 1000, count + 2000]}

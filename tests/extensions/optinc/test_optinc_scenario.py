@@ -15,7 +15,7 @@ from ringlight.experiments.language.light_events import light_events
 from ringlight.experiments.language.targets import TARGETS_OF
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from ringlight.extensions.optinc.averaging import averaging_of, scale_bytes
 from ringlight.fabric.algorithms import parse_collective, steps_named
 from ringlight.fabric.planes.base import NETWORK_S
@@ -144,7 +144,7 @@ def test_a_job_that_is_cancelled_ends_there() -> None:
         one_level(), jobs={"train": {"ranks": "all", "may_fail": True}}, events=[event]
     )
     (plan,) = plans_of(raw)
-    records = one_alone(SimulationBackend(), plan)[0]
+    records = run_alone(SimulationBackend(), plan)[0]
     (run,) = runs_of(records, [plan])
     assert run.jobs["train"].state == "CANCELLED"
     assert len(run.jobs["train"].by_index) == 1

@@ -12,7 +12,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import JobRecovered, JobState
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.hop_ring import CLOCKWISE, COUNTER, HopRing
 from ringlight.extensions.sip_ml.divided.lightpaths import setting_of
@@ -158,7 +158,7 @@ def test_a_job_goes_on_past_a_lost_server() -> None:
     plan = parse(SCENARIO + LOST, "hops.yaml").plans[0]
     for backend in (SimulationBackend(), EmulationBackend()):
         assert backend.refuses(plan) is None
-    records, _ = one_alone(SimulationBackend(), plan)
+    records, _ = run_alone(SimulationBackend(), plan)
     (recovered,) = (record for record in records if isinstance(record, JobRecovered))
     assert recovered.gpus == ["g0", "g1", "g3", "g4", "g5"]
     assert [r.state for r in records if isinstance(r, JobState)][-1] == "SUCCEEDED"

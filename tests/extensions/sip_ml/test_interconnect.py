@@ -15,7 +15,7 @@ from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Iteration, Record
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.sip_ml.allocation.dividing import divider
 from ringlight.extensions.sip_ml.divided.demand_ring import DemandRing
 from ringlight.extensions.sip_ml.divided.planes import ParallelOcs
@@ -81,7 +81,7 @@ def refusal(interconnect: str, job: str = ALL, more: str = "") -> str:
 
 def records_of(made: Experiment) -> list[Record]:
     (plan,) = made.plans
-    records, failures = one_alone(SimulationBackend(), plan)
+    records, failures = run_alone(SimulationBackend(), plan)
     assert not failures
     return records
 

@@ -15,7 +15,7 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.report.report import render
 from ringlight.experiments.report.view import View, view_of
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from ringlight.extensions.sip_ml.records import LightGiven
 from ringlight.extensions.sip_ml.sections.divided import turns
 from ringlight.extensions.sip_ml.simulation import interconnects
@@ -37,7 +37,7 @@ def simulated(*intervals: str) -> tuple[View, list[Record]]:
     )
     records: list[Record] = []
     for plan in choose(experiment, backend).plans:
-        found, failures = one_alone(backend, plan)
+        found, failures = run_alone(backend, plan)
         assert not failures
         records += found
     environment = {

@@ -16,7 +16,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Record
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from ringlight.extensions.models.catalogue import MODELS
 from ringlight.extensions.models.parallelism import generate
 from ringlight.extensions.models.settings import Parallel, Training
@@ -288,7 +288,7 @@ def rows() -> list[Row]:
     experiment, backend = parse(scenario(), "phases.yaml"), SimulationBackend()
     records: list[Record] = []
     for plan in choose(experiment, backend).plans:
-        found, failures = one_alone(backend, plan)
+        found, failures = run_alone(backend, plan)
         assert not failures
         records += found
     return list(analyse(experiment, records, "simulated").rows)

@@ -18,7 +18,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.report.sections.best_values import search
 from ringlight.experiments.report.view import View
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from ringlight.extensions.models.placement import AUTHORS
 from ringlight.extensions.sip_ml.paper import verdict
 from tests.simulated import bundled
@@ -59,7 +59,7 @@ def analysis() -> Analysis:
     )
     records = []
     for plan in choose(experiment, backend).plans:
-        found, failures = one_alone(backend, plan)
+        found, failures = run_alone(backend, plan)
         assert not failures
         records += found
     return analyse(experiment, records, "simulated")
@@ -298,7 +298,7 @@ def test_who_has_no_piece_of_a_model_has_iterations_too() -> None:
     workload = plan.jobs[0].workload
     assert workload is not None
     assert min(map(len, workload.programs)) == 0
-    records, failures = one_alone(SimulationBackend(), plan)
+    records, failures = run_alone(SimulationBackend(), plan)
     assert not failures
     rows = analyse(experiment, records, "simulated").rows
     assert where(rows, metric="jct")

@@ -13,7 +13,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import SUCCEEDED, Run, runs_of
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.slurm.experiment_plan import JobOptions
 from ringlight.extensions.slurm.experiment_records import SlurmJob, SlurmRule
 from ringlight.extensions.slurm.lab_cluster import _event
@@ -29,7 +29,7 @@ def experiment(sets: Sequence[str] = ()) -> Experiment:
 
 def simulated(of: Experiment, arm: str) -> Run:
     (plan,) = of.plans_of([arm])
-    records, failures = one_alone(SimulationBackend(), plan)
+    records, failures = run_alone(SimulationBackend(), plan)
     assert not failures
     (run,) = runs_of(records, [plan])
     return run

@@ -39,7 +39,7 @@ from ringlight.experiments.runner.command import (
     load_checked,
     view_of_folder,
 )
-from ringlight.experiments.runner.experiment import choose, one_alone
+from ringlight.experiments.runner.experiment import choose, run_alone
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.extensions.wrht import wdm
 from ringlight.extensions.wrht.carrier import Around
@@ -338,7 +338,7 @@ def test_a_lab_takes_as_long_as_the_batch() -> None:
     (timed,) = [
         record for record in batch.compute() if isinstance(record, CollectiveTimed)
     ]
-    records, failures = one_alone(backend, plan_)
+    records, failures = run_alone(backend, plan_)
     assert not failures
     found = analyse(of(raw), records, "simulated")
     (row,) = where(found.rows, metric="allreduce")
@@ -758,7 +758,7 @@ def test_a_paper_with_a_model_may_have_several_jobs() -> None:
     raw["jobs"] = {"red": {"gpus": 2}, "blue": {"gpus": 2}}
     experiment = of(raw)
     (plan_,) = experiment.plans
-    records, failures = one_alone(SimulationBackend(), plan_)
+    records, failures = run_alone(SimulationBackend(), plan_)
     assert not failures
     assert where(analyse(experiment, records, "simulated").rows, metric="jct")
 
@@ -1044,7 +1044,7 @@ def all_reduces(raw: dict[str, Any]) -> dict[str, float]:
     experiment, backend = of(raw), SimulationBackend()
     found, left = backend.batches(choose(experiment, backend).plans)
     records = [record for batch in found for record in batch.compute()]
-    records += [record for plan in left for record in one_alone(backend, plan)[0]]
+    records += [record for plan in left for record in run_alone(backend, plan)[0]]
     rows = where(analyse(experiment, records, "simulated").rows, metric="allreduce")
     return {row.arm: float(row.value) for row in rows}
 
@@ -1156,7 +1156,7 @@ def small_messages(algorithm: str, **changes: Any) -> dict[str, Any]:
 def iteration_s(raw: dict[str, Any]) -> float:
     experiment, backend = of(raw), SimulationBackend()
     records = [
-        record for plan in experiment.plans for record in one_alone(backend, plan)[0]
+        record for plan in experiment.plans for record in run_alone(backend, plan)[0]
     ]
     (row,) = where(analyse(experiment, records, "simulated").rows, metric="iteration")
     return float(row.value)

@@ -10,7 +10,7 @@ from ringlight.experiments.analysis import machine_faults
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.bench.measuring import (
     bench_plan,
     checked,
@@ -55,7 +55,7 @@ def test_a_link_that_is_half_as_fast_as_stated_is_named(
     ]
     built = replace(made.setting, section={**made.setting.section, "links": links})
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
-    records, failures = one_alone(
+    records, failures = run_alone(
         EmulationBackend("namespace", addresses), replace(made, setting=built)
     )
     assert not failures

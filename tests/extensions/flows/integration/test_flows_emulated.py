@@ -9,7 +9,7 @@ import pytest
 
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.record.runs import runs_of
-from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.experiment import run_alone
 from ringlight.extensions.flows.metrics import run_times_s
 from tests.extensions.flows.test_flow_scenario import EXAMPLE
 from tests.integration.test_examples import (
@@ -26,7 +26,7 @@ def test_each_flow_takes_as_long_as_simulated(tmp_path: Path) -> None:
     experiment = small(EXAMPLE, {})
     (run,), _ = carried_out(experiment, tmp_path, "namespace", "half")
     backend, plan = SimulationBackend(), run.plan
-    (simulated,) = runs_of(one_alone(backend, plan)[0], [plan])
+    (simulated,) = runs_of(run_alone(backend, plan)[0], [plan])
     measured_s, expected_s = run_times_s(run), run_times_s(simulated)
     assert measured_s is not None
     assert expected_s is not None
