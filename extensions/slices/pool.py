@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ringlight.controller.jobs.reservation import Holder
 from ringlight.extensions.slices.cubes import Cubes
 from ringlight.extensions.slices.shapes import Shape, shape_of, squarest
+
+if TYPE_CHECKING:
+    from ringlight.controller.jobs.reservation import Holder
 
 
 class Pool:

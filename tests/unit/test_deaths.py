@@ -122,7 +122,7 @@ def lab_of_run(more: str, processes: object = None) -> EmulatedLab:
     lab = EmulatedLab.__new__(EmulatedLab)
     nobody: Any = SimpleNamespace(plan=plan, away={}, killed=False)
     told: Any = processes
-    lab._now, lab._found, lab.processes = nobody, [], told
+    lab._now, lab._records, lab.processes = nobody, [], told
     lab._facts = {"controller_restarts": 0}
     return lab
 
@@ -145,7 +145,7 @@ def test_a_death_is_on_record_with_its_return_and_planned_only_if_the_run_asked_
         [Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))]
     )
     lab._note_back("controller", "controller", 2.5)
-    meter, controller, back = lab._found
+    meter, controller, back = lab._records
     assert isinstance(meter, ProcessEnded)
     assert (meter.kind, meter.name, meter.how) == (
         "meter",
@@ -194,9 +194,9 @@ def test_a_controller_is_asked_again_once_it_is_started_again() -> None:
     assert lab._run.killed
     lab._note_deaths([Death(2.5, "controller", "controller")])
     assert not lab._run.killed
-    assert not any(isinstance(record, ProcessBack) for record in lab._found)
+    assert not any(isinstance(record, ProcessBack) for record in lab._records)
     lab._note_back("controller", "controller", 3.0)
-    assert lab._found[-1].away_s == 1.0
+    assert lab._records[-1].away_s == 1.0
 
 
 def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
@@ -335,7 +335,9 @@ def test_a_recovery_between_two_looks_is_on_record_as_one_that_was_seen(
         lab._api = api
         lab._look_at(job)
     told = [
-        (one.t, one.state, one.gpus) for one in lab._found if isinstance(one, JobState)
+        (one.t, one.state, one.gpus)
+        for one in lab._records
+        if isinstance(one, JobState)
     ]
     assert told == [
         (2.0, "RECOVERING", ["g0", "g1"]),

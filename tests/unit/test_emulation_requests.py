@@ -251,12 +251,12 @@ def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
 
     lab = EmulatedLab.__new__(EmulatedLab)
     lab._api = SimpleNamespace(get=get)  # type: ignore[assignment]
-    lab._found, lab._now = [], SimpleNamespace(plan=SimpleNamespace(name="run"))  # type: ignore[assignment]
+    lab._records, lab._now = [], SimpleNamespace(plan=SimpleNamespace(name="run"))  # type: ignore[assignment]
     plan: Any = SimpleNamespace(guest=None, name="red")
     job = LabJob(plan, "1", {}, state="READY", released=True)
     for _ in range(4):
         lab._look_at(job)
-    told = [record.state for record in lab._found if isinstance(record, JobState)]
+    told = [record.state for record in lab._records if isinstance(record, JobState)]
     assert told == ["RUNNING", "RECOVERING", "RUNNING", "SUCCEEDED"]
 
 

@@ -254,34 +254,27 @@ class SimulatedLab:
 
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
-        holders = self._holders()
-        if lost := next((gpu for gpu in job.ranks if gpu in self._losses.gpus), None):
-            raise ConflictError(f"GPU {lost} is lost")
-        taken = {*holders, *self._losses.gpus}
+        holders, lost = self._holders(), self._losses.gpus
+        if gone := next((gpu for gpu in job.ranks if gpu in lost), None):
+            raise ConflictError(f"GPU {gone} is lost")
         plane = job.plane(self._fabric.whole)
         # What can never be is no conflict, which is over some day.
         if not job.ranks and plane.fit.place(job.gpus, plane.nodes) is not None:
+            taken = {*holders, *lost}
+            free = [node for node in plane.nodes if node not in taken]
             try:
-                chosen = plane.fit.place(
-                    job.gpus, [node for node in plane.nodes if node not in taken]
-                )
+                chosen = plane.fit.place(job.gpus, free)
             except ValueError as error:
                 raise ConflictError(str(error)) from None
             assert chosen is not None
             return chosen
-        return reserve(
-            plane.nodes,
-            holders,
-            self._fabric.switch_of(),
-            job.ranks or job.gpus,
-            out=self._losses.gpus,
-        )
+        switch_of, gpus = self._fabric.switch_of(), job.ranks or job.gpus
+        return reserve(plane.nodes, holders, switch_of, gpus, out=lost)
 
     def _holders(self) -> dict[str, Holder]:
         """Return the job of each taken GPU."""
-        return {
-            gpu: Holder(JOB, name) for name in self._ranks for gpu in self._held(name)
-        }
+        jobs = ((Holder(JOB, name), self._held(name)) for name in self._ranks)
+        return {gpu: job for job, gpus in jobs for gpu in gpus}
 
     def _held(self, name: str) -> tuple[str, ...]:
         """Return the GPUs that a job has now."""

@@ -410,9 +410,9 @@ def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhil
     with pytest.raises(Unreachable):
         lab._look_at(job)
     lab._look_at(job)
-    assert [record.state for record in lab._found if isinstance(record, JobState)] == [
-        "SUCCEEDED"
-    ]
+    assert [
+        record.state for record in lab._records if isinstance(record, JobState)
+    ] == ["SUCCEEDED"]
     said = {path.name: path.read_text() for path in tmp_path.rglob("*.txt")}
     assert said["own-0.stdout.txt"] == "0"
     # What could not be read is no empty output.
