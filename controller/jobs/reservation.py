@@ -39,11 +39,14 @@ class Reservations:
         self._kinds: dict[str, Callable[[], Mapping[str, str]]] = {}
 
     def add(self, kind: str, names: Callable[[], Mapping[str, str]]) -> None:
-        """Add a kind of holders. ``names``: returns the name of the holder of each GPU that such a one has."""
+        """Add a kind of holders. ``names``: returns the name of the holder of each GPU that the kind has."""
         self._kinds[kind] = names
 
     def holders(self) -> dict[str, Holder]:
-        """Return the holder of each GPU that somebody has. The caller holds no lock of a kind of holders."""
+        """Return the holder of each GPU that somebody has.
+
+        The caller does not hold the lock of the jobs: that of the claims is taken before it.
+        """
         return {
             gpu: Holder(kind, name)
             for kind, names in self._kinds.items()

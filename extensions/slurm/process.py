@@ -39,6 +39,7 @@ def obstacle() -> str | None:
     """Return in one line why no cluster can run on this machine, None if one can.
 
     Slurm listens on one address only if that is the address of the machine's name (NoInAddrAny, slurm.conf(5)).
+    Other addresses of loopback do not serve: a step connects back to the address from which srun's request came.
     """
     if packages := missing_packages():
         install = f"apt-get install {' '.join(packages)}"
