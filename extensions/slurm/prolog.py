@@ -74,23 +74,28 @@ def _claimed(site: Site, body: Mapping[str, Any]) -> dict[str, Any]:
     Claims of jobs that have left their nodes are therefore waited for, and then released.
     """
     deadline = time.monotonic() + EPILOG_S
+    nobody = False
     while True:
         try:
             return dict(call(site, "POST", "/v1/claims", body, RESTART_S, CLAIM_S))
         except Refused as refusal:
-            left = _left_claims(site, body) if refusal.status == 409 else []
-            if not left or time.monotonic() > deadline + EPILOG_S:
+            left = _left_claims(site, body) if refusal.status == 409 else None
+            if left is None or time.monotonic() > deadline + EPILOG_S:
                 raise
+            # The claim in the way may have been released since; at the second time it is something else.
+            if nobody and not left:
+                raise
+            nobody = not left
         if time.monotonic() > deadline:
             for name in left:
                 release(site, name)
         time.sleep(AGAIN_S)
 
 
-def _left_claims(site: Site, body: Mapping[str, Any]) -> list[str]:
+def _left_claims(site: Site, body: Mapping[str, Any]) -> list[str] | None:
     """Return the claims of these GPUs of jobs of Slurm that no longer have them, and an earlier one of this job.
 
-    Empty if another client has one of the GPUs. Raises SlurmError.
+    None if another client has one of the GPUs. Raises SlurmError.
     """
     gpus = set(body["gpus"])
     claims = [
@@ -100,7 +105,7 @@ def _left_claims(site: Site, body: Mapping[str, Any]) -> list[str]:
         and (gpus.intersection(claim["gpus"]) or claim["name"] == body["name"])
     ]
     own = [name for name in claims if name == body["name"] or _has_left(name)]
-    return own if own == claims else []
+    return own if own == claims else None
 
 
 def _has_left(claim: str) -> bool:

@@ -36,9 +36,12 @@ class Controller(ThreadingHTTPServer):
         self.claims: dict[str, dict[str, Any]] = {}
         self.state, self.reason = "ACTIVE", None
         self.calls: list[str] = []
+        self.refusal: str | None = None
 
     def answer(self, method: str, name: str, body: Any) -> tuple[int, Any]:
         self.calls.append(f"{method} {name}".strip())
+        if method == "POST" and self.refusal is not None:
+            return 409, {"detail": self.refusal}
         if method == "GET":
             return 200, list(self.claims.values())
         if method == "DELETE":
@@ -173,6 +176,35 @@ def test_the_claim_of_an_ended_job_is_released_if_its_epilog_does_not(
     }
     assert claimed(controller)["state"] == "ACTIVE"
     assert list(controller.claims) == ["slurm-7"]
+
+
+def test_a_claim_that_is_released_between_the_refusal_and_the_look_refuses_nothing(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = controller.answer
+
+    def released_meanwhile(method: str, name: str, body: Any) -> tuple[int, Any]:
+        answered = answer(method, name, body)
+        if method == "POST":
+            controller.claims.pop("slurm-6", None)
+        return answered
+
+    controller.claims["slurm-6"] = {
+        "name": "slurm-6",
+        "gpus": ["g3"],
+        "state": "ACTIVE",
+    }
+    monkeypatch.setattr(controller, "answer", released_meanwhile)
+    assert claimed(controller)["state"] == "ACTIVE"
+
+
+def test_a_refusal_for_another_reason_than_a_claim_stands(
+    controller: Controller,
+) -> None:
+    controller.refusal = "GPU g3 is lost"
+    with pytest.raises(SlurmError, match="GPU g3 is lost"):
+        claimed(controller)
+    assert controller.calls.count("POST") == 2
 
 
 def test_an_earlier_claim_of_the_same_job_is_released(controller: Controller) -> None:
