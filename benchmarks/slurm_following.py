@@ -132,6 +132,8 @@ def _script(file: Path) -> str:
 def _pending(lab: SlurmLab, listener: Listener, file: Path) -> float:
     """Return the time from light to the start of a job of three nodes that waited for it, seconds."""
     lab.light(HOME)
+    # Slurm loses answers to commands that come while it reads a topology, and sbatch then submits twice.
+    time.sleep(0.3)
     file.unlink(missing_ok=True)
     busy = [lab.submit("sleep 300", f"--nodelist={gpu}") for gpu in ("g0", "g4")]
     for job in busy:
