@@ -38,14 +38,14 @@ class LightEvent:
     """Kind of event that moves light. Its functions receive the names in the event's target.
 
     ``target``: kind of the target; ``names``: the names that follow, as messages write them. ``does``: the
-    event in messages, such as "swap a cube of a slice". ``check``: raises ValueError for names that do not fit
+    event in messages, a verb first. ``check``: raises ValueError for names that do not fit
     the fabric.
 
     ``move``: has a lab's controller move the light, waits until the light is there, and returns the event's
     result; ``undo``: has the controller move the light back before the next run in the lab, when all faults are
-    over. Both raise ValueError, in one line, and the errors of the API's client. ``circuits``: returns the
-    circuits after the event in a simulation; raises ValueError with the controller's reason if the controller
-    would refuse.
+    over, also if ``move`` failed, and whether or not the light was moved. Both raise ValueError, in one line, and
+    the errors of the API's client. ``circuits``: returns the circuits after the event in a simulation; raises
+    ValueError with the controller's reason if the controller would refuse.
     """
 
     target: str

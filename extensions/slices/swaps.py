@@ -66,12 +66,17 @@ def _move(api: Api, names: Names) -> Mapping[str, Any]:
 
 
 def _undo(api: Api, names: Names) -> None:
-    """Put the cube back. Its GPUs may only just have come back. Raises ValueError as :func:`_move`."""
+    """Put the cube back if the spare has its place. Raises ValueError as :func:`_move`.
+
+    The cube's GPUs may only just have come back, and a swap may only just have begun.
+    """
     from ringlight.experiments.client import ApiError
 
     slice_, cube, spare = names
     deadline = time.monotonic() + _BACK_S
     while True:
+        if cube in api.get(f"/v1/slices/{slice_}")["spec"]["partitionIds"]:
+            return
         try:
             _move(api, (slice_, spare, cube))
             return

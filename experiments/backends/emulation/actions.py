@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from ringlight.experiments.backends.emulation.rest import Refusals, set_circuits
+from ringlight.experiments.backends.emulation.rest import (
+    Refusals,
+    ending_runs,
+    set_circuits,
+)
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api, Unreachable
 from ringlight.experiments.language.light_events import LightEvent, light_events
@@ -42,7 +45,7 @@ class Actions:
         self._under_way: set[Future[ActionEnded]] = set()
         self._plan: RunPlan | None = None
         self._broken = False
-        #: Kinds and targets of events that moved light, to be undone before the next run.
+        #: Kinds and targets of events that may have moved light, to be undone before the next run.
         self._moved: list[tuple[LightEvent, Sequence[str]]] = []
         #: Whether the controller is killed on purpose just now.
         self._controller_away = False
@@ -57,7 +60,7 @@ class Actions:
         """Undo what events of extensions did to light in the run before. Raises BackendError."""
         while self._moved:
             kind, names = self._moved.pop()
-            with _refused_in_a_line():
+            with ending_runs((ValueError,)):
                 kind.undo(self._api, names)
 
     def begin(self, plan: RunPlan) -> None:
@@ -183,10 +186,10 @@ class Actions:
         return reply
 
     def _move_light(self, kind: LightEvent, names: Sequence[str]) -> Mapping[str, Any]:
-        with _refused_in_a_line():
-            result = self._ask(lambda: kind.move(self._api, names))
+        # A move that fails may still have moved light.
         self._moved.append((kind, names))
-        return result
+        with ending_runs((ValueError,)):
+            return self._ask(lambda: kind.move(self._api, names))
 
     # -- faults
 
@@ -262,15 +265,6 @@ class Actions:
         """Raises BackendError when the lab is taken down."""
         if self._stop.wait(PAUSE_S):
             raise BackendError("the lab is taken down")
-
-
-@contextmanager
-def _refused_in_a_line() -> Iterator[None]:
-    """Turn a ValueError of an extension's function into a BackendError."""
-    try:
-        yield
-    except ValueError as error:
-        raise BackendError(str(error)) from None
 
 
 def _known(ids: Mapping[str, str], job: str) -> str:

@@ -23,11 +23,11 @@ Circuits = Sequence[tuple[str, str]]
 
 
 @contextmanager
-def ending_runs() -> Iterator[None]:
-    """Turn a refusal raised in the block into a one-line BackendError, which ends the run."""
+def ending_runs(errors: tuple[type[Exception], ...] = Refusals) -> Iterator[None]:
+    """Turn such an error raised in the block into a one-line BackendError, which ends the run."""
     try:
         yield
-    except Refusals as error:
+    except errors as error:
         raise BackendError(str(error)) from None
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from ringlight.containers.image import ROOT
 from ringlight.controller.jobs.reservation import JOB, Holder
+from ringlight.experiments.backends.emulation.actions import Actions
+from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.light_events import SimulatedLight
 from ringlight.experiments.record.runs import Run, runs_of
@@ -169,6 +172,58 @@ def test_mistakes_in_a_target_are_named(target: str, message: str) -> None:
 def test_a_fabric_without_cubes_has_no_swap() -> None:
     with pytest.raises(ValueError, match="the fabric has no cubes"):
         SWAP.check(build_fabric(FabricSpec.model_validate(PLAIN)), ("red", "c0", "c3"))
+
+
+class Slices:
+    """The slice ``red`` of a lab, of one cube. ``late``: a swap moves light, and fails to report it."""
+
+    def __init__(self, *, late: bool = False) -> None:
+        self.cube, self.late = "c0", late
+        self.swaps: list[tuple[str, str]] = []
+
+    def get(self, _: str) -> dict[str, Any]:
+        ready = {"reason": "ACTIVE", "message": ""}
+        return {
+            "spec": {"partitionIds": [self.cube]},
+            "status": {"conditions": [ready]},
+        }
+
+    def post(self, _: str, body: Mapping[str, str]) -> dict[str, Any]:
+        self.swaps.append((body["partition"], body["spare"]))
+        self.cube = body["spare"]
+        if self.late:
+            self.late = False
+            raise ValueError("slice red is not lit after 60 s")
+        return self.get("")
+
+
+def carried_out(api: Slices) -> Actions:
+    """Return the events of a lab after an attempt to swap c0 for c3."""
+    actions = Actions(None, api, None)  # type: ignore[arg-type]
+    with suppress(BackendError):
+        actions._move_light(SWAP, ("red", "c0", "c3"))
+    return actions
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_next_run_has_the_cubes_of_the_file_also_after_a_failed_swap(
+    late: bool,
+) -> None:
+    api = Slices(late=late)
+    actions = carried_out(api)
+    assert api.cube == "c3"
+    actions.move_back()
+    assert api.swaps == [("c0", "c3"), ("c3", "c0")]
+    actions.move_back()
+    assert len(api.swaps) == 2
+
+
+def test_a_swap_that_moved_nothing_is_not_undone() -> None:
+    api = Slices()
+    actions = carried_out(api)
+    api.cube = "c0"
+    actions.move_back()
+    assert api.swaps == [("c0", "c3")]
 
 
 PLAIN = {
