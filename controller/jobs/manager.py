@@ -80,14 +80,14 @@ class JobManager:
         lights: Mapping[str, LightProvider[Any]] | None = None,
         flow_sockets: Mapping[str, str] | None = None,
         reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
-        reservations: Reservations | None = None,
+        reservations: Reservations,
         busy_s: float = 0.1,
         idle_s: float = 0.5,
     ) -> None:
         self._fabric = fabric
         self._agent = agent
         self.switches = switch_of
-        self._reservations = reservations or Reservations()
+        self._reservations = reservations
         self.workloads = workloads
         self._born = time.monotonic()
         self._stop = threading.Event()

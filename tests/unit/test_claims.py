@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from ringlight.controller.circuits import claims as claims_module
 from ringlight.controller.circuits.claims import ClaimManager
-from ringlight.controller.circuits.planner import Planner
+from ringlight.controller.circuits.planner import Planned, Planner
 from ringlight.controller.errors import ConflictError, NotFoundError
 from ringlight.controller.jobs.job import JobState
-from ringlight.controller.jobs.reservation import Reservations
+from ringlight.controller.jobs.reservation import JOB, Reservations
 from ringlight.controller.store import Store
+from ringlight.fabric.cost import RingJob
 from tests.unit.test_controller_circuits import Bench
 from tests.unit.test_controller_rules import FABRIC, PORTS
 
@@ -39,7 +41,10 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def manager(
-    bench: Bench, jobs: NoJobs | None = None, planner: Planner | None = None
+    bench: Bench,
+    jobs: NoJobs | None = None,
+    planner: Planner | None = None,
+    reservations: Reservations | None = None,
 ) -> ClaimManager:
     store = Store(bench.directory / "claims")
     planner = planner or Planner(FABRIC, bench.manager)
@@ -50,7 +55,7 @@ def manager(
         jobs or NoJobs(),  # type: ignore[arg-type]
         bench.bus,
         store,
-        Reservations(),
+        reservations or Reservations(),
     )
     made.take_over()
     made.start()
@@ -75,6 +80,40 @@ def test_a_claim_moves_light_and_outlasts_the_controller(bench: Bench) -> None:
     again = manager(bench)
     assert again.get("red") == made
     again.stop()
+
+
+class NotedPlanner(Planner):
+    """Notes the GPUs whose fibres stay, of each plan."""
+
+    def plan(self, rings: Iterable[RingJob], taken: Collection[str]) -> Planned:
+        self.taken = set(taken)
+        return super().plan(rings, taken)
+
+
+def test_the_gpus_of_jobs_and_of_other_claims_keep_their_places(bench: Bench) -> None:
+    planner, reservations = NotedPlanner(FABRIC, bench.manager), Reservations()
+    reservations.add(JOB, lambda: {"g2": "train"})
+    claims = manager(bench, planner=planner, reservations=reservations)
+    asked(claims)
+    assert planner.taken == {"g2"}
+    claims.claim("blue", ["g1", "g5"], collective="ring", wait_s=20.0, who="test")
+    assert planner.taken == {"g2", "g0", "g4"}
+    with pytest.raises(
+        ConflictError, match=r"gpus\[1\]: GPU g2 is reserved by job train"
+    ):
+        claims.claim("green", ["g3", "g2"], collective="ring", wait_s=0, who="test")
+    claims.stop()
+
+
+def test_a_lost_gpu_is_in_no_claim(bench: Bench) -> None:
+    jobs = NoJobs()
+    jobs.lost_gpus = frozenset({"g3"})
+    claims = manager(bench, jobs)
+    with pytest.raises(ConflictError, match="GPU g3 is lost"):
+        claims.claim("red", ["g2", "g3"], collective="ring", wait_s=0, who="test")
+    counted = claims.claim("red", 5, collective="ring", wait_s=20.0, who="test")
+    assert set(counted.gpus) == {"g0", "g1", "g2", "g4", "g5"}
+    claims.stop()
 
 
 def test_a_claim_fails_if_other_plans_take_too_long(

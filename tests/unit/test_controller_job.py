@@ -240,6 +240,12 @@ def test_counted_reservation_takes_free_gpus_only(
         assert not set(chosen) & holders.keys()
 
 
+def test_a_gpu_that_is_out_is_not_counted() -> None:
+    assert reserve(GPUS, {}, SWITCHES, 3, out={"g1"}) != ("g0", "g1", "g2")
+    with pytest.raises(ConflictError, match="5 GPUs are requested; 4 of 6 are free"):
+        reserve(GPUS, {"g0": BLUE}, SWITCHES, 5, out={"g1"})
+
+
 def test_counted_reservation_prefers_one_switch_tightly() -> None:
     assert reserve(GPUS, {}, SWITCHES, 2) == ("g3", "g4")
     assert reserve(GPUS, {}, SWITCHES, 3) == ("g0", "g1", "g2")

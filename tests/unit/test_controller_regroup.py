@@ -14,9 +14,10 @@ from ringlight.controller.circuits.change import Target
 from ringlight.controller.circuits.planner import Planner
 from ringlight.controller.circuits.regroup import RegroupManager
 from ringlight.controller.errors import ConflictError, NotFoundError
-from ringlight.controller.jobs.reservation import Reservations
+from ringlight.controller.jobs.reservation import CLAIM, JOB, Reservations
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, Mode
+from tests.unit.test_claims import NotedPlanner
 from tests.unit.test_controller_circuits import FABRIC, PORTS, Bench
 
 
@@ -53,13 +54,15 @@ def _targets(bench: Bench, asked: Any) -> dict[str, Target]:
 
 
 def manager(
-    bench: Bench, jobs: Any = NoJobs(), planner: Planner | None = None
+    bench: Bench,
+    jobs: Any = NoJobs(),
+    planner: Planner | None = None,
+    reservations: Reservations | None = None,
 ) -> RegroupManager:
     store = Store(bench.directory / "regroups")
     planner = planner or Planner(FABRIC, bench.manager)
-    return RegroupManager(
-        FABRIC, bench.manager, planner, jobs, bench.bus, store, Reservations()
-    )
+    book = reservations or Reservations()
+    return RegroupManager(FABRIC, bench.manager, planner, jobs, bench.bus, store, book)
 
 
 @pytest.fixture
@@ -88,6 +91,15 @@ def test_a_regrouping_that_moves_nothing_is_done_at_once(
     again = regroups.start(None, dry_run=False, who="ann")
     assert again["state"] == "DONE"
     regroups.stop()
+
+
+def test_claimed_gpus_keep_their_places(bench: Bench) -> None:
+    planner, reservations = NotedPlanner(FABRIC, bench.manager), Reservations()
+    reservations.add(JOB, lambda: {"g0": "red", "g3": "red"})
+    reservations.add(CLAIM, lambda: {"g5": "blue"})
+    regroups = manager(bench, MovedJobs(), planner, reservations)
+    assert regroups.start(None, dry_run=True, who="ann")["plan"]["fibres_moved"] > 0
+    assert planner.taken == {"g5"}
 
 
 def test_a_regrouping_waits_for_other_planned_light(

@@ -21,6 +21,7 @@ from ringlight.controller.errors import (
 )
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.jobs.reservation import Reservations
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
@@ -182,6 +183,7 @@ class Site:
             EventBus(),
             dict,
             workloads=WorkloadFiles(self.directory / "workloads"),
+            reservations=Reservations(),
             lights=self.lights,
             flow_sockets={gpu: f"/run/{gpu}" for gpu in self.fabric.gpus},
             busy_s=0.005,

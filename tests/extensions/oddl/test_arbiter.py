@@ -26,7 +26,13 @@ from ringlight.controller.errors import (
 )
 from ringlight.controller.jobs.job import JobState
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.reservation import JOB, Holder, placed, planes_for
+from ringlight.controller.jobs.reservation import (
+    JOB,
+    Holder,
+    Reservations,
+    placed,
+    planes_for,
+)
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import PlaneDocument
 from ringlight.controller.onic.place import OnicPlace
@@ -182,6 +188,7 @@ class Bench:
             self.bus,
             dict,
             workloads=WorkloadFiles(self.directory / "workloads"),
+            reservations=Reservations(),
             busy_s=0.005,
             idle_s=0.01,
             lights={"grid": self.arbiter},
